@@ -1,0 +1,1 @@
+//! Architecture descriptors, their schema and the resolver.

@@ -1,0 +1,1 @@
+//! The CPU backend: panels, kernels and a persistent thread pool.

@@ -1,0 +1,1 @@
+//! Scalar interpreter of the program: the meaning of each op.

@@ -1,0 +1,3 @@
+//! The `tokkata` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Oracle drivers, fixtures and the conformance suite.

@@ -1,0 +1,1 @@
+//! Sequences, cache blocks, scheduling, sampling and generation.

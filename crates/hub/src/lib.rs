@@ -1,0 +1,1 @@
+//! Download, resume and cache of model files.

@@ -1,0 +1,1 @@
+//! The program: ops, plans, step state, model specification and the backend contract.

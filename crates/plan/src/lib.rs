@@ -1,0 +1,1 @@
+//! Builds programs from model specifications, runs passes, matches fusions.

@@ -1,0 +1,1 @@
+//! Block formats: layouts, exact dequantisers and quantisers.

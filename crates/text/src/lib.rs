@@ -1,0 +1,1 @@
+//! Tokenizers, detokeniser, chat templates, grammars and output parsers.

@@ -1,0 +1,1 @@
+//! Run language models from a file: the Rust API of Tokkata.

@@ -1,1 +1,28 @@
 //! Readers and writers of model files.
+//!
+//! A [`ModelFile`] is a checked view of a file: its metadata, and for each tensor its name, type, shape
+//! and bytes. The crate knows nothing of architectures, and nothing of networks.
+//!
+//! Invariants: every count, offset, length and shape is checked against the file's size before it is
+//! used; nothing is allocated in proportion to a number that was not checked; a hostile file gives a
+//! [`FormatError`] of one line and never a panic.
+//!
+//! Reading order: [`model`] (what users hold), [`tensor`], [`error`], [`gguf`] (the parser).
+//!
+//! ```
+//! use tokkata_formats::{Fault, ModelFile};
+//! let error = ModelFile::from_bytes(*b"PK\x03\x04").unwrap_err();
+//! assert!(matches!(*error.fault, Fault::Magic { .. }));
+//! assert!(error.to_string().contains("ZIP archive"));
+//! ```
+
+pub mod error;
+pub mod gguf;
+pub mod model;
+mod source;
+pub mod tensor;
+
+pub use error::{Fault, FormatError, Quoted, Result};
+pub use gguf::Endian;
+pub use model::{Container, Layout, ModelFile};
+pub use tensor::TensorInfo;

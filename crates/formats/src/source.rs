@@ -1,0 +1,106 @@
+//! Bytes of one model file: a mapped file that is also read with `pread`, or memory.
+//!
+//! A file that another process shortens while it is mapped raises SIGBUS on access through the map;
+//! reads through [`Source::read_at`] report an error instead.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::Fault;
+
+/// Where the bytes of one part of a model are.
+#[derive(Debug)]
+pub(crate) enum Source {
+    File { file: File, map: memmap2::Mmap },
+    Memory(Arc<[u8]>),
+}
+
+impl Source {
+    pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
+        // Looked at before opening: opening a pipe would block.
+        let meta = std::fs::metadata(path).map_err(Fault::io("open the file"))?;
+        if meta.is_dir() {
+            let advice = "name a .gguf file inside it";
+            return Err(Fault::NotAFile {
+                found: "a directory",
+                advice,
+            });
+        }
+        if !meta.is_file() {
+            let advice = "copy the model to a plain file first";
+            return Err(Fault::NotAFile {
+                found: "a pipe or device",
+                advice,
+            });
+        }
+        if meta.len() == 0 {
+            return Err(Fault::Empty);
+        }
+        let file = File::open(path).map_err(Fault::io("open the file"))?;
+        // SAFETY: the map is private and read-only. Its bytes change only if another process writes the
+        // file meanwhile; they are treated as untrusted and every slice is checked against the map's length.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(Fault::io("map the file"))?;
+        Ok(Self::File { file, map })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Source::File { map, .. } => map,
+            Source::Memory(bytes) => bytes,
+        }
+    }
+
+    /// Fills `buf` from byte `offset`; threads may call it at once.
+    pub(crate) fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        match self {
+            Source::File { file, .. } => positioned::read_exact_at(file, buf, offset),
+            Source::Memory(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                let end = start.saturating_add(buf.len());
+                let from = bytes
+                    .get(start..end)
+                    .ok_or(std::io::ErrorKind::UnexpectedEof)?;
+                buf.copy_from_slice(from);
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(unix)]
+mod positioned {
+    use std::os::unix::fs::FileExt;
+
+    pub(super) fn read_exact_at(
+        file: &std::fs::File,
+        buf: &mut [u8],
+        offset: u64,
+    ) -> std::io::Result<()> {
+        file.read_exact_at(buf, offset)
+    }
+}
+
+#[cfg(windows)]
+mod positioned {
+    use std::os::windows::fs::FileExt;
+
+    pub(super) fn read_exact_at(
+        file: &std::fs::File,
+        mut buf: &mut [u8],
+        mut offset: u64,
+    ) -> std::io::Result<()> {
+        while !buf.is_empty() {
+            match file.seek_read(buf, offset)? {
+                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                n => {
+                    buf = &mut buf[n..];
+                    offset += n as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+}

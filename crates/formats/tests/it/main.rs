@@ -1,0 +1,3 @@
+//! Tests of reading and writing model files.
+
+mod shared;

@@ -1,1 +1,41 @@
-//! The program: ops, plans, step state, model specification and the backend contract.
+//! The program: what a model computes, as plain data that any backend can lower and replay.
+//!
+//! This crate holds the words that the other crates share: typed ids, [`Op`], [`Plan`], [`Program`], the
+//! [`ModelSpec`] that a descriptor resolves to, the [`StepState`] that changes between replays, the sampler's
+//! reference semantics and the [`Backend`] contract. It computes nothing of a model itself and knows neither
+//! files nor devices.
+//!
+//! Invariants: a plan is straight-line and single-assignment; every shape is `[lead, dims…]` with the lead
+//! named (rows, logit rows, sequences); nothing in a plan changes between replays, everything that does is in
+//! the step state.
+//!
+//! Reading order: [`ids`], [`op`], [`program`], [`spec`], [`weight`], [`step`], [`sample`], [`backend`].
+//!
+//! ```
+//! use tokkata_ir::{Lead, Shape};
+//! assert_eq!(Shape::rows(&[8, 64]).width(), 512);
+//! assert_eq!(Shape::rows(&[8]).lead, Lead::Rows);
+//! ```
+
+pub mod backend;
+pub mod ids;
+pub mod op;
+pub mod program;
+pub mod sample;
+pub mod spec;
+pub mod step;
+pub mod weight;
+
+pub use backend::{Backend, BackendError, Instance, LoadOptions, StepInputs, WeightSource};
+pub use ids::{ConstId, DeviceId, GroupId, Site, SlotId, ValueId, WeightId};
+pub use op::{
+    Act, AttentionOp, BinaryKind, GatherIndex, KvSource, Mask, NormKind, Op, Pairing, PoolKind,
+    RopeOp, RouteOp, Scan, Score,
+};
+pub use program::{
+    CacheGroup, CacheKind, ConstData, Lead, Limits, Node, Plan, PlanRole, Port, Program, Shape,
+    SlotDef, ValType, ValueDef,
+};
+
+pub use step::{StepBuilder, StepState};
+pub use weight::{Axis, Fold, RawRows, Recipe, SourceInfo, Uses, WeightDef};

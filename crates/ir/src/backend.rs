@@ -1,0 +1,153 @@
+//! The contract of a backend.
+//!
+//! A backend takes a [`Program`] and a [`WeightSource`], lays weights and caches out as it likes and gives an
+//! [`Instance`]. A replay makes no decision of its own: all that varies is in the [`StepState`] and
+//! [`StepInputs`]. Blocks are named by physical index; which sequence owns which block is the engine's business.
+
+use std::sync::Arc;
+
+use tokkata_core::DType;
+
+use crate::ids::{GroupId, ValueId};
+use crate::program::Program;
+use crate::sample::SampleSide;
+use crate::step::StepState;
+
+/// Where weights come from. Implementations may be called from several threads at once.
+pub trait WeightSource: Sync {
+    /// Format and shape (slowest first) of a tensor.
+    fn tensor(&self, name: &str) -> Option<(DType, Vec<usize>)>;
+
+    /// Reads `out.len()` bytes of the tensor's data from byte `offset`.
+    ///
+    /// # Errors
+    /// [`BackendError::Weight`] when the tensor is absent or cannot be read.
+    fn read(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), BackendError>;
+
+    /// Decodes raw blocks into floats.
+    ///
+    /// # Errors
+    /// [`BackendError::Weight`] for a format that cannot be decoded.
+    fn decode(&self, dtype: DType, raw: &[u8], out: &mut [f32]) -> Result<(), BackendError>;
+}
+
+/// What can go wrong on a device. Our own bugs are panics, not variants.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// A weight is absent or unreadable.
+    #[error("weights: {0}")]
+    Weight(String),
+    /// Not enough memory.
+    #[error(
+        "{what} needs {needed} bytes but {available} are available; use a smaller context (-c) or model"
+    )]
+    OutOfMemory {
+        /// What was to be placed.
+        what: String,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes available.
+        available: u64,
+    },
+    /// An op that this backend cannot run.
+    #[error("{backend} cannot run {op}")]
+    Unsupported {
+        /// The backend.
+        backend: &'static str,
+        /// The op and what about it.
+        op: String,
+    },
+    /// Logits that are not numbers.
+    #[error("logits of sequence {seq} are not numbers: the model or its file is broken")]
+    NotANumber {
+        /// The sequence inside the step.
+        seq: usize,
+    },
+    /// The device was lost or a worker panicked.
+    #[error("device lost: {0}")]
+    Lost(String),
+}
+
+/// Choices of a load that are not the model's.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Worker threads of a CPU backend.
+    pub threads: usize,
+    /// Run ops one by one, without fusing groups.
+    pub no_fuse: bool,
+    /// Run from the mapped file rather than from repacked panels, where the backend can.
+    pub no_repack: bool,
+    /// Forces a lower instruction set, by name.
+    pub cpu_features: Option<String>,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        LoadOptions {
+            threads: 1,
+            no_fuse: false,
+            no_repack: false,
+            cpu_features: None,
+        }
+    }
+}
+
+/// Inputs of a step that are not part of its state.
+#[derive(Default)]
+pub struct StepInputs<'a> {
+    /// Rows of embeddings `[rows, D]`, read where a row's flags say so.
+    pub embeds: Option<&'a [f32]>,
+    /// Values set from outside, for plans cut in two.
+    pub values: Vec<(ValueId, Vec<f32>)>,
+    /// Per logit row: masks, biases and penalties of the sampler.
+    pub sample: &'a [SampleSide],
+}
+
+/// A place where programs run.
+pub trait Backend: Send + Sync {
+    /// `ref`, `cpu`…
+    fn name(&self) -> &'static str;
+
+    /// Lays out weights and caches and lowers every plan.
+    ///
+    /// # Errors
+    /// Memory, weights, or an op that the backend cannot run.
+    fn load(
+        &self,
+        program: Arc<Program>,
+        weights: &dyn WeightSource,
+        options: &LoadOptions,
+    ) -> Result<Box<dyn Instance>, BackendError>;
+}
+
+/// A loaded program.
+pub trait Instance: Send {
+    /// Runs a plan over one step.
+    ///
+    /// # Errors
+    /// Device errors; logits that are not numbers.
+    fn replay(
+        &mut self,
+        plan: usize,
+        step: &StepState,
+        inputs: &StepInputs<'_>,
+    ) -> Result<(), BackendError>;
+
+    /// Floats of a value of the plan replayed last: `[lead, width]`. Only outputs are kept.
+    fn floats(&self, value: ValueId) -> &[f32];
+
+    /// Integers of a value of the plan replayed last.
+    fn ints(&self, value: ValueId) -> &[i32];
+
+    /// Copies a block of a group to another.
+    fn copy_block(&mut self, group: GroupId, from: u32, to: u32);
+
+    /// A block in canonical form: per slot keys then values of every position as f32, or the state's values.
+    fn export_block(&self, group: GroupId, block: u32) -> Vec<f32>;
+
+    /// Sets a block from its canonical form.
+    fn import_block(&mut self, group: GroupId, block: u32, data: &[f32]);
+
+    /// Bytes this instance holds for weights, caches and scratch.
+    fn memory_bytes(&self) -> u64;
+}

@@ -1,0 +1,683 @@
+//! Semantic, unfused ops. `backend-ref` is their executable meaning.
+//!
+//! In the comments `x` is the first input, `[T, D]` a value of T rows and D columns; `x[g]` is the row seen as
+//! consecutive runs. Weights appear as ids; a weight used elementwise repeats along the row when it is shorter.
+
+use crate::ids::{ConstId, SlotId, WeightId};
+
+/// One operation of a plan. Inputs and outputs are listed by the node that carries it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// Derives what depends on lengths from the step state. No inputs, no outputs.
+    Prepare,
+    /// `out[t] = table[index(t)]`: `[T, D]`. With an input, rows flagged as embeddings copy it instead.
+    Gather {
+        /// The table `[N, D]`.
+        table: WeightId,
+        /// Which row each row takes.
+        index: GatherIndex,
+    },
+    /// Normalises each run of `width` columns.
+    Norm {
+        /// The statistic.
+        kind: NormKind,
+        /// Added under the root.
+        eps: f32,
+        /// Columns per run; divides the row.
+        width: u32,
+        /// Multiplies; as long as a run (shared) or as the row (distinct).
+        weight: Option<WeightId>,
+        /// Added last; same length rule.
+        bias: Option<WeightId>,
+    },
+    /// `out = (x · weightᵀ) ⊙ scale + bias`: `[T, K] → [T, N]`.
+    Matmul {
+        /// `[N, K]`.
+        weight: WeightId,
+        /// `[1]` or `[N]`.
+        scale: Option<WeightId>,
+        /// `[N]`.
+        bias: Option<WeightId>,
+    },
+    /// Per-head product: `[T, H·K] → [T, H·N]`, head h with `weight[h]` of `[N, K]`.
+    HeadMatmul {
+        /// `[H, N, K]`.
+        weight: WeightId,
+        /// Heads of the weight and of the row.
+        heads: u32,
+    },
+    /// Takes `start..start + len` of each run of `group` columns.
+    Slice {
+        /// Columns per run.
+        group: u32,
+        /// First column taken.
+        start: u32,
+        /// Columns taken.
+        len: u32,
+    },
+    /// Joins inputs run by run: input i is `groups` runs (or one, repeated), output `groups` runs of their sum.
+    Concat {
+        /// Runs of the output.
+        groups: u32,
+    },
+    /// Repeats each run of `width` columns `times` times, neighbours together (`tiled = false`) or the row as a whole.
+    Repeat {
+        /// Columns per run.
+        width: u32,
+        /// Copies.
+        times: u32,
+        /// Repeat the row rather than each run.
+        tiled: bool,
+    },
+    /// Rotary position embedding of every run of `head_dim` columns.
+    Rope(RopeOp),
+    /// `x · (1 + coef · ln(floor((pos + offset) / length) + 1))`.
+    PosScale {
+        /// Strength.
+        coef: f32,
+        /// Positions per step.
+        length: f32,
+        /// Added to the position.
+        offset: f32,
+    },
+    /// Stores inputs k (and v, unless the slot keeps keys only) at each row's place in the slot.
+    CacheWrite {
+        /// Where.
+        slot: SlotId,
+    },
+    /// Softmax attention. Inputs: q, then k and v when the source is the step's own rows.
+    Attention(AttentionOp),
+    /// `f(x)`.
+    Unary(Act),
+    /// `f(gate) · up`, inputs gate and up.
+    Gate {
+        /// Activation of the gate.
+        act: Act,
+        /// Clamps as some families do.
+        clamp: GateClamp,
+    },
+    /// `a_scale·a ∘ b_scale·b`; b repeats along the row when it is shorter (b of one column scales rows).
+    Binary {
+        /// The operation.
+        kind: BinaryKind,
+        /// Multiplies the first input.
+        a_scale: f32,
+        /// Multiplies the second input.
+        b_scale: f32,
+    },
+    /// `x ∘ weight`, the weight repeating along the row.
+    Weighted {
+        /// The operation.
+        kind: BinaryKind,
+        /// Length divides the row.
+        weight: WeightId,
+    },
+    /// Each run of `width` columns times (or plus) one column of the second input `[T, D/width]`.
+    PerRun {
+        /// The operation.
+        kind: BinaryKind,
+        /// Columns per run.
+        width: u32,
+    },
+    /// `x · scale + offset`.
+    Affine {
+        /// Multiplies.
+        scale: f32,
+        /// Added.
+        offset: f32,
+    },
+    /// `cap · tanh(x / cap)`.
+    Softcap {
+        /// The bound.
+        cap: f32,
+    },
+    /// `clamp(x, lo, hi)`.
+    Clamp {
+        /// Lower bound.
+        lo: f32,
+        /// Upper bound.
+        hi: f32,
+    },
+    /// Softmax over each run of `width` columns.
+    Softmax {
+        /// Columns per run.
+        width: u32,
+    },
+    /// Sums each run of `width` columns: `[T, D] → [T, D/width]`.
+    SumRuns {
+        /// Columns per run.
+        width: u32,
+    },
+    /// Root mean square of each run of `width` columns: `[T, D] → [T, D/width]`.
+    RmsRuns {
+        /// Columns per run.
+        width: u32,
+        /// Added under the root.
+        eps: f32,
+    },
+    /// `relu(x - (mean + z · std))` over the row, the Gaussian top-k of Gemma 3n.
+    GaussianTopK {
+        /// Standard deviations above the mean.
+        z: f32,
+    },
+    /// Sets columns `first..last` to −∞ (f32 lowest), such as image tokens of Chameleon.
+    Suppress {
+        /// First column.
+        first: u32,
+        /// One past the last.
+        last: u32,
+    },
+    /// Keeps the rows whose logits the step wants: `[Rows, D] → [LogitRows, D]`.
+    SelectRows,
+    /// One vector per sequence: `[Rows, D] → [Seqs, D]`.
+    Pool(PoolKind),
+    /// Chooses experts. Input logits `[T, E]`; outputs ids (i32) and weights, both `[T, k]`.
+    Route(RouteOp),
+    /// Orders routed rows by expert. Input ids `[T, k]`; output a permutation and offsets, i32 `[T, k]` each.
+    Group {
+        /// Number of experts.
+        n_experts: u32,
+    },
+    /// Segmented product: inputs x (`[T, K]` or `[T, k·K]`) and ids `[T, k]`; output `[T, k·N]`.
+    Experts {
+        /// `[E, N, K]`.
+        weight: WeightId,
+        /// `[E]`, per expert.
+        scale: Option<WeightId>,
+        /// `[E, N]`.
+        bias: Option<WeightId>,
+        /// Experts per row.
+        top_k: u32,
+    },
+    /// `Σ_j weights[j] · x[j]`: inputs `[T, k·N]` and `[T, k]`; output `[T, N]`.
+    Combine,
+    /// Depthwise convolution over time along a sequence, its tail kept in the slot.
+    Conv {
+        /// `[C, kernel]`, oldest tap first.
+        weight: WeightId,
+        /// `[C]`.
+        bias: Option<WeightId>,
+        /// Taps.
+        kernel: u32,
+        /// State of `(kernel − 1) · C` values; `None` centres the taps over the step's own rows.
+        slot: Option<SlotId>,
+    },
+    /// The previous row of the sequence (zeros before the first), the last one kept in the slot.
+    Shift {
+        /// State of one row.
+        slot: SlotId,
+    },
+    /// A recurrence along a sequence with its state in a slot.
+    Scan {
+        /// Which recurrence.
+        scan: Scan,
+        /// Its state.
+        slot: SlotId,
+    },
+    /// Picks a token per logit row from the sequence's sampler record: `[LogitRows, V] → i32 [LogitRows, 1]`.
+    Sample,
+    /// Moves a value to another device; the identity on one.
+    Copy,
+}
+
+/// How `Gather` finds its row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GatherIndex {
+    /// The row's token.
+    Token,
+    /// The row's position plus an offset.
+    Position {
+        /// Added to the position.
+        offset: u32,
+    },
+    /// Always the same row.
+    Fixed(u32),
+}
+
+/// Statistic of a norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// `x / sqrt(mean(x²) + eps)`.
+    Rms,
+    /// `(x − mean) / sqrt(var + eps)`.
+    Layer,
+    /// `x / sqrt(sum(x²) + eps)`.
+    L2,
+    /// `x / max(sqrt(sum(x²)), eps)`.
+    L2Max,
+}
+
+/// Elementwise binary operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BinaryKind {
+    /// Sum.
+    Add,
+    /// Difference.
+    Sub,
+    /// Product.
+    Mul,
+    /// Quotient.
+    Div,
+}
+
+/// Elementwise function.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Act {
+    /// `x`.
+    Identity,
+    /// `x · σ(x)`.
+    Silu,
+    /// Tanh form of GELU.
+    Gelu,
+    /// Exact GELU by erf.
+    GeluErf,
+    /// `x · σ(1.702 x)`.
+    GeluQuick,
+    /// `max(x, 0)`.
+    Relu,
+    /// `max(x, 0)²`.
+    Relu2,
+    /// `1 / (1 + e^−x)`.
+    Sigmoid,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// `ln(1 + e^x)`.
+    Softplus,
+    /// `e^x`.
+    Exp,
+    /// `−e^x`.
+    NegExp,
+    /// xIELU of Apertus: `x > 0 ? αp·x² + β·x : (expm1(min(x, eps)) − x)·αn + β·x`.
+    Xielu {
+        /// Negative-side strength.
+        alpha_n: f32,
+        /// Positive-side strength.
+        alpha_p: f32,
+        /// Linear part.
+        beta: f32,
+        /// Upper bound inside expm1.
+        eps: f32,
+    },
+    /// `β·tanh(x/β)·σ(x)`, the gate of Kimi K3.
+    Situ {
+        /// Bound.
+        beta: f32,
+    },
+    /// `x · σ(alpha · x)`.
+    Swish {
+        /// Slope inside the sigmoid.
+        alpha: f32,
+    },
+    /// `σ(x)` if 0 else sign-preserving root, `sign(x)·sqrt(max(|x|, eps))`.
+    SignedSqrt {
+        /// Lower bound of |x|.
+        eps: f32,
+    },
+}
+
+/// Clamps around a gated activation.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum GateClamp {
+    /// None.
+    #[default]
+    None,
+    /// `act(min(g, L)) · clamp(u, −L, L)`.
+    Before(f32),
+    /// `min(act(g), L) · clamp(u, −L, L)`.
+    After(f32),
+    /// `act(min(g, L)) · (clamp(u, −L, L) + 1)`, gpt-oss.
+    BeforePlusOne(f32),
+    /// `act(g) · L·tanh(u / L)`.
+    UpTanh(f32),
+}
+
+/// Which elements a rotation pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// `(2i, 2i + 1)`; "norm" in GGUF tools.
+    Adjacent,
+    /// `(i, i + n/2)`; "neox".
+    Halves,
+}
+
+/// Rotary embedding of `2 · len(freqs)` columns of every head, starting at `offset`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeOp {
+    /// Which columns form a pair.
+    pub pairing: Pairing,
+    /// Columns per head.
+    pub head_dim: u32,
+    /// First rotated column of a head.
+    pub offset: u32,
+    /// Angle per position of each pair, f32.
+    pub freqs: ConstId,
+    /// Multiplies cos and sin.
+    pub magnitude: f32,
+    /// Position channel (0..4) of each pair, u32; all channel 0 when absent.
+    pub channels: Option<ConstId>,
+    /// Rotate backwards.
+    pub inverse: bool,
+}
+
+/// Which keys a row may see, by positions p (row) and q (key).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mask {
+    /// `q ≤ p`.
+    Causal,
+    /// All keys of the sequence.
+    Full,
+    /// `q ≤ p` and `p − q < w`.
+    Window(u32),
+    /// `q ≤ p` and `q ≥ floor(p / c)·c`.
+    Chunk(u32),
+    /// `|p − q| ≤ w / 2`.
+    Symmetric(u32),
+}
+
+/// Where keys and values come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvSource {
+    /// A cache slot, the step's own rows already written.
+    Cache(SlotId),
+    /// The step's own rows: inputs k and v.
+    Rows,
+    /// An encoder's keys and values, written once per sequence.
+    Cross(SlotId),
+}
+
+/// Softmax attention of `n_heads` query heads over `n_kv_heads` key heads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionOp {
+    /// Query heads.
+    pub n_heads: u32,
+    /// Key and value heads; divides the query heads.
+    pub n_kv_heads: u32,
+    /// Columns of a query and key head.
+    pub dim_k: u32,
+    /// Columns of a value head; with a keys-only slot the values are the first `dim_v` columns of the keys.
+    pub dim_v: u32,
+    /// Multiplies the scores.
+    pub scale: f32,
+    /// `cap · tanh(score / cap)` after scaling.
+    pub cap: Option<f32>,
+    /// One extra logit per head, with no value, `[H]`.
+    pub sinks: Option<WeightId>,
+    /// Slope per head times `−|p − q|`, f32 `[H]`.
+    pub alibi: Option<ConstId>,
+    /// Learned bias by distance bucket.
+    pub bucket: Option<BucketBias>,
+    /// Which keys are seen.
+    pub mask: Mask,
+    /// Where keys and values come from.
+    pub source: KvSource,
+}
+
+/// T5's relative position bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketBias {
+    /// `[buckets, H]`.
+    pub table: WeightId,
+    /// Number of buckets.
+    pub buckets: u32,
+    /// Distances beyond share the last bucket.
+    pub max_distance: u32,
+    /// Half the buckets for keys after the row.
+    pub bidirectional: bool,
+}
+
+/// One vector per sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolKind {
+    /// Mean of the rows.
+    Mean,
+    /// First row.
+    First,
+    /// Last row.
+    Last,
+}
+
+/// Score function of a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Score {
+    /// Softmax over all experts.
+    Softmax,
+    /// Sigmoid per expert.
+    Sigmoid,
+    /// The logits themselves.
+    Logits,
+    /// `sqrt(softplus(logit))`.
+    SqrtSoftplus,
+}
+
+/// Expert selection: scores → selection (+ bias, groups) → top-k → weights → renormalise → scale.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RouteOp {
+    /// Experts.
+    pub n_experts: u32,
+    /// Chosen per row.
+    pub top_k: u32,
+    /// Score that gives the weights.
+    pub score: Score,
+    /// Score that selects, when another one.
+    pub select: Option<Score>,
+    /// Added to the selection score only, `[E]`.
+    pub bias: Option<WeightId>,
+    /// Selection is limited to the best groups (scored by the sum of their best two).
+    pub groups: Option<ExpertGroups>,
+    /// Softmax over the chosen scores.
+    pub softmax_chosen: bool,
+    /// Sigmoid of the chosen scores.
+    pub sigmoid_chosen: bool,
+    /// Divide by the sum (at least 2⁻¹⁴).
+    pub renormalise: bool,
+    /// Multiplies the weights.
+    pub scale: f32,
+    /// Chosen ids are divided by this (1 for themselves): second-level experts of GroveMoE.
+    pub id_divisor: u32,
+}
+
+/// Group-limited expert selection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// Groups of neighbouring experts.
+    pub count: u32,
+    /// Groups kept.
+    pub used: u32,
+}
+
+/// Recurrences. Shapes are of one row; S is the state, updated in row order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scan {
+    /// Mamba-1. Inputs x `[I]`, dt `[I]` (before softplus), B `[N]`, C `[N]`.
+    /// `Δ = softplus(dt); S[i,n] ← exp(Δ_i A[i,n])·S + Δ_i x_i B_n; y_i = Σ_n S[i,n] C_n + D_i x_i`.
+    Mamba1 {
+        /// State columns N.
+        state: u32,
+        /// `[I, N]`, negative.
+        a: WeightId,
+        /// `[I]`.
+        d: WeightId,
+    },
+    /// Mamba-2: one decay per head. Inputs x `[H·P]`, dt `[H]` (before bias and softplus), B `[G·N]`, C `[G·N]`.
+    Mamba2 {
+        /// Heads H.
+        heads: u32,
+        /// State columns N.
+        state: u32,
+        /// Groups G of B and C.
+        groups: u32,
+        /// `[H]`, negative.
+        a: WeightId,
+        /// `[H]`.
+        d: WeightId,
+        /// `[H]`, added to dt.
+        dt_bias: Option<WeightId>,
+    },
+    /// RWKV-6. Inputs r, k, v, w (decay in 0..1), each `[H·N]`.
+    /// `o_j = Σ_i r_i (u_i k_i v_j + S_ij); S_ij ← w_i S_ij + k_i v_j`.
+    Wkv6 {
+        /// Columns per head N.
+        head_dim: u32,
+        /// Bonus u `[H·N]`.
+        first: WeightId,
+    },
+    /// Gated linear attention. Inputs r, k, v, w: `S ← diag(w) S + k vᵀ; o = scale · rᵀ S`.
+    Gla {
+        /// Columns per head.
+        head_dim: u32,
+        /// Multiplies the output.
+        scale: f32,
+    },
+    /// RWKV-7. Inputs r, w (decay), k, v, κ (normalised key), a (in-context rate), each `[H·N]`.
+    /// `s_i = −Σ_j S_ij κ_j; S_ij ← w_j S_ij + v_i k_j + s_i κ_j a_j; o_i = Σ_j S_ij r_j`.
+    Wkv7 {
+        /// Columns per head N.
+        head_dim: u32,
+    },
+    /// Gated delta rule. Inputs q, k `[Hk·Dk]`, v `[Hv·Dv]`, g (log decay, `[Hv]` or `[Hv·Dk]`), β `[Hv]`.
+    /// `S ← e^g S; e = β (v − Sᵀ k); S ← S + k eᵀ; o = scale · Sᵀ q`.
+    GatedDelta {
+        /// Key heads.
+        k_heads: u32,
+        /// Value heads, a multiple.
+        v_heads: u32,
+        /// Columns of a key head.
+        dim_k: u32,
+        /// Columns of a value head.
+        dim_v: u32,
+        /// Value head h uses key head `h mod Hk` rather than `h / (Hv / Hk)`.
+        tiled: bool,
+        /// Multiplies the output.
+        scale: f32,
+    },
+    /// Linear attention with fixed decay. Inputs q, k, v `[H·D]`: `S ← e^{−s_h} S + k vᵀ; o = Sᵀ q`.
+    Decay {
+        /// Heads.
+        heads: u32,
+        /// s per head, f32 `[H]`.
+        slopes: ConstId,
+    },
+}
+
+impl Op {
+    /// Whether each output row depends on the same input row (and the row's own step state) alone.
+    #[must_use]
+    pub fn is_row_local(&self) -> bool {
+        !matches!(
+            self,
+            Op::Prepare
+                | Op::CacheWrite { .. }
+                | Op::Attention(_)
+                | Op::Conv { .. }
+                | Op::Shift { .. }
+                | Op::Scan { .. }
+                | Op::SelectRows
+                | Op::Pool(_)
+                | Op::Sample
+                | Op::Group { .. }
+        )
+    }
+
+    /// Whether the op writes a cache, so that it stays though no one reads its outputs.
+    #[must_use]
+    pub fn writes_state(&self) -> bool {
+        matches!(
+            self,
+            Op::CacheWrite { .. }
+                | Op::Shift { .. }
+                | Op::Scan { .. }
+                | Op::Conv { slot: Some(_), .. }
+        )
+    }
+
+    /// The weights this op reads.
+    #[must_use]
+    pub fn weights(&self) -> Vec<WeightId> {
+        let mut ids = Vec::new();
+        match self {
+            Op::Gather { table, .. } => ids.push(*table),
+            Op::Norm { weight, bias, .. } => ids.extend([*weight, *bias].into_iter().flatten()),
+            Op::Matmul {
+                weight,
+                scale,
+                bias,
+            }
+            | Op::Experts {
+                weight,
+                scale,
+                bias,
+                ..
+            } => {
+                ids.push(*weight);
+                ids.extend([*scale, *bias].into_iter().flatten());
+            }
+            Op::HeadMatmul { weight, .. } | Op::Weighted { weight, .. } => ids.push(*weight),
+            Op::Conv { weight, bias, .. } => {
+                ids.push(*weight);
+                ids.extend(*bias);
+            }
+            Op::Attention(a) => {
+                ids.extend(a.sinks);
+                ids.extend(a.bucket.map(|b| b.table));
+            }
+            Op::Route(r) => ids.extend(r.bias),
+            Op::Scan { scan, .. } => match scan {
+                Scan::Mamba1 { a, d, .. } => ids.extend([*a, *d]),
+                Scan::Mamba2 { a, d, dt_bias, .. } => {
+                    ids.extend([*a, *d]);
+                    ids.extend(*dt_bias);
+                }
+                Scan::Wkv6 { first, .. } => ids.push(*first),
+                Scan::Gla { .. }
+                | Scan::Wkv7 { .. }
+                | Scan::GatedDelta { .. }
+                | Scan::Decay { .. } => {}
+            },
+            _ => {}
+        }
+        ids
+    }
+
+    /// The op's short name in dumps.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Prepare => "prepare",
+            Op::Gather { .. } => "gather",
+            Op::Norm { .. } => "norm",
+            Op::Matmul { .. } => "matmul",
+            Op::HeadMatmul { .. } => "head_matmul",
+            Op::Slice { .. } => "slice",
+            Op::Concat { .. } => "concat",
+            Op::Repeat { .. } => "repeat",
+            Op::Rope(_) => "rope",
+            Op::PosScale { .. } => "pos_scale",
+            Op::CacheWrite { .. } => "cache_write",
+            Op::Attention(_) => "attention",
+            Op::Unary(_) => "unary",
+            Op::Gate { .. } => "gate",
+            Op::Binary { .. } => "binary",
+            Op::Weighted { .. } => "weighted",
+            Op::PerRun { .. } => "per_run",
+            Op::Affine { .. } => "affine",
+            Op::Softcap { .. } => "softcap",
+            Op::Clamp { .. } => "clamp",
+            Op::Softmax { .. } => "softmax",
+            Op::SumRuns { .. } => "sum_runs",
+            Op::RmsRuns { .. } => "rms_runs",
+            Op::GaussianTopK { .. } => "gaussian_top_k",
+            Op::Suppress { .. } => "suppress",
+            Op::SelectRows => "select_rows",
+            Op::Pool(_) => "pool",
+            Op::Route(_) => "route",
+            Op::Group { .. } => "group",
+            Op::Experts { .. } => "experts",
+            Op::Combine => "combine",
+            Op::Conv { .. } => "conv",
+            Op::Shift { .. } => "shift",
+            Op::Scan { .. } => "scan",
+            Op::Sample => "sample",
+            Op::Copy => "copy",
+        }
+    }
+}

@@ -1,1 +1,5 @@
 //! The CPU backend: panels, kernels and a persistent thread pool.
+
+pub mod caps;
+pub mod memory;
+pub mod pool;

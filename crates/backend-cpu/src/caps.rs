@@ -1,0 +1,138 @@
+//! What the processor can do, and what the user allows of it.
+
+/// A kernel set, from the slowest that runs anywhere to the fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Plain Rust, any processor.
+    Portable,
+    /// AVX2, FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, DQ, VL and VNNI.
+    Avx512,
+}
+
+impl Level {
+    /// Every level, slowest first.
+    pub const ALL: [Level; 3] = [Level::Portable, Level::Avx2, Level::Avx512];
+
+    /// The name that `--cpu-features` takes.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::Portable => "portable",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+        }
+    }
+}
+
+/// A request for a kernel set that cannot be met.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CapsError {
+    /// No kernel set has this name.
+    #[error("unknown CPU feature set `{0}`: use portable, avx2 or avx512")]
+    Unknown(String),
+    /// The processor lacks the instructions of the set.
+    #[error("this processor cannot run the `{wanted}` kernels; its best set is `{best}`")]
+    Missing {
+        /// The set that was asked for.
+        wanted: &'static str,
+        /// The best set of this processor.
+        best: &'static str,
+    },
+}
+
+/// The highest kernel set that may run. Only [`Caps::detect`] raises it, so a value proves support.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    level: Level,
+}
+
+impl Caps {
+    /// The best set this processor has.
+    #[must_use]
+    pub fn detect() -> Self {
+        let level = Level::ALL.into_iter().rev().find(|&l| supported(l));
+        Self {
+            level: level.unwrap_or(Level::Portable),
+        }
+    }
+
+    /// The set called `name`, for tests and `--cpu-features`.
+    ///
+    /// # Errors
+    /// When the name is unknown or the processor cannot run the set.
+    pub fn limited_to(name: &str) -> Result<Self, CapsError> {
+        let found = Level::ALL.into_iter().find(|l| l.name() == name);
+        let level = found.ok_or_else(|| CapsError::Unknown(name.to_owned()))?;
+        if supported(level) {
+            return Ok(Self { level });
+        }
+        Err(CapsError::Missing {
+            wanted: level.name(),
+            best: Self::detect().level.name(),
+        })
+    }
+
+    /// Every set this processor has, slowest first.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        Level::ALL
+            .into_iter()
+            .filter(|&l| supported(l))
+            .map(|level| Self { level })
+            .collect()
+    }
+
+    /// The highest set that may run.
+    #[must_use]
+    pub const fn level(self) -> Level {
+        self.level
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn supported(level: Level) -> bool {
+    use std::arch::is_x86_feature_detected as has;
+    let avx2 = has!("avx2") && has!("fma") && has!("f16c");
+    match level {
+        Level::Portable => true,
+        Level::Avx2 => avx2,
+        Level::Avx512 => {
+            avx2 && has!("avx512f")
+                && has!("avx512bw")
+                && has!("avx512dq")
+                && has!("avx512vl")
+                && has!("avx512vnni")
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn supported(level: Level) -> bool {
+    level == Level::Portable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_portable_set_is_always_there() {
+        assert_eq!(
+            Caps::limited_to("portable").unwrap().level(),
+            Level::Portable
+        );
+        assert_eq!(Caps::all()[0].level(), Level::Portable);
+        assert_eq!(*Caps::all().last().unwrap(), Caps::detect());
+    }
+
+    #[test]
+    fn an_unknown_set_is_an_error_that_names_it() {
+        let error = Caps::limited_to("mmx").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "unknown CPU feature set `mmx`: use portable, avx2 or avx512"
+        );
+    }
+}

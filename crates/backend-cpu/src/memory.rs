@@ -1,0 +1,256 @@
+//! Zeroed memory for weights and activations: huge pages for the large, cache lines for the small.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// Bytes of a cache line: every buffer starts on one.
+pub const LINE_BYTES: usize = 64;
+
+const HUGE_BYTES: usize = 2 << 20;
+
+/// Zeroed bytes. Buffers of 2 MiB or more start on a 2 MiB boundary and ask for huge pages; their
+/// pages are placed by the thread that first writes them.
+#[derive(Debug)]
+pub struct HugeBuf {
+    start: NonNull<u8>,
+    len: usize,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Empty,
+    Heap(Layout),
+    #[cfg(unix)]
+    Map {
+        base: NonNull<libc::c_void>,
+        bytes: usize,
+    },
+}
+
+// SAFETY: the buffer owns its memory; access follows Rust's borrowing rules through `&`/`&mut`.
+unsafe impl Send for HugeBuf {}
+// SAFETY: as above.
+unsafe impl Sync for HugeBuf {}
+
+impl HugeBuf {
+    /// `len` zero bytes.
+    ///
+    /// Aborts as `Vec` does when the system has no memory to give.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        if len == 0 {
+            return Self {
+                start: NonNull::<Line>::dangling().cast(),
+                len,
+                source: Source::Empty,
+            };
+        }
+        #[cfg(unix)]
+        if len >= HUGE_BYTES {
+            return Self::mapped(len);
+        }
+        Self::on_heap(len)
+    }
+
+    fn on_heap(len: usize) -> Self {
+        let layout = Layout::from_size_align(len, LINE_BYTES)
+            .expect("a buffer is shorter than the address space");
+        // SAFETY: `len` is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
+        Self {
+            start,
+            len,
+            source: Source::Heap(layout),
+        }
+    }
+
+    #[cfg(unix)]
+    fn mapped(len: usize) -> Self {
+        let bytes = len.next_multiple_of(HUGE_BYTES) + HUGE_BYTES;
+        let (prot, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: an anonymous map at an address of the kernel's choice touches no other memory.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) };
+        let layout = Layout::from_size_align(len, LINE_BYTES)
+            .expect("a buffer is shorter than the address space");
+        if base == libc::MAP_FAILED {
+            handle_alloc_error(layout);
+        }
+        let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+        let skip = base.cast::<u8>().align_offset(HUGE_BYTES);
+        // SAFETY: the map is `HUGE_BYTES` longer than the buffer, so the aligned start lies inside it.
+        let start = unsafe { base.cast::<u8>().add(skip) };
+        advise_huge(start, len.next_multiple_of(HUGE_BYTES));
+        Self {
+            start,
+            len,
+            source: Source::Map { base, bytes },
+        }
+    }
+
+    /// Address of the first byte, aligned to [`LINE_BYTES`].
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    /// Mutable address of the first byte.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the buffer has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `start` is valid for `len` initialised bytes for as long as `self` lives.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// The bytes, to write.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+#[repr(align(64))]
+struct Line;
+
+#[cfg(target_os = "linux")]
+fn advise_huge(start: NonNull<u8>, bytes: usize) {
+    // SAFETY: the range lies inside a map this process owns; advice changes no content. A refusal
+    // only means small pages.
+    unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+}
+
+#[cfg(all(unix, not(target_os = "linux")))]
+fn advise_huge(_: NonNull<u8>, _: usize) {}
+
+impl Drop for HugeBuf {
+    fn drop(&mut self) {
+        match self.source {
+            Source::Empty => {}
+            // SAFETY: allocated in `on_heap` with this layout.
+            Source::Heap(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
+            #[cfg(unix)]
+            // SAFETY: mapped in `mapped` with this base and length.
+            Source::Map { base, bytes } => unsafe {
+                libc::munmap(base.as_ptr(), bytes);
+            },
+        }
+    }
+}
+
+/// A growable run of zeroed plain numbers that starts on a cache line.
+#[derive(Debug)]
+pub struct Aligned<T> {
+    buf: HugeBuf,
+    len: usize,
+    element: std::marker::PhantomData<T>,
+}
+
+/// Numbers for which all bit patterns are valid and zero bytes mean zero.
+pub trait Plain: Copy {}
+impl Plain for f32 {}
+impl Plain for i32 {}
+impl Plain for i8 {}
+impl Plain for u8 {}
+impl Plain for u16 {}
+
+impl<T: Plain> Default for Aligned<T> {
+    fn default() -> Self {
+        Self::zeroed(0)
+    }
+}
+
+impl<T: Plain> Aligned<T> {
+    /// `len` zeros.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        let buf = HugeBuf::zeroed(len * size_of::<T>());
+        Self {
+            buf,
+            len,
+            element: std::marker::PhantomData,
+        }
+    }
+
+    /// Sets the length. Growing past the largest length so far replaces the memory by zeros;
+    /// otherwise the contents stay as they are.
+    pub fn resize(&mut self, len: usize) {
+        if len * size_of::<T>() > self.buf.len() {
+            *self = Self::zeroed(len);
+        }
+        self.len = len;
+    }
+}
+
+impl<T: Plain> std::ops::Deref for Aligned<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        // SAFETY: the buffer holds at least `len` elements, aligned to a line, valid as any bytes.
+        unsafe { std::slice::from_raw_parts(self.buf.as_ptr().cast(), self.len) }
+    }
+}
+
+impl<T: Plain> std::ops::DerefMut for Aligned<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`, and `&mut self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.buf.as_mut_ptr().cast(), self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_and_large_buffers_are_zeroed_aligned_and_writable() {
+        for (len, align) in [
+            (1, 64),
+            (4096, 64),
+            (HUGE_BYTES, HUGE_BYTES),
+            (3 * HUGE_BYTES + 5, HUGE_BYTES),
+        ] {
+            let mut buf = HugeBuf::zeroed(len);
+            assert_eq!(buf.as_ptr() as usize % align, 0);
+            assert!(buf.bytes().iter().all(|&b| b == 0));
+            buf.bytes_mut()[len - 1] = 7;
+            assert_eq!((buf.len(), buf.bytes()[len - 1]), (len, 7));
+        }
+    }
+
+    #[test]
+    fn an_empty_buffer_needs_no_memory() {
+        let buf = HugeBuf::zeroed(0);
+        assert!(buf.is_empty() && buf.bytes().is_empty());
+    }
+
+    #[test]
+    fn aligned_numbers_grow_with_zeros_and_shrink_in_place() {
+        let mut numbers = Aligned::<f32>::zeroed(3);
+        numbers[2] = 4.0;
+        numbers.resize(2);
+        assert_eq!(&*numbers, &[0.0, 0.0]);
+        numbers.resize(100);
+        assert!(numbers.iter().all(|&x| x == 0.0));
+        assert_eq!(numbers.as_ptr() as usize % LINE_BYTES, 0);
+    }
+}

@@ -1,0 +1,103 @@
+use super::*;
+use std::sync::atomic::AtomicU64;
+
+#[test]
+fn every_worker_runs_once_per_run() {
+    let pool = Pool::new(3);
+    let hits: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
+    for _ in 0..100 {
+        pool.run(&|w| {
+            hits[w.index()].fetch_add(1, Ordering::Relaxed);
+        })
+        .unwrap();
+    }
+    assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 100));
+}
+
+/// More workers than cores, and steps that depend on every other worker's last step.
+#[test]
+fn barriers_order_steps_when_over_subscribed() {
+    let pool = Pool::new(7);
+    let step = AtomicUsize::new(0);
+    pool.run(&|w| {
+        for i in 0..200 {
+            assert_eq!(step.load(Ordering::Relaxed), i);
+            w.barrier();
+            if w.index() == i % w.count() {
+                step.fetch_add(1, Ordering::Relaxed);
+            }
+            w.barrier();
+        }
+    })
+    .unwrap();
+    assert_eq!(step.load(Ordering::Relaxed), 200);
+}
+
+#[test]
+fn a_panicking_worker_frees_the_others_and_poisons_the_pool() {
+    for culprit in 0..3 {
+        let pool = Pool::new(3);
+        let result = pool.run(&|w| {
+            assert!(w.index() != culprit, "worker gave up");
+            w.barrier();
+            w.barrier();
+        });
+        let expected = PoolError::Panicked {
+            worker: culprit,
+            message: "worker gave up".to_owned(),
+        };
+        assert_eq!(result, Err(expected));
+        assert_eq!(pool.run(&|_| {}), Err(PoolError::Poisoned));
+    }
+}
+
+#[test]
+fn sleeping_workers_wake_for_the_next_run() {
+    let pool = Pool::with_pinning(2, Pinning::Cores);
+    for _ in 0..3 {
+        std::thread::sleep(IDLE_SPIN * 4);
+        pool.run(&|w| {
+            if w.index() == 0 {
+                std::thread::sleep(BARRIER_SPIN * 4);
+            }
+            w.barrier();
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn shares_cover_everything_once() {
+    for (items, count) in [(0, 1), (1, 3), (10, 3), (7, 7), (100, 8)] {
+        let shares: Vec<_> = (0..count).map(|i| share(items, i, count)).collect();
+        assert_eq!(
+            shares.iter().map(ExactSizeIterator::len).sum::<usize>(),
+            items
+        );
+        assert!(
+            shares
+                .windows(2)
+                .all(|w| w[0].end == w[1].start && w[0].len() >= w[1].len())
+        );
+    }
+}
+
+#[test]
+fn tickets_are_given_out_once() {
+    let pool = Pool::new(4);
+    let taken = AtomicU64::new(0);
+    pool.run(&|w| {
+        for _ in 0..2 {
+            loop {
+                let ticket = w.ticket();
+                if ticket >= 20 {
+                    break;
+                }
+                taken.fetch_add(1 << ticket, Ordering::Relaxed);
+            }
+            w.reset_tickets();
+        }
+    })
+    .unwrap();
+    assert_eq!(taken.load(Ordering::Relaxed), 2 * ((1 << 20) - 1));
+}

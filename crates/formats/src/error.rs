@@ -169,6 +169,20 @@ pub enum Fault {
         "found the big-endian tensor {tensor} of type {dtype}, whose byte order has no written rule; convert the model to little-endian"
     )]
     BigEndian { tensor: Quoted, dtype: DType },
+    #[error(
+        "found tensor name {tensor}, expected 1 to {limit} bytes as llama.cpp loads them; rename the tensor"
+    )]
+    TensorName { tensor: Quoted, limit: usize },
+    #[error("{found} bytes were given for tensor {tensor}, expected {expected}")]
+    Given {
+        tensor: Quoted,
+        found: u64,
+        expected: u64,
+    },
+    #[error(
+        "the disk is full, expected room for the whole file; free some space or write elsewhere"
+    )]
+    DiskFull,
     #[error("a read of {len} bytes at {offset} leaves tensor {tensor} of {size} bytes")]
     ReadRange {
         tensor: Quoted,

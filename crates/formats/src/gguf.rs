@@ -1,12 +1,17 @@
 //! GGUF: one header of metadata and tensor places, then the tensors.
 
 mod cursor;
+mod encode;
 mod header;
 mod magic;
+mod shard;
 mod split;
 mod swap;
+mod write;
 
 pub use cursor::Endian;
 pub(crate) use header::Header;
+pub use shard::{ShardLimit, copy_gguf};
 pub(crate) use split::{Split, sibling_paths};
 pub(crate) use swap::{swap_blocks, swap_rule};
+pub use write::{GgufOutput, GgufWriter};

@@ -7,7 +7,7 @@
 //! used; nothing is allocated in proportion to a number that was not checked; a hostile file gives a
 //! [`FormatError`] of one line and never a panic.
 //!
-//! Reading order: [`model`] (what users hold), [`tensor`], [`error`], [`gguf`] (the parser).
+//! Reading order: [`model`] (what users hold), [`tensor`], [`error`], [`gguf`] (parser and writer).
 //!
 //! ```
 //! use tokkata_formats::{Fault, ModelFile};
@@ -19,10 +19,11 @@
 pub mod error;
 pub mod gguf;
 pub mod model;
+mod output;
 mod source;
 pub mod tensor;
 
 pub use error::{Fault, FormatError, Quoted, Result};
-pub use gguf::Endian;
+pub use gguf::{Endian, GgufOutput, GgufWriter, ShardLimit, copy_gguf};
 pub use model::{Container, Layout, ModelFile};
 pub use tensor::TensorInfo;

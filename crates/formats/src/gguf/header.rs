@@ -10,7 +10,7 @@ use crate::error::{Fault, Quoted};
 use crate::tensor::TensorInfo;
 
 /// Most dimensions of a tensor.
-const MAX_DIMS: u32 = 4;
+pub(super) const MAX_DIMS: u32 = 4;
 /// Bytes of the shortest possible tensor record and key–value pair.
 const MIN_TENSOR_BYTES: u64 = 25;
 const MIN_PAIR_BYTES: u64 = 14;
@@ -87,7 +87,7 @@ fn read_pairs(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, Fault> {
     Ok(metadata)
 }
 
-fn alignment(metadata: &Metadata) -> Result<u64, Fault> {
+pub(super) fn alignment(metadata: &Metadata) -> Result<u64, Fault> {
     let Some(value) = metadata.get("general.alignment") else {
         return Ok(32);
     };
@@ -174,13 +174,13 @@ fn tensor_type(name: &str, code: u32) -> Result<DType, Fault> {
 }
 
 /// The shape as sizes in memory, and the bytes it takes.
-fn sized(name: &str, dtype: DType, dims: &[u64]) -> Result<(Vec<usize>, u64), Fault> {
+pub(super) fn sized(name: &str, dtype: DType, dims: &[u64]) -> Result<(Vec<usize>, u64), Fault> {
     let shape_fault = || Fault::Shape {
         tensor: Quoted::new(name),
         shape: dims.to_vec(),
     };
     let row = dims.last().copied().unwrap_or(1);
-    if row % dtype.block_elems() as u64 != 0 {
+    if !row.is_multiple_of(dtype.block_elems() as u64) {
         let block = dtype.block_elems();
         return Err(Fault::RowBlocks {
             tensor: Quoted::new(name),
@@ -217,7 +217,7 @@ fn place(tensors: &mut [TensorInfo], extent: &Extent) -> Result<(), Fault> {
     } = extent;
     let base = u128::from(data).next_multiple_of(alignment.into());
     for t in tensors.iter_mut() {
-        if t.offset % alignment != 0 {
+        if !t.offset.is_multiple_of(alignment) {
             let (tensor, offset) = (Quoted::new(&t.name), t.offset);
             return Err(Fault::Misaligned {
                 tensor,
@@ -241,7 +241,7 @@ fn place(tensors: &mut [TensorInfo], extent: &Extent) -> Result<(), Fault> {
     refuse_overlap(tensors)
 }
 
-pub(crate) fn refuse_overlap(tensors: &[TensorInfo]) -> Result<(), Fault> {
+fn refuse_overlap(tensors: &[TensorInfo]) -> Result<(), Fault> {
     let mut order: Vec<&TensorInfo> = tensors.iter().collect();
     order.sort_by_key(|t| t.offset);
     match order

@@ -12,14 +12,19 @@ pub(crate) fn shared(test: &str, file: &str) -> Option<PathBuf> {
     if path.exists() {
         return Some(path);
     }
-    assert!(std::env::var("CI").is_err(), "{test}: {file} is missing from TOKKATA_TESTDATA");
+    assert!(
+        std::env::var("CI").is_err(),
+        "{test}: {file} is missing from TOKKATA_TESTDATA"
+    );
     eprintln!("skipped: {test} ({file} is missing from TOKKATA_TESTDATA)");
     None
 }
 
 #[test]
 fn a_real_model_reads() {
-    let Some(path) = shared("a_real_model_reads", "models/dreams-260k.gguf") else { return };
+    let Some(path) = shared("a_real_model_reads", "models/dreams-260k.gguf") else {
+        return;
+    };
     let model = ModelFile::open(&path).unwrap();
     assert_eq!(model.architecture(), Some("llama"));
     let embd = model.tensor("token_embd.weight").unwrap();
@@ -33,12 +38,22 @@ fn a_real_model_reads() {
 
 #[test]
 fn every_shared_vocabulary_reads() {
-    let Some(dir) = shared("every_shared_vocabulary_reads", "vocab") else { return };
+    let Some(dir) = shared("every_shared_vocabulary_reads", "vocab") else {
+        return;
+    };
     let paths = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
-    let ggufs: Vec<_> = paths.filter(|p| p.extension().is_some_and(|e| e == "gguf")).collect();
+    let ggufs: Vec<_> = paths
+        .filter(|p| p.extension().is_some_and(|e| e == "gguf"))
+        .collect();
     assert!(!ggufs.is_empty());
     for path in ggufs {
         let model = ModelFile::open(&path).unwrap();
-        assert!(!model.metadata().strings("tokenizer.ggml.tokens").unwrap().is_empty());
+        assert!(
+            !model
+                .metadata()
+                .strings("tokenizer.ggml.tokens")
+                .unwrap()
+                .is_empty()
+        );
     }
 }

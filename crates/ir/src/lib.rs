@@ -37,5 +37,6 @@ pub use program::{
     SlotDef, ValType, ValueDef,
 };
 
+pub use spec::ModelSpec;
 pub use step::{StepBuilder, StepState};
 pub use weight::{Axis, Fold, RawRows, Recipe, SourceInfo, Uses, WeightDef};

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use tokkata_core::Metadata;
 
@@ -90,19 +90,21 @@ impl ModelFile {
         Self::from_parts(path, parts)
     }
 
-    /// Reads a GGUF model from memory.
+    /// Reads a GGUF model from memory: an `Arc<[u8]>`, a vector, static bytes; nothing is copied.
     ///
     /// # Errors
     /// As [`ModelFile::open`]; one file of a split model is refused.
-    pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Result<Self> {
-        Self::from_bytes_parts([bytes.into()])
+    pub fn from_bytes(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {
+        Self::from_bytes_parts([bytes])
     }
 
     /// Reads a split GGUF model from memory, its files in order.
     ///
     /// # Errors
     /// As [`ModelFile::open`].
-    pub fn from_bytes_parts(parts: impl IntoIterator<Item = Arc<[u8]>>) -> Result<Self> {
+    pub fn from_bytes_parts<B: AsRef<[u8]> + Send + Sync + 'static>(
+        parts: impl IntoIterator<Item = B>,
+    ) -> Result<Self> {
         let name = |i: usize| {
             if i == 0 {
                 "<memory>".to_owned()
@@ -110,9 +112,9 @@ impl ModelFile {
                 format!("<memory {}>", i + 1)
             }
         };
-        let part = |(i, bytes)| Part {
+        let part = |(i, bytes): (usize, B)| Part {
             name: name(i),
-            source: Source::Memory(bytes),
+            source: Source::Memory(Box::new(bytes)),
         };
         Self::from_parts(
             Path::new("<memory>"),

@@ -7,15 +7,29 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
 
 use crate::error::Fault;
 
+/// Bytes that someone else owns.
+pub(crate) trait Bytes: AsRef<[u8]> + Send + Sync {}
+
+impl<T: AsRef<[u8]> + Send + Sync> Bytes for T {}
+
 /// Where the bytes of one part of a model are.
-#[derive(Debug)]
 pub(crate) enum Source {
     File { file: File, map: memmap2::Mmap },
-    Memory(Arc<[u8]>),
+    Memory(Box<dyn Bytes>),
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = if matches!(self, Source::File { .. }) {
+            "File"
+        } else {
+            "Memory"
+        };
+        write!(f, "{kind}({} bytes)", self.bytes().len())
+    }
 }
 
 impl Source {
@@ -49,7 +63,7 @@ impl Source {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Source::File { map, .. } => map,
-            Source::Memory(bytes) => bytes,
+            Source::Memory(bytes) => (**bytes).as_ref(),
         }
     }
 
@@ -57,10 +71,11 @@ impl Source {
     pub(crate) fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
         match self {
             Source::File { file, .. } => positioned::read_exact_at(file, buf, offset),
-            Source::Memory(bytes) => {
+            Source::Memory(_) => {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX);
                 let end = start.saturating_add(buf.len());
-                let from = bytes
+                let from = self
+                    .bytes()
                     .get(start..end)
                     .ok_or(std::io::ErrorKind::UnexpectedEof)?;
                 buf.copy_from_slice(from);

@@ -16,7 +16,9 @@ pub enum Endian {
 /// Longest metadata key or tensor name, as the GGUF specification has it for keys.
 const MAX_NAME: u64 = 65_535;
 /// Most strings in one array: each costs 24 bytes of memory and as few as 8 of the file.
-const MAX_STRINGS: u64 = 1 << 24;
+const MAX_STRINGS: u64 = 1 << 22;
+/// Longest header: the largest vocabularies take 16 MB, and each byte may cost three of memory.
+const MAX_HEADER: usize = 128 << 20;
 
 /// Reads numbers and strings, refusing whatever reaches past the end before touching it.
 pub(crate) struct Cursor<'a> {
@@ -64,20 +66,8 @@ impl<'a> Cursor<'a> {
         self.pos as u64
     }
 
-    pub(crate) fn remaining(&self) -> u64 {
-        (self.bytes.len() - self.pos) as u64
-    }
-
     fn take(&mut self, need: u64, what: &'static str) -> Result<&'a [u8], Fault> {
-        let have = self.remaining();
-        if need > have {
-            return Err(Fault::Truncated {
-                what,
-                at: self.pos(),
-                need,
-                have,
-            });
-        }
+        self.room_for(need, 1, what)?;
         let start = self.pos;
         self.pos += need as usize;
         Ok(&self.bytes[start..self.pos])
@@ -202,15 +192,26 @@ impl<'a> Cursor<'a> {
         min_bytes: u64,
         what: &'static str,
     ) -> Result<(), Fault> {
-        let (need, have) = (count.saturating_mul(min_bytes), self.remaining());
+        let (need, have) = (
+            count.saturating_mul(min_bytes),
+            (self.bytes.len() - self.pos) as u64,
+        );
+        let end = self.pos().saturating_add(need);
         if need > have {
-            return Err(Fault::Truncated {
+            Err(Fault::Truncated {
                 what,
                 at: self.pos(),
                 need,
                 have,
-            });
+            })
+        } else if end > MAX_HEADER as u64 {
+            Err(Fault::Count {
+                what: "header bytes",
+                found: end,
+                limit: MAX_HEADER as u64,
+            })
+        } else {
+            Ok(())
         }
-        Ok(())
     }
 }

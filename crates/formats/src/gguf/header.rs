@@ -14,6 +14,9 @@ pub(super) const MAX_DIMS: u32 = 4;
 /// Bytes of the shortest possible tensor record and key–value pair.
 const MIN_TENSOR_BYTES: u64 = 25;
 const MIN_PAIR_BYTES: u64 = 14;
+/// Most key–value pairs and tensors, far beyond any model: each costs some 200 bytes of memory.
+const MAX_PAIRS: u64 = 1 << 16;
+const MAX_TENSORS: u64 = 1 << 20;
 
 /// What one GGUF file says about itself. Tensor offsets are from the start of the file.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ impl Header {
         let n_pairs = cursor.u64("the metadata count")?;
         cursor.room_for(n_pairs, MIN_PAIR_BYTES, "the metadata")?;
         cursor.room_for(n_tensors, MIN_TENSOR_BYTES, "the tensor list")?;
+        at_most("metadata keys", n_pairs, MAX_PAIRS)?;
+        at_most("tensors", n_tensors, MAX_TENSORS)?;
         let metadata = read_pairs(&mut cursor, n_pairs)?;
         let alignment = alignment(&metadata)?;
         let mut tensors = read_tensors(&mut cursor, n_tensors, part)?;
@@ -51,6 +56,14 @@ impl Header {
             metadata,
             tensors,
         })
+    }
+}
+
+fn at_most(what: &'static str, found: u64, limit: u64) -> Result<(), Fault> {
+    if found > limit {
+        Err(Fault::Count { what, found, limit })
+    } else {
+        Ok(())
     }
 }
 

@@ -41,6 +41,11 @@ impl Raw {
         shaped.u32(code).u64(offset)
     }
 
+    pub(crate) fn zeros(mut self, len: usize) -> Self {
+        self.0.resize(self.0.len() + len, 0);
+        self
+    }
+
     /// Padding to `alignment`, then `len` bytes of data.
     pub(crate) fn data(mut self, alignment: usize, len: usize) -> Self {
         let size = self.0.len().next_multiple_of(alignment) + len;

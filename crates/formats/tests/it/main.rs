@@ -1,7 +1,11 @@
 //! Tests of reading and writing model files.
 
 mod build;
+mod exercise;
 mod faults;
+mod hostile;
+mod mutate;
 mod round_trip;
 mod shared;
 mod split;
+mod upstream;

@@ -81,14 +81,14 @@ fn a_byte_limit_holds_unless_one_tensor_is_larger() {
 fn the_files_of_a_split_read_from_memory_together_only() {
     let dir = tempfile::tempdir().unwrap();
     let paths = cut(dir.path(), tensors(20));
-    let part = |i: usize| std::fs::read(&paths[i]).unwrap().into();
+    let part = |i: usize| std::fs::read(&paths[i]).unwrap();
     let together = ModelFile::from_bytes_parts([part(0), part(1)]).unwrap();
     same(&whole(dir.path()), &together);
     let alone = ModelFile::from_bytes(part(0)).unwrap_err();
     assert!(matches!(*alone.fault, Fault::Split { .. }), "{alone}");
     let twice = ModelFile::from_bytes_parts([part(0), part(0)]).unwrap_err();
     assert!(matches!(*twice.fault, Fault::Split { .. }), "{twice}");
-    assert!(ModelFile::from_bytes_parts([]).is_err());
+    assert!(ModelFile::from_bytes_parts::<Vec<u8>>([]).is_err());
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_tensor_in_two_files_is_refused() {
         metadata.insert("split.tensors.count", Value::I32(2));
         let mut writer = GgufWriter::new("x", metadata).unwrap();
         writer.declare(name, DType::I8, &[1]).unwrap();
-        writer.to_bytes([&[0][..]]).unwrap().into()
+        writer.to_bytes([&[0][..]]).unwrap()
     };
     let open = |parts: [_; 2]| ModelFile::from_bytes_parts(parts);
     assert!(open([file(0, "a"), file(1, "b")]).is_ok());

@@ -1,0 +1,76 @@
+//! Uses a file in every way a program does. The fuzz targets use this file too.
+
+use tokkata_formats::{Endian, GgufWriter, ModelFile, TensorInfo};
+
+/// Opens `bytes`; whatever opens must hold what the crate promises of a model. Says whether it opened.
+pub(crate) fn exercise(bytes: &[u8]) -> bool {
+    let model = match ModelFile::from_bytes(bytes.to_vec()) {
+        Ok(model) => model,
+        Err(error) => {
+            let text = error.to_string();
+            assert!(!text.contains('\n') && text.len() < 1000, "{text}");
+            return false;
+        }
+    };
+    for info in model.tensors() {
+        check_tensor(&model, info, bytes);
+    }
+    refuse_shared_bytes(&model);
+    rewrite(&model);
+    true
+}
+
+fn check_tensor(model: &ModelFile, info: &TensorInfo, file: &[u8]) {
+    assert_eq!(model.tensor(&info.name), Some(info));
+    assert_eq!(
+        info.dtype.row_bytes(info.elements()),
+        Some(info.bytes as usize)
+    );
+    assert_eq!(info.rows() * info.row_bytes(), info.bytes as usize);
+    assert_eq!(info.dims_ggml().iter().product::<usize>(), info.elements());
+    assert!(info.offset.is_multiple_of(model.layout().alignment));
+    let mut read = vec![0; info.bytes as usize];
+    match (model.data(info), model.read_at(info, 0, &mut read)) {
+        (Ok(data), Ok(())) => assert_eq!(data, read),
+        (Err(_), Err(_)) => assert_eq!(model.layout().endian, Endian::Big),
+        (a, b) => panic!("{a:?} and {b:?} disagree"),
+    }
+    if model.layout().endian == Endian::Little {
+        assert_eq!(read, file[info.offset as usize..][..read.len()]);
+    }
+    assert!(model.read_at(info, info.bytes, &mut [0]).is_err());
+    assert!(model.read_at(info, u64::MAX, &mut [0]).is_err());
+}
+
+fn refuse_shared_bytes(model: &ModelFile) {
+    let mut ranges: Vec<_> = model
+        .tensors()
+        .iter()
+        .map(|t| (t.offset, t.offset + t.bytes))
+        .collect();
+    ranges.sort_unstable();
+    assert!(ranges.windows(2).all(|w| w[0].1 <= w[1].0));
+}
+
+/// What reads must write, and read back the same.
+fn rewrite(model: &ModelFile) {
+    let mut writer = GgufWriter::new("<memory>", model.metadata().clone()).unwrap();
+    let mut data = Vec::new();
+    for info in model.tensors() {
+        let Ok(bytes) = model.data(info) else { return };
+        if writer.declare(&info.name, info.dtype, &info.shape).is_err() {
+            assert!(info.name.len() > 63);
+            return;
+        }
+        data.push(bytes);
+    }
+    if model.layout().alignment > 4096 {
+        return;
+    }
+    let again = ModelFile::from_bytes(writer.to_bytes(data.iter().copied()).unwrap()).unwrap();
+    assert_eq!(again.tensors().len(), data.len());
+    for (info, bytes) in again.tensors().iter().zip(data) {
+        assert_eq!(again.data(info).unwrap(), bytes);
+    }
+    assert_eq!(again.metadata().len(), model.metadata().len());
+}

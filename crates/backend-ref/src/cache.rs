@@ -1,0 +1,217 @@
+//! Paged caches: what a position or a state holds, after rounding to the group's element type.
+//!
+//! Elements are kept decoded, so that reading a cache is indexing; a write rounds them as storing and loading
+//! the group's element type would.
+
+use tokkata_core::DType;
+use tokkata_ir::step::NO_BLOCK;
+use tokkata_ir::{BackendError, CacheGroup, GroupId, Program, SlotDef, SlotId, StepState};
+use tokkata_quant::num::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+
+use crate::real::Real;
+
+/// One array of a slot: `[blocks, block_size, width]`.
+struct Plane<R> {
+    width: usize,
+    data: Vec<R>,
+}
+
+impl<R: Real> Plane<R> {
+    fn new(positions: usize, width: usize) -> Self {
+        Plane {
+            width,
+            data: vec![R::ZERO; positions * width],
+        }
+    }
+
+    fn row(&self, position: usize) -> &[R] {
+        &self.data[position * self.width..][..self.width]
+    }
+
+    fn row_mut(&mut self, position: usize) -> &mut [R] {
+        &mut self.data[position * self.width..][..self.width]
+    }
+}
+
+/// A cache group: per slot the planes of keys and values, or of a state.
+struct Group<R> {
+    dtype: DType,
+    block_size: usize,
+    slots: Vec<Vec<Plane<R>>>,
+}
+
+/// Every cache of a program.
+pub(crate) struct Caches<R> {
+    groups: Vec<Group<R>>,
+}
+
+fn widths(slot: &SlotDef) -> Vec<usize> {
+    match *slot {
+        SlotDef::Kv {
+            n_kv_heads,
+            dim_k,
+            dim_v,
+        } => [Some(dim_k), dim_v]
+            .into_iter()
+            .flatten()
+            .filter(|&d| d > 0)
+            .map(|d| (n_kv_heads * d) as usize)
+            .collect(),
+        SlotDef::State { len } => vec![len as usize],
+    }
+}
+
+impl<R: Real> Group<R> {
+    fn new(def: &CacheGroup) -> Result<Self, BackendError> {
+        let supported = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
+        if !supported.contains(&def.dtype) {
+            return Err(BackendError::Unsupported {
+                backend: "ref",
+                op: format!("a cache of {}", def.dtype),
+            });
+        }
+        let positions = def.n_blocks as usize * def.block_size as usize;
+        let planes = |slot: &SlotDef| {
+            let widths = widths(slot);
+            widths.iter().map(|&w| Plane::new(positions, w)).collect()
+        };
+        let states = def.slots.iter().any(|s| matches!(s, SlotDef::State { .. }));
+        Ok(Group {
+            dtype: if states { DType::F32 } else { def.dtype },
+            block_size: def.block_size as usize,
+            slots: def.slots.iter().map(planes).collect(),
+        })
+    }
+}
+
+impl<R: Real> Caches<R> {
+    pub(crate) fn new(program: &Program) -> Result<Self, BackendError> {
+        let groups = program.caches.iter().map(Group::new);
+        Ok(Caches {
+            groups: groups.collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn planes(&self, slot: SlotId) -> &[Plane<R>] {
+        &self.groups[slot.group.index()].slots[slot.slot as usize]
+    }
+
+    /// Physical position of a sequence's position, or `None` where no block is.
+    pub(crate) fn place(
+        &self,
+        step: &StepState,
+        group: GroupId,
+        seq: usize,
+        pos: usize,
+    ) -> Option<usize> {
+        let size = self.groups[group.index()].block_size;
+        let block = *step.table(group, seq).get(pos / size)?;
+        (block != NO_BLOCK).then(|| block as usize * size + pos % size)
+    }
+
+    /// Stores plane `plane` (0 keys, 1 values) of a position.
+    pub(crate) fn store(&mut self, slot: SlotId, plane: usize, position: usize, x: &[R]) {
+        let group = &mut self.groups[slot.group.index()];
+        let row = group.slots[slot.slot as usize][plane].row_mut(position);
+        row.copy_from_slice(x);
+        round(group.dtype, row);
+    }
+
+    /// Keys of a position.
+    pub(crate) fn keys(&self, slot: SlotId, position: usize) -> &[R] {
+        self.planes(slot)[0].row(position)
+    }
+
+    /// Values of a position: the keys themselves when the slot keeps keys only.
+    pub(crate) fn values(&self, slot: SlotId, position: usize) -> &[R] {
+        let planes = self.planes(slot);
+        planes[planes.len() - 1].row(position)
+    }
+
+    /// Whether the values of a slot are its keys.
+    pub(crate) fn keys_only(&self, slot: SlotId) -> bool {
+        self.planes(slot).len() == 1
+    }
+
+    /// The state of a sequence before the step: zeros before its first row.
+    pub(crate) fn state(&self, step: &StepState, slot: SlotId, seq: usize) -> Vec<R> {
+        let plane = &self.planes(slot)[0];
+        if step.past_len(seq) == 0 {
+            return vec![R::ZERO; plane.width];
+        }
+        plane.row(state_block(step, slot, seq)).to_vec()
+    }
+
+    /// Stores the state of a sequence after the step.
+    pub(crate) fn set_state(&mut self, step: &StepState, slot: SlotId, seq: usize, state: &[R]) {
+        self.store(slot, 0, state_block(step, slot, seq), state);
+    }
+
+    pub(crate) fn copy_block(&mut self, group: GroupId, from: u32, to: u32) {
+        let group = &mut self.groups[group.index()];
+        for plane in group.slots.iter_mut().flatten() {
+            let len = group.block_size * plane.width;
+            let from = from as usize * len;
+            plane.data.copy_within(from..from + len, to as usize * len);
+        }
+    }
+
+    pub(crate) fn export_block(&self, group: GroupId, block: u32) -> Vec<f32> {
+        let group = &self.groups[group.index()];
+        let planes = group.slots.iter().flatten();
+        let elems = planes.flat_map(|plane| {
+            let len = group.block_size * plane.width;
+            &plane.data[block as usize * len..][..len]
+        });
+        elems.map(|x| x.narrow()).collect()
+    }
+
+    pub(crate) fn import_block(&mut self, group: GroupId, block: u32, data: &[f32]) {
+        let group = &mut self.groups[group.index()];
+        let mut data = data.iter();
+        for plane in group.slots.iter_mut().flatten() {
+            let len = group.block_size * plane.width;
+            let elems = &mut plane.data[block as usize * len..][..len];
+            for (to, &from) in elems.iter_mut().zip(data.by_ref()) {
+                *to = R::from(from);
+            }
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        let planes = self.groups.iter().flat_map(|g| g.slots.iter().flatten());
+        planes.map(|p| size_of_val(p.data.as_slice()) as u64).sum()
+    }
+}
+
+fn state_block(step: &StepState, slot: SlotId, seq: usize) -> usize {
+    let block = step.table(slot.group, seq)[0];
+    assert_ne!(block, NO_BLOCK, "a recurrent sequence without a state");
+    block as usize
+}
+
+/// Rounds a row as storing it would. F32 keeps the run's own precision.
+fn round<R: Real>(dtype: DType, row: &mut [R]) {
+    let through = |row: &mut [R], f: fn(f32) -> f32| {
+        for x in row {
+            *x = R::from(f(x.narrow()));
+        }
+    };
+    match dtype {
+        DType::F16 => through(row, |x| f16_to_f32(f32_to_f16(x))),
+        DType::BF16 => through(row, |x| bf16_to_f32(f32_to_bf16(x))),
+        DType::Q8_0 => row.chunks_mut(32).for_each(round_q8),
+        _ => {}
+    }
+}
+
+/// Q8_0: 127 steps to the largest magnitude, the step kept as a half.
+fn round_q8<R: Real>(block: &mut [R]) {
+    let largest = block.iter().map(|x| x.narrow().abs()).fold(0.0, f32::max);
+    let step = largest / 127.0;
+    let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
+    let kept = f16_to_f32(f32_to_f16(step));
+    for x in block {
+        *x = R::from((x.narrow() * inverse).round() * kept);
+    }
+}

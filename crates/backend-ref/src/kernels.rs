@@ -1,0 +1,10 @@
+//! The meaning of each op, one plain function each.
+
+pub(crate) mod attention;
+pub(crate) mod columns;
+pub(crate) mod elementwise;
+pub(crate) mod gather;
+pub(crate) mod matmul;
+pub(crate) mod norm;
+pub(crate) mod rope;
+pub(crate) mod rows;

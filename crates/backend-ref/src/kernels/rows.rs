@@ -1,0 +1,49 @@
+//! Ops that choose or join rows, and the draw of a token.
+
+use tokkata_ir::sample::{SampleSide, sample as draw};
+use tokkata_ir::{BackendError, PoolKind};
+
+use crate::args::Args;
+use crate::real::Real;
+
+/// The rows whose logits the step wants.
+pub(crate) fn select_rows<R: Real>(args: &Args<'_, R>) -> Vec<R> {
+    let x = args.mat(0);
+    let rows = args.step.logit_rows().iter();
+    rows.flat_map(|&row| x.row(row as usize)).copied().collect()
+}
+
+/// One vector per sequence; zeros for a sequence without rows.
+pub(crate) fn pool<R: Real>(args: &Args<'_, R>, kind: PoolKind) -> Vec<R> {
+    let x = args.mat(0);
+    let mut out = Vec::new();
+    for (_, rows) in args.sequences() {
+        let picked = match kind {
+            _ if rows.is_empty() => vec![R::ZERO; x.width],
+            PoolKind::First => x.row(rows.start).to_vec(),
+            PoolKind::Last => x.row(rows.end - 1).to_vec(),
+            PoolKind::Mean => {
+                let count = R::of(rows.len() as f64);
+                let sum = |column| rows.clone().fold(R::ZERO, |s, r| s + x.row(r)[column]);
+                (0..x.width).map(|column| sum(column) / count).collect()
+            }
+        };
+        out.extend(picked);
+    }
+    out
+}
+
+/// A token per logit row, drawn from the logits as `f32`.
+pub(crate) fn sample<R: Real>(args: &Args<'_, R>) -> Result<Vec<i32>, BackendError> {
+    let none = SampleSide::default();
+    let rows = args.mat(0).rows().zip(args.step.logit_rows()).enumerate();
+    rows.map(|(i, (x, &row))| {
+        let seq = args.step.seqs()[row as usize] as usize;
+        let side = args.inputs.sample.get(i).unwrap_or(&none);
+        let mut logits: Vec<f32> = x.iter().map(|x| x.narrow()).collect();
+        let token = draw(&mut logits, &args.step.sampler(seq), side);
+        let token = token.map_err(|_| BackendError::NotANumber { seq })?;
+        Ok(i32::try_from(token).expect("token ids fit 31 bits"))
+    })
+    .collect()
+}

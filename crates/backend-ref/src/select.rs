@@ -1,0 +1,119 @@
+//! From an op to its kernel.
+
+use tokkata_ir::{BackendError, Op};
+
+use crate::args::{Args, Value};
+use crate::cache::Caches;
+use crate::kernels::matmul::Linear;
+use crate::kernels::norm::NormSpec;
+use crate::kernels::{attention, columns, elementwise, gather, matmul, norm, rope, rows};
+use crate::real::Real;
+
+/// Runs a node and gives its outputs in order.
+pub(crate) fn run_node<R: Real>(
+    args: &Args<'_, R>,
+    caches: &mut Caches<R>,
+) -> Result<Vec<Value<R>>, BackendError> {
+    let out = match &args.node.op {
+        Op::Prepare => return Ok(Vec::new()),
+        Op::CacheWrite { slot } => {
+            attention::cache_write(args, *slot, caches);
+            return Ok(Vec::new());
+        }
+        Op::Attention(op) => attention::attention(args, op, caches),
+        Op::Sample => return Ok(vec![Value::Ints(rows::sample(args)?)]),
+        Op::Copy if matches!(args.values[args.node.ins[0].index()], Value::Ints(_)) => {
+            return Ok(vec![Value::Ints(args.ints(0).to_vec())]);
+        }
+        op => row_local(args, op)?,
+    };
+    Ok(vec![Value::Floats(out)])
+}
+
+/// Ops of floats that no cache knows of.
+fn row_local<R: Real>(args: &Args<'_, R>, op: &Op) -> Result<Vec<R>, BackendError> {
+    Ok(match *op {
+        Op::Gather { table, index } => gather::gather(args, table, index),
+        Op::Norm {
+            kind,
+            eps,
+            width,
+            weight,
+            bias,
+        } => {
+            let spec = NormSpec { kind, eps, width };
+            norm::norm(args, spec, args.maybe(weight), args.maybe(bias))
+        }
+        Op::Matmul {
+            weight,
+            scale,
+            bias,
+        } => {
+            let linear = Linear {
+                weight: args.weight(weight),
+                scale: args.maybe(scale),
+                bias: args.maybe(bias),
+            };
+            matmul::matmul(args.mat(0), &linear)
+        }
+        Op::HeadMatmul { weight, heads } => {
+            matmul::head_matmul(args.mat(0), args.weight(weight), heads)
+        }
+        Op::Slice { group, start, len } => columns::slice(args.mat(0).data, group, start, len),
+        Op::Concat { groups } => columns::concat(args, groups),
+        Op::Repeat {
+            width,
+            times,
+            tiled,
+        } => {
+            let x = args.mat(0);
+            let run = if tiled { x.width } else { width as usize };
+            columns::repeat(x.data, run, times)
+        }
+        Op::Rope(ref op) => rope::rope(args, op),
+        Op::PosScale {
+            coef,
+            length,
+            offset,
+        } => rope::pos_scale(args, coef, length, offset),
+        Op::Softmax { width } => norm::softmax(args.mat(0), width),
+        Op::SumRuns { width } => norm::sum_runs(args.mat(0), width),
+        Op::RmsRuns { width, eps } => norm::rms_runs(args.mat(0), width, eps),
+        Op::GaussianTopK { z } => norm::gaussian_top_k(args.mat(0), z),
+        Op::SelectRows => rows::select_rows(args),
+        Op::Pool(kind) => rows::pool(args, kind),
+        _ => return elements(args, op),
+    })
+}
+
+/// Ops on elements and pairs of elements.
+fn elements<R: Real>(args: &Args<'_, R>, op: &Op) -> Result<Vec<R>, BackendError> {
+    let x = args.mat(0);
+    Ok(match *op {
+        Op::Unary(act) => elementwise::map(x, |x| elementwise::activate(act, x)),
+        Op::Gate { act, clamp } => elementwise::gate(x, args.mat(1), act, clamp),
+        Op::Binary {
+            kind,
+            a_scale,
+            b_scale,
+        } => elementwise::binary(kind, (x, a_scale), (args.mat(1), b_scale)),
+        Op::Weighted { kind, weight } => elementwise::weighted(kind, x, args.weight(weight)),
+        Op::PerRun { kind, width } => elementwise::per_run(kind, x, args.mat(1), width),
+        Op::Affine { scale, offset } => {
+            elementwise::map(x, |x| x * R::from(scale) + R::from(offset))
+        }
+        Op::Softcap { cap } => {
+            let cap = R::from(cap);
+            elementwise::map(x, |x| cap * (x / cap).tanh())
+        }
+        Op::Clamp { lo, hi } => elementwise::map(x, |x| x.max(R::from(lo)).min(R::from(hi))),
+        Op::Suppress { first, last } => elementwise::suppress(x, first, last),
+        Op::Copy => x.data.to_vec(),
+        _ => {
+            return Err(BackendError::Unsupported {
+                backend: "ref",
+                op: op.name().to_owned(),
+            });
+        }
+    })
+}

@@ -28,7 +28,6 @@ pub(crate) trait Real:
     fn narrow(self) -> f32;
     fn exp(self) -> Self;
     fn exp_m1(self) -> Self;
-    fn ln(self) -> Self;
     fn ln_1p(self) -> Self;
     fn sqrt(self) -> Self;
     fn tanh(self) -> Self;
@@ -59,9 +58,6 @@ macro_rules! real {
             }
             fn exp_m1(self) -> Self {
                 $t::exp_m1(self)
-            }
-            fn ln(self) -> Self {
-                $t::ln(self)
             }
             fn ln_1p(self) -> Self {
                 $t::ln_1p(self)

@@ -4,9 +4,13 @@ use tokkata_ir::{BackendError, Op};
 
 use crate::args::{Args, Value};
 use crate::cache::Caches;
+use crate::kernels::conv::Taps;
+use crate::kernels::experts::Experts;
 use crate::kernels::matmul::Linear;
 use crate::kernels::norm::NormSpec;
-use crate::kernels::{attention, columns, elementwise, gather, matmul, norm, rope, rows};
+use crate::kernels::{
+    attention, columns, conv, elementwise, experts, gather, matmul, norm, rope, rows, scan,
+};
 use crate::real::Real;
 
 /// Runs a node and gives its outputs in order.
@@ -21,13 +25,64 @@ pub(crate) fn run_node<R: Real>(
             return Ok(Vec::new());
         }
         Op::Attention(op) => attention::attention(args, op, caches),
-        Op::Sample => return Ok(vec![Value::Ints(rows::sample(args)?)]),
+        Op::Conv {
+            weight,
+            bias,
+            kernel,
+            slot,
+        } => {
+            let taps = Taps {
+                weight: args.weight(*weight),
+                bias: args.maybe(*bias),
+                kernel: *kernel as usize,
+            };
+            conv::conv(args, &taps, *slot, caches)
+        }
+        Op::Shift { slot } => conv::shift(args, *slot, caches),
+        Op::Scan { scan, slot } => scan::scan(args, scan, *slot, caches),
+        Op::Sample | Op::Route(_) | Op::Group { .. } => return integers(args),
         Op::Copy if matches!(args.values[args.node.ins[0].index()], Value::Ints(_)) => {
             return Ok(vec![Value::Ints(args.ints(0).to_vec())]);
         }
         op => row_local(args, op)?,
     };
     Ok(vec![Value::Floats(out)])
+}
+
+/// Ops that give integers, alone or besides floats.
+fn integers<R: Real>(args: &Args<'_, R>) -> Result<Vec<Value<R>>, BackendError> {
+    Ok(match &args.node.op {
+        Op::Route(op) => {
+            let (ids, weights) = experts::route(args.mat(0), op, args.maybe(op.bias));
+            vec![Value::Ints(ids), Value::Floats(weights)]
+        }
+        Op::Group { .. } => {
+            let (order, starts) = experts::group(args.ints(0));
+            vec![Value::Ints(order), Value::Ints(starts)]
+        }
+        _ => vec![Value::Ints(rows::sample(args)?)],
+    })
+}
+
+/// The weights of an expert layer, its sizes read off the weight's shape.
+fn experts_of<'a, R>(args: &Args<'a, R>, op: &Op) -> Experts<'a> {
+    let Op::Experts {
+        weight,
+        scale,
+        bias,
+        ..
+    } = *op
+    else {
+        unreachable!("called for experts only")
+    };
+    let shape = &args.program.weights[weight.index()].shape;
+    Experts {
+        weight: args.weight(weight),
+        scale: args.maybe(scale),
+        bias: args.maybe(bias),
+        n: shape[1] as usize,
+        k: shape[2] as usize,
+    }
 }
 
 /// Ops of floats that no cache knows of.
@@ -82,6 +137,8 @@ fn row_local<R: Real>(args: &Args<'_, R>, op: &Op) -> Result<Vec<R>, BackendErro
         Op::GaussianTopK { z } => norm::gaussian_top_k(args.mat(0), z),
         Op::SelectRows => rows::select_rows(args),
         Op::Pool(kind) => rows::pool(args, kind),
+        Op::Experts { top_k, .. } => experts::experts(args, top_k as usize, &experts_of(args, op)),
+        Op::Combine => experts::combine(args.mat(0), args.mat(1)),
         _ => return elements(args, op),
     })
 }

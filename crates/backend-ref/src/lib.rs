@@ -9,7 +9,7 @@
 //! after [`RefInstance::keep_all`].
 //!
 //! Reading order: `kernels/*` (the ops), `cache` (paged keys, values and states), `select` (op to kernel), `run`
-//! (the loop).
+//! (the loop), [`shape`] (the rules of shapes, without numbers).
 //!
 //! ```
 //! use tokkata_backend_ref::{Precision, RefBackend};
@@ -25,6 +25,7 @@ mod layout;
 mod real;
 mod run;
 mod select;
+pub mod shape;
 
 use std::sync::Arc;
 

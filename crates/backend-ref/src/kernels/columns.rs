@@ -29,7 +29,8 @@ pub(crate) fn concat<R: Real>(args: &Args<'_, R>, groups: u32) -> Vec<R> {
         .iter()
         .map(|&v| &*args.plan.value(v).shape.dims)
         .collect();
-    let split = split_inputs(&shapes, groups, args.out_width(0));
+    let split =
+        split_inputs(&shapes, groups, args.out_width(0)).expect("joined widths fit the output");
     let groups = groups as usize;
     let rows = mats.first().map_or(0, |m| m.rows().len());
     let mut out = Vec::with_capacity(rows * args.out_width(0));
@@ -47,7 +48,8 @@ pub(crate) fn concat<R: Real>(args: &Args<'_, R>, groups: u32) -> Vec<R> {
 
 /// Which inputs have a run per group (the others repeat). Widths decide; where they fit more than one way, an
 /// input whose first dimension is the number of groups is split, and the first input rather than the later.
-pub(crate) fn split_inputs(shapes: &[&[u32]], groups: u32, out_width: usize) -> Vec<bool> {
+/// `None` where they do not fit.
+pub(crate) fn split_inputs(shapes: &[&[u32]], groups: u32, out_width: usize) -> Option<Vec<bool>> {
     let widths: Vec<usize> = shapes
         .iter()
         .map(|s| s.iter().map(|&d| d as usize).product())
@@ -67,8 +69,6 @@ pub(crate) fn split_inputs(shapes: &[&[u32]], groups: u32, out_width: usize) -> 
         .sum();
     let candidates = (0..1u32 << shapes.len()).filter(fits);
     let rank = |mask: &u32| ((mask ^ named).count_ones(), mask.trailing_zeros());
-    let mask = candidates
-        .min_by_key(rank)
-        .expect("joined widths fit the output");
-    (0..shapes.len()).map(|i| mask >> i & 1 == 1).collect()
+    let mask = candidates.min_by_key(rank)?;
+    Some((0..shapes.len()).map(|i| mask >> i & 1 == 1).collect())
 }

@@ -1,1 +1,4 @@
 //! Tokenizers, detokeniser, chat templates, grammars and output parsers.
+
+pub mod detokenize;
+pub mod tokenizer;

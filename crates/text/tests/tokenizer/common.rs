@@ -1,0 +1,31 @@
+//! Finding the shared test data and opening the vocabularies in it.
+
+use std::path::PathBuf;
+
+use tokkata_formats::ModelFile;
+use tokkata_text::tokenizer::Tokenizer;
+
+/// The folder `name` of the shared test data; `None`, said out loud, where there is none.
+pub(crate) fn test_data(name: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("TOKKATA_TESTDATA").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
+        PathBuf::from,
+    );
+    let folder = root.join(name);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    assert!(
+        std::env::var_os("CI").is_none(),
+        "{} is needed",
+        folder.display()
+    );
+    eprintln!("skipped: no {}", folder.display());
+    None
+}
+
+/// The tokenizer of a GGUF file.
+pub(crate) fn open(path: &std::path::Path) -> Tokenizer {
+    let file = ModelFile::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    Tokenizer::from_metadata(file.metadata()).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}

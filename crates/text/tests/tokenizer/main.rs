@@ -1,0 +1,4 @@
+//! Tokenizers against what other implementations make of the same files and texts.
+
+mod common;
+mod vocab;

@@ -27,11 +27,47 @@ pub enum QuantError {
         /// Bytes given.
         found: usize,
     },
-    /// The type has no blocks to unpack.
-    #[error("{dtype} is a plain number type without blocks")]
-    NotBlocked {
+    /// The elements do not make whole rows.
+    #[error("{elems} elements are not whole rows of {width}")]
+    PartialRow {
+        /// Elements given.
+        elems: usize,
+        /// Elements per row.
+        width: usize,
+    },
+    /// Nothing is quantised to this type.
+    #[error("no tensor is quantised to {dtype}")]
+    NotATarget {
         /// The element type.
         dtype: DType,
+    },
+    /// A value to quantise is infinite or not a number.
+    #[error("the value in row {row}, column {column} is not finite")]
+    NotFinite {
+        /// Row within the given rows.
+        row: usize,
+        /// Column.
+        column: usize,
+    },
+    /// The type is too coarse without importance weights.
+    #[error("{dtype} needs an importance matrix; make one with `tokkata imatrix`")]
+    NoImportance {
+        /// The element type.
+        dtype: DType,
+    },
+    /// There is not one importance weight per column.
+    #[error("rows of {width} elements need as many importance weights, found {found}")]
+    ImportanceLength {
+        /// Elements per row.
+        width: usize,
+        /// Weights given.
+        found: usize,
+    },
+    /// An importance weight is negative, infinite or not a number.
+    #[error("the importance weight of column {column} is not a finite, non-negative number")]
+    BadImportance {
+        /// Column.
+        column: usize,
     },
 }
 

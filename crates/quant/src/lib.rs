@@ -31,8 +31,10 @@ pub mod dequantize;
 mod error;
 mod grids;
 pub mod num;
+pub mod quantize;
 mod tables;
 
 pub use block::{Layout, Unpacked};
 pub use dequantize::{dequantize, dequantize_vec};
 pub use error::QuantError;
+pub use quantize::{can_quantize, needs_importance, quantize};

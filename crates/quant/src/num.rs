@@ -85,3 +85,23 @@ pub(crate) fn ue4m3_units(byte: u8) -> i32 {
         _ => (8 + mantissa) << (exponent - 1),
     }
 }
+
+/// The nearest unsigned E4M3 byte, halves up; 0 for anything not positive, at most 0x7e.
+#[must_use]
+pub(crate) fn f32_to_ue4m3(value: f32) -> u8 {
+    if value.is_nan() || value <= 0.0 {
+        return 0;
+    }
+    let bits = value.min(448.0).to_bits();
+    let exponent = (bits >> 23) as i32 - 127 + 7;
+    if exponent <= 0 {
+        return ((value * 512.0 + 0.5) as u8).min(7);
+    }
+    // Rounding may carry from the mantissa into the exponent.
+    let rounded = (exponent << 3) + (bits >> 20 & 7) as i32 + (bits >> 19 & 1) as i32;
+    if exponent >= 15 || rounded >= 15 << 3 {
+        0x7e
+    } else {
+        rounded as u8
+    }
+}

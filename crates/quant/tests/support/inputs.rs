@@ -2,12 +2,12 @@
 
 use sha2::{Digest, Sha256};
 
-pub const ROWS: usize = 4;
-pub const WIDTH: usize = 1536;
-pub const RANDOM_BLOCKS: usize = 512;
+pub(crate) const ROWS: usize = 4;
+pub(crate) const WIDTH: usize = 1536;
+pub(crate) const RANDOM_BLOCKS: usize = 512;
 
 /// SplitMix64 outputs keyed by the FNV-1a hash of `label`.
-pub fn stream(label: &str) -> impl Iterator<Item = u64> {
+pub(crate) fn stream(label: &str) -> impl Iterator<Item = u64> {
     let mut state = label.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, byte| {
         (h ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     });
@@ -19,14 +19,14 @@ pub fn stream(label: &str) -> impl Iterator<Item = u64> {
     })
 }
 
-pub fn random_bytes(label: &str, count: usize) -> Vec<u8> {
+pub(crate) fn random_bytes(label: &str, count: usize) -> Vec<u8> {
     stream(label)
         .flat_map(u64::to_le_bytes)
         .take(count)
         .collect()
 }
 
-pub fn gaussian(label: &str, count: usize) -> Vec<f32> {
+pub(crate) fn gaussian(label: &str, count: usize) -> Vec<f32> {
     let mut words = stream(label);
     let sum = |word: u64| {
         (0..4)
@@ -40,11 +40,11 @@ pub fn gaussian(label: &str, count: usize) -> Vec<f32> {
     (0..count).map(|_| one()).collect()
 }
 
-pub fn heavy(label: &str, count: usize) -> Vec<f32> {
+pub(crate) fn heavy(label: &str, count: usize) -> Vec<f32> {
     gaussian(label, count).iter().map(|g| g * g * g).collect()
 }
 
-pub fn edges(label: &str, count: usize) -> Vec<f32> {
+pub(crate) fn edges(label: &str, count: usize) -> Vec<f32> {
     let mut x = gaussian(label, count);
     for (i, row) in x.chunks_exact_mut(256).enumerate() {
         edge_row(i, row);
@@ -77,7 +77,7 @@ fn edge_row(i: usize, row: &mut [f32]) {
     }
 }
 
-pub fn real() -> Vec<f32> {
+pub(crate) fn real() -> Vec<f32> {
     let bytes = include_bytes!("../goldens/minilm_f16.bin");
     bytes
         .as_chunks::<2>()
@@ -87,7 +87,7 @@ pub fn real() -> Vec<f32> {
         .collect()
 }
 
-pub fn shape(name: &str) -> Vec<f32> {
+pub(crate) fn shape(name: &str) -> Vec<f32> {
     let label = format!("quantise {name}");
     match name {
         "gaussian" => gaussian(&label, ROWS * WIDTH),
@@ -98,7 +98,7 @@ pub fn shape(name: &str) -> Vec<f32> {
     }
 }
 
-pub fn importance(count: usize) -> Vec<f32> {
+pub(crate) fn importance(count: usize) -> Vec<f32> {
     let weight = |(i, word): (usize, u64)| {
         let u = (word >> 48) as f32 / 65536.0;
         if i % 97 == 0 { 0.0 } else { u * u * u * 64.0 }
@@ -110,7 +110,7 @@ pub fn importance(count: usize) -> Vec<f32> {
         .collect()
 }
 
-pub fn digest(data: &[u8]) -> String {
+pub(crate) fn digest(data: &[u8]) -> String {
     Sha256::digest(data)[..16]
         .iter()
         .map(|b| format!("{b:02x}"))
@@ -118,7 +118,7 @@ pub fn digest(data: &[u8]) -> String {
 }
 
 /// Digest of the bits, all NaNs alike.
-pub fn value_digest(values: &[f32]) -> String {
+pub(crate) fn value_digest(values: &[f32]) -> String {
     let canonical = |v: &f32| if v.is_nan() { 0x7fc0_0000 } else { v.to_bits() };
     let bytes: Vec<u8> = values
         .iter()

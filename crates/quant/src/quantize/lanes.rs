@@ -1,0 +1,82 @@
+//! Sixteen sub-blocks searched side by side.
+//!
+//! A search adds up terms in a fixed order; putting one sub-block in each lane keeps that order
+//! inside a lane, so the results have the same bits whatever the width of the machine's vectors.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod plain;
+
+use std::ops::{Add, Div, Mul, Sub};
+
+/// Sub-blocks per search.
+pub(super) const LANES: usize = 16;
+
+/// One number of each of [`LANES`] sub-blocks.
+pub(super) trait Lanes:
+    Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
+{
+    /// Outcome of a comparison in each lane.
+    type Mask: Copy;
+
+    fn load(values: &[f32; LANES]) -> Self;
+    fn to_array(self) -> [f32; LANES];
+    fn splat(value: f32) -> Self;
+    fn abs(self) -> Self;
+    fn sqrt(self) -> Self;
+    /// `self` where it is less than `other`, else `other`.
+    fn min(self, other: Self) -> Self;
+    /// `self` where it is greater than `other`, else `other`.
+    fn max(self, other: Self) -> Self;
+    fn lt(self, other: Self) -> Self::Mask;
+    fn both(a: Self::Mask, b: Self::Mask) -> Self::Mask;
+    fn any(mask: Self::Mask) -> bool;
+    fn pick(mask: Self::Mask, yes: Self, no: Self) -> Self;
+
+    /// The nearest integer, ties to even, for magnitudes up to 2^22.
+    #[inline(always)]
+    fn round(self) -> Self {
+        self + Self::splat(MAGIC) - Self::splat(MAGIC)
+    }
+
+    /// The nearest integer within `low..=high`.
+    #[inline(always)]
+    fn code(self, low: f32, high: f32) -> Self {
+        self.round().max(Self::splat(low)).min(Self::splat(high))
+    }
+}
+
+/// Adding it leaves an integer in the low mantissa bits.
+pub(super) const MAGIC: f32 = 12_582_912.0;
+
+/// The nearest integer, ties to even; wraps beyond 2^22 as upstream's does.
+#[inline(always)]
+pub(super) fn nearest(value: f32) -> i32 {
+    ((value + MAGIC).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
+}
+
+/// Work over lanes, compiled once per instruction set.
+pub(super) trait Job {
+    fn run<L: Lanes>(self);
+}
+
+/// Runs `job` with the widest instructions of this machine.
+pub(super) fn run(job: impl Job) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(avx2) = avx2::Avx2::detect() {
+        return avx2.run(job);
+    }
+    job.run::<plain::Plain>();
+}
+
+/// Element `i` of up to [`LANES`] sub-blocks of `E` elements in lanes of vector `i`; zeros where `src` ends.
+#[inline(always)]
+pub(super) fn transpose<L: Lanes, const E: usize>(src: &[f32]) -> [L; E] {
+    let mut columns = [[0.0; LANES]; E];
+    for (s, sub) in src.chunks_exact(E).take(LANES).enumerate() {
+        for (column, &x) in columns.iter_mut().zip(sub) {
+            column[s] = x;
+        }
+    }
+    columns.map(|column| L::load(&column))
+}

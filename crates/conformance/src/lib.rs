@@ -1,1 +1,25 @@
-//! Oracle drivers, fixtures and the conformance suite.
+//! The conformance suite: every op of a backend against the reference, and the fixtures it is made of.
+//!
+//! It drives backends through their contract only. It is a development crate: nothing that ships depends on it.
+//!
+//! Invariants: weights and inputs follow from names and indices, so that a failure can be repeated anywhere;
+//! tolerances are multiples of the error that rounding is expected to cause, never absolute numbers.
+//!
+//! Reading order: [`fixture`] (programs in code and steps over them).
+//!
+//! ```
+//! use tokkata_backend_ref::RefBackend;
+//! use tokkata_conformance::fixture::{Feed, Fixture, Rows};
+//! use tokkata_ir::{Act, LoadOptions, Op};
+//!
+//! let mut fixture = Fixture::default();
+//! let x = fixture.input(&[2]);
+//! let y = fixture.op(Op::Unary(Act::Relu), &[x], &[2]);
+//! let mut run = fixture.load(&RefBackend::default(), &LoadOptions::default())?;
+//! let feed = Feed { values: vec![(x, vec![-1.0, 2.0])], ..Feed::default() };
+//! run.step(&[Rows::first(1)], &feed)?;
+//! assert_eq!(run.floats(y), [0.0, 2.0]);
+//! # Ok::<(), tokkata_ir::BackendError>(())
+//! ```
+
+pub mod fixture;

@@ -1,0 +1,429 @@
+//! Small programs built in code, their weights in memory, and steps over them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use tokkata_core::DType;
+use tokkata_ir::sample::{SampleSide, SamplerRecord};
+use tokkata_ir::step::SeqStep;
+use tokkata_ir::{
+    Axis, Backend, BackendError, CacheGroup, CacheKind, ConstData, ConstId, DeviceId, GroupId,
+    Instance, Lead, Limits, LoadOptions, Node, Op, Plan, PlanRole, Port, Program, Recipe, Shape,
+    Site, SlotDef, SlotId, StepBuilder, StepInputs, Uses, ValType, ValueDef, ValueId, WeightDef,
+    WeightId, WeightSource,
+};
+use tokkata_quant::{dequantize, quantize};
+
+/// A number in −1..1 that follows from a name and an index alone.
+#[must_use]
+pub fn noise(name: &str, index: usize) -> f32 {
+    let seed = name.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |h, b| {
+        (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3)
+    });
+    let bits = tokkata_ir::sample::uniform(seed, index as u64) >> 40;
+    bits as f32 / 8_388_608.0 - 1.0
+}
+
+/// `len` numbers of [`noise`].
+#[must_use]
+pub fn noises(name: &str, len: usize) -> Vec<f32> {
+    (0..len).map(|i| noise(name, i)).collect()
+}
+
+/// Tensors in memory.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryWeights {
+    tensors: BTreeMap<String, Tensor>,
+}
+
+#[derive(Clone, Debug)]
+struct Tensor {
+    dtype: DType,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl MemoryWeights {
+    /// Encodes `values` as `dtype` under `name`; `shape` is slowest first.
+    ///
+    /// # Panics
+    /// When the shape and the values differ or the format cannot be written.
+    pub fn add(&mut self, name: &str, dtype: DType, shape: &[usize], values: &[f32]) {
+        let cols = shape.last().copied().unwrap_or(1);
+        assert_eq!(
+            shape.iter().product::<usize>(),
+            values.len(),
+            "shape of {name}"
+        );
+        let row = dtype.row_bytes(cols).expect("blocks divide the row");
+        let mut bytes = vec![0; row * values.len() / cols];
+        let importance = vec![1.0; cols];
+        quantize(dtype, values, cols, Some(&importance), &mut bytes)
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        let tensor = Tensor {
+            dtype,
+            shape: shape.to_vec(),
+            bytes,
+        };
+        self.tensors.insert(name.to_owned(), tensor);
+    }
+
+    fn get(&self, name: &str) -> Result<&Tensor, BackendError> {
+        let absent = || BackendError::Weight(format!("tensor {name} is absent"));
+        self.tensors.get(name).ok_or_else(absent)
+    }
+}
+
+impl WeightSource for MemoryWeights {
+    fn tensor(&self, name: &str) -> Option<(DType, Vec<usize>)> {
+        let tensor = self.tensors.get(name)?;
+        Some((tensor.dtype, tensor.shape.clone()))
+    }
+
+    fn read(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), BackendError> {
+        let bytes = &self.get(name)?.bytes[offset as usize..];
+        out.copy_from_slice(&bytes[..out.len()]);
+        Ok(())
+    }
+
+    fn decode(&self, dtype: DType, raw: &[u8], out: &mut [f32]) -> Result<(), BackendError> {
+        dequantize(dtype, raw, out).map_err(|e| BackendError::Weight(e.to_string()))
+    }
+}
+
+/// A program under construction: one plan, every value of which is an output.
+#[derive(Clone, Debug)]
+pub struct Fixture {
+    program: Program,
+    weights: MemoryWeights,
+}
+
+/// Limits that every small test fits in.
+#[must_use]
+pub fn small_limits() -> Limits {
+    Limits {
+        rows: 64,
+        seqs: 8,
+        logit_rows: 16,
+        ctx: 64,
+        enc_rows: 16,
+        ..Limits::default()
+    }
+}
+
+impl Default for Fixture {
+    fn default() -> Self {
+        Fixture::new(small_limits())
+    }
+}
+
+impl Fixture {
+    /// An empty program.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        let plan = Plan {
+            role: PlanRole::Main,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            values: Vec::new(),
+            nodes: Vec::new(),
+        };
+        let program = Program {
+            plans: vec![plan],
+            weights: Vec::new(),
+            caches: Vec::new(),
+            consts: Vec::new(),
+            limits,
+            n_vocab: 0,
+            n_embd: 0,
+        };
+        Fixture {
+            program,
+            weights: MemoryWeights::default(),
+        }
+    }
+
+    /// A weight of the given format. Its uses are those of a matrix; see [`Fixture::vector`], [`Fixture::table`].
+    pub fn matrix(&mut self, dtype: DType, shape: &[u32], values: &[f32]) -> WeightId {
+        let uses = Uses {
+            matmul: true,
+            ..Uses::default()
+        };
+        self.weight(dtype, shape, values, uses)
+    }
+
+    /// A weight used elementwise, F32.
+    pub fn vector(&mut self, shape: &[u32], values: &[f32]) -> WeightId {
+        let uses = Uses {
+            vector: true,
+            ..Uses::default()
+        };
+        self.weight(DType::F32, shape, values, uses)
+    }
+
+    /// A weight whose rows are looked up.
+    pub fn table(&mut self, dtype: DType, shape: &[u32], values: &[f32]) -> WeightId {
+        let uses = Uses {
+            gather: true,
+            ..Uses::default()
+        };
+        self.weight(dtype, shape, values, uses)
+    }
+
+    fn weight(&mut self, dtype: DType, shape: &[u32], values: &[f32], uses: Uses) -> WeightId {
+        let id = WeightId(self.program.weights.len() as u32);
+        let name = format!("weight.{}", id.0);
+        let dims: Vec<usize> = shape.iter().map(|&d| d as usize).collect();
+        self.weights.add(&name, dtype, &dims, values);
+        self.program.weights.push(WeightDef {
+            recipe: Recipe::Source(name.clone()),
+            site: Site::global(&name),
+            name,
+            shape: shape.to_vec(),
+            axes: vec![Axis::Other; shape.len()],
+            uses,
+        });
+        id
+    }
+
+    /// A constant.
+    pub fn constant(&mut self, data: ConstData) -> ConstId {
+        self.program.consts.push(data);
+        ConstId(self.program.consts.len() as u32 - 1)
+    }
+
+    /// A cache group with blocks for every sequence, twice over.
+    pub fn cache(&mut self, kind: CacheKind, block_size: u32, slots: Vec<SlotDef>) -> GroupId {
+        let mut group = CacheGroup {
+            kind,
+            slots,
+            dtype: self.program.limits.kv_dtype,
+            block_size,
+            n_blocks: 0,
+        };
+        let table = group.table_len(&self.program.limits) as u32;
+        group.n_blocks = 2 * table * self.program.limits.seqs;
+        self.program.caches.push(group);
+        GroupId(self.program.caches.len() as u32 - 1)
+    }
+
+    /// A recurrent group of one state.
+    pub fn state(&mut self, len: u32) -> SlotId {
+        let group = self.cache(CacheKind::Recurrent, 1, vec![SlotDef::State { len }]);
+        SlotId { group, slot: 0 }
+    }
+
+    /// A value.
+    pub fn value(&mut self, lead: Lead, dims: &[u32], dtype: ValType) -> ValueId {
+        let plan = &mut self.program.plans[0];
+        let dims = dims.to_vec();
+        let shape = Shape { lead, dims };
+        plan.values.push(ValueDef { shape, dtype });
+        ValueId(plan.values.len() as u32 - 1)
+    }
+
+    /// An input over all rows, set by each step.
+    pub fn input(&mut self, dims: &[u32]) -> ValueId {
+        self.input_of(Lead::Rows, dims, ValType::F32)
+    }
+
+    /// An input of any lead and type.
+    pub fn input_of(&mut self, lead: Lead, dims: &[u32], dtype: ValType) -> ValueId {
+        let value = self.value(lead, dims, dtype);
+        let plan = &mut self.program.plans[0];
+        plan.inputs.push(Port {
+            name: format!("in{}", value.0),
+            value,
+        });
+        value
+    }
+
+    /// A node from values to values.
+    pub fn node(&mut self, op: Op, ins: &[ValueId], outs: &[ValueId]) {
+        let plan = &mut self.program.plans[0];
+        plan.nodes.push(Node {
+            site: Site::global(op.name()),
+            op,
+            ins: ins.to_vec(),
+            outs: outs.to_vec(),
+            device: DeviceId(0),
+        });
+        let port = |&value: &ValueId| Port {
+            name: format!("out{}", value.0),
+            value,
+        };
+        plan.outputs.extend(outs.iter().map(port));
+    }
+
+    /// A node with one output of floats over all rows.
+    pub fn op(&mut self, op: Op, ins: &[ValueId], dims: &[u32]) -> ValueId {
+        let out = self.value(Lead::Rows, dims, ValType::F32);
+        self.node(op, ins, &[out]);
+        out
+    }
+
+    /// The program so far.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The program, to be changed by hand.
+    pub fn program_mut(&mut self) -> &mut Program {
+        &mut self.program
+    }
+
+    /// The weights.
+    #[must_use]
+    pub fn weights(&self) -> &MemoryWeights {
+        &self.weights
+    }
+
+    /// Loads the program on a backend.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    pub fn load(&self, backend: &dyn Backend, options: &LoadOptions) -> Result<Run, BackendError> {
+        let program = Arc::new(self.program.clone());
+        let instance = backend.load(Arc::clone(&program), &self.weights, options)?;
+        Ok(Run { program, instance })
+    }
+}
+
+/// One sequence's part of a step.
+#[derive(Clone, Debug, Default)]
+pub struct Rows {
+    /// Which sequence: names its blocks.
+    pub seq: usize,
+    /// Positions of this step.
+    pub at: Range<usize>,
+    /// Tokens; zeros where there are fewer than positions.
+    pub tokens: Vec<u32>,
+    /// Encoder positions.
+    pub enc_len: usize,
+    /// Rows (of this step) whose logits are wanted.
+    pub logits: Vec<usize>,
+    /// Extra row flags.
+    pub flags: u32,
+    /// Sampler record.
+    pub sampler: SamplerRecord,
+    /// Positions below this have no block any more.
+    pub gone_below: usize,
+}
+
+impl Rows {
+    /// Positions `at` of sequence `seq`.
+    #[must_use]
+    pub fn of(seq: usize, at: Range<usize>) -> Self {
+        Rows {
+            seq,
+            at,
+            ..Rows::default()
+        }
+    }
+
+    /// The first `rows` positions of sequence 0.
+    #[must_use]
+    pub fn first(rows: usize) -> Self {
+        Rows::of(0, 0..rows)
+    }
+}
+
+/// Inputs of a step: values, embeddings, sampler sides.
+#[derive(Clone, Debug, Default)]
+pub struct Feed {
+    /// Values by id.
+    pub values: Vec<(ValueId, Vec<f32>)>,
+    /// Embeddings.
+    pub embeds: Option<Vec<f32>>,
+    /// Sampler sides.
+    pub sample: Vec<SampleSide>,
+}
+
+/// A loaded fixture.
+pub struct Run {
+    /// The program it runs.
+    pub program: Arc<Program>,
+    /// Where it runs.
+    pub instance: Box<dyn Instance>,
+}
+
+/// Physical block of a sequence's block: all blocks of the pool, scattered.
+#[must_use]
+pub fn block_of(group: &CacheGroup, limits: &Limits, seq: usize, block: usize) -> u32 {
+    let n = group.n_blocks as usize;
+    let logical = seq * group.table_len(limits) + block;
+    // An odd step of about 0.6 pools visits every block of a pool of any size that it does not divide.
+    let mut step = (n * 5 / 8) | 1;
+    while step > 1 && gcd(step, n) != 1 {
+        step -= 2;
+    }
+    ((logical * step + n / 3) % n) as u32
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+impl Run {
+    /// Replays one step.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    pub fn step(&mut self, rows: &[Rows], feed: &Feed) -> Result<(), BackendError> {
+        let program = Arc::clone(&self.program);
+        let mut builder = StepBuilder::new(&program.limits, &program.caches);
+        for rows in rows {
+            let tables = self.tables(rows);
+            let mut tokens = rows.tokens.clone();
+            tokens.resize(rows.at.len(), 0);
+            builder.push(&SeqStep {
+                tokens: &tokens,
+                past_len: rows.at.start,
+                enc_len: rows.enc_len,
+                tables: &tables,
+                logits: &rows.logits,
+                flags: rows.flags,
+                sampler: rows.sampler,
+            });
+        }
+        let inputs = StepInputs {
+            embeds: feed.embeds.as_deref(),
+            values: feed.values.clone(),
+            sample: &feed.sample,
+        };
+        self.instance.replay(0, builder.finish(), &inputs)
+    }
+
+    fn tables(&self, rows: &Rows) -> Vec<Vec<u32>> {
+        let limits = &self.program.limits;
+        let table = |group: &CacheGroup| {
+            let size = group.block_size as usize;
+            let end = match group.kind {
+                CacheKind::Recurrent => 1,
+                CacheKind::Cross => rows.enc_len.max(rows.at.end).div_ceil(size),
+                _ => rows.at.end.div_ceil(size),
+            };
+            let end = end.min(group.table_len(limits));
+            let block = |b: usize| match (b + 1) * size <= rows.gone_below {
+                true => tokkata_ir::step::NO_BLOCK,
+                false => block_of(group, limits, rows.seq, b),
+            };
+            (0..end).map(block).collect()
+        };
+        self.program.caches.iter().map(table).collect()
+    }
+
+    /// Floats of an output of the last step.
+    #[must_use]
+    pub fn floats(&self, value: ValueId) -> Vec<f32> {
+        self.instance.floats(value).to_vec()
+    }
+
+    /// Integers of an output of the last step.
+    #[must_use]
+    pub fn ints(&self, value: ValueId) -> Vec<i32> {
+        self.instance.ints(value).to_vec()
+    }
+}

@@ -155,23 +155,14 @@ struct Sub {
 }
 
 fn blocks<const N: usize, const E: usize>(task: Task<'_>, lattice: &Lattice<N>, format: &Format) {
-    let bytes = task.dtype.block_bytes();
-    for (tile, dst) in task
-        .input
-        .tiles(BLOCK)
-        .zip(task.dst.chunks_exact_mut(bytes))
-    {
+    let Task { dtype, input, dst } = task;
+    let blocks = dst.chunks_exact_mut(dtype.block_bytes());
+    for (tile, dst) in input.tiles(BLOCK).zip(blocks) {
         let mean = sum_of_squares(tile.src) / BLOCK as f32;
         let importance = tile.importance();
         let mut subs = [Sub::default(); 16];
-        for (s, (x, sub)) in tile
-            .src
-            .as_chunks::<E>()
-            .0
-            .iter()
-            .zip(&mut subs)
-            .enumerate()
-        {
+        let parts = tile.src.as_chunks::<E>().0;
+        for (s, (x, sub)) in parts.iter().zip(&mut subs).enumerate() {
             let importance = importance.as_deref().map(|w| &w[s * E..(s + 1) * E]);
             let w = weights(x, importance, mean, format);
             *sub = search(x, &w, lattice, format);

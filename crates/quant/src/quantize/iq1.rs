@@ -13,12 +13,9 @@ const BLOCK: usize = 256;
 /// Quantises whole rows to `IQ1_S` or `IQ1_M`.
 pub(super) fn quantize(task: Task<'_>) {
     let lattice = lattice::iq1();
-    let bytes = task.dtype.block_bytes();
-    for (tile, dst) in task
-        .input
-        .tiles(BLOCK)
-        .zip(task.dst.chunks_exact_mut(bytes))
-    {
+    let Task { dtype, input, dst } = task;
+    let blocks = dst.chunks_exact_mut(dtype.block_bytes());
+    for (tile, dst) in input.tiles(BLOCK).zip(blocks) {
         let importance = tile.importance().expect("importance was checked");
         let w = weights(tile.src, &importance);
         let x = tile.src.try_into().expect("rows are whole blocks");

@@ -183,6 +183,35 @@ pub enum Fault {
         "the disk is full, expected room for the whole file; free some space or write elsewhere"
     )]
     DiskFull,
+    #[error(
+        "found file number {found} for a tensor, expected below {parts}; the tensor is of another model"
+    )]
+    ForeignTensor { found: usize, parts: usize },
+    #[error(
+        "found a {what} that does not parse ({reason}), expected JSON of the known form; copy the file again"
+    )]
+    Json { what: &'static str, reason: Quoted },
+    #[error(
+        "found a safetensors header of {found} bytes, expected at most {limit}; the file is damaged or no safetensors file"
+    )]
+    HeaderLength { found: u64, limit: u64 },
+    #[error(
+        "found type {found} for tensor {tensor}, expected a type of safetensors; convert the model again"
+    )]
+    StorageType { tensor: Quoted, found: Quoted },
+    #[error(
+        "found data offsets {start} to {end} for tensor {tensor}, expected {expected}; the file is cut short or damaged, copy it again"
+    )]
+    DataOffsets {
+        tensor: Quoted,
+        start: u64,
+        end: u64,
+        expected: String,
+    },
+    #[error(
+        "found {found} bytes of tensor data, expected {expected}; the file is damaged, copy it again"
+    )]
+    DataLength { found: u64, expected: u64 },
     #[error("a read of {len} bytes at {offset} leaves tensor {tensor} of {size} bytes")]
     ReadRange {
         tensor: Quoted,

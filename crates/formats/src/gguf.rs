@@ -3,6 +3,7 @@
 mod cursor;
 mod encode;
 mod header;
+mod load;
 mod magic;
 mod shard;
 mod split;
@@ -10,8 +11,7 @@ mod swap;
 mod write;
 
 pub use cursor::Endian;
-pub(crate) use header::Header;
+pub(crate) use load::{from_parts, open};
 pub use shard::{ShardLimit, copy_gguf};
-pub(crate) use split::{Split, sibling_paths};
 pub(crate) use swap::{swap_blocks, swap_rule};
 pub use write::{GgufOutput, GgufWriter};

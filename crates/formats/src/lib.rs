@@ -7,7 +7,8 @@
 //! used; nothing is allocated in proportion to a number that was not checked; a hostile file gives a
 //! [`FormatError`] of one line and never a panic.
 //!
-//! Reading order: [`model`] (what users hold), [`tensor`], [`error`], [`gguf`] (parser and writer).
+//! Reading order: [`model`] (what users hold), [`tensor`], [`error`], [`gguf`] and [`safetensors`] (parsers and
+//! writers).
 //!
 //! ```
 //! use tokkata_formats::{Fault, ModelFile};
@@ -20,10 +21,13 @@ pub mod error;
 pub mod gguf;
 pub mod model;
 mod output;
+mod part;
+pub mod safetensors;
 mod source;
 pub mod tensor;
 
 pub use error::{Fault, FormatError, Quoted, Result};
 pub use gguf::{Endian, GgufOutput, GgufWriter, ShardLimit, copy_gguf};
 pub use model::{Container, Layout, ModelFile};
-pub use tensor::TensorInfo;
+pub use safetensors::{Directory, SafetensorsOutput, SafetensorsWriter};
+pub use tensor::{Storage, StoredTensor, TensorInfo};

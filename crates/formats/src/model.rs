@@ -1,6 +1,5 @@
 //! A model file of any container, opened and checked.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -8,15 +7,20 @@ use std::sync::OnceLock;
 use tokkata_core::Metadata;
 
 use crate::error::{Fault, FormatError, Quoted, Result};
-use crate::gguf::{Endian, Header, Split, sibling_paths, swap_blocks, swap_rule};
-use crate::source::Source;
-use crate::tensor::TensorInfo;
+use crate::gguf::{self, Endian, swap_blocks, swap_rule};
+use crate::part::Part;
+use crate::safetensors::{self, Directory};
+use crate::tensor::{StoredTensor, TensorInfo};
 
 /// Which kind of file a model comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
 pub enum Container {
+    /// One GGUF file, or several of one model.
     Gguf,
+    /// safetensors files, as in a Hugging Face directory.
+    Safetensors,
+    /// safetensors files written by MLX.
+    Mlx,
 }
 
 /// An opened model: metadata, tensor places and their bytes, whatever the container.
@@ -25,15 +29,23 @@ pub enum Container {
 /// Bytes are always handed out little-endian. All methods may be called from many threads at once.
 #[derive(Debug)]
 pub struct ModelFile {
-    container: Container,
     path: PathBuf,
-    parts: Vec<Part>,
-    metadata: Metadata,
-    tensors: Vec<TensorInfo>,
+    contents: Contents,
     index: HashMap<String, usize>,
-    layout: Layout,
     /// Little-endian copies of a big-endian file's tensors, made when first asked for.
     swapped: Vec<OnceLock<Box<[u8]>>>,
+}
+
+/// What a container's reader found.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    pub(crate) container: Container,
+    pub(crate) layout: Option<Layout>,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) metadata: Metadata,
+    pub(crate) tensors: Vec<TensorInfo>,
+    pub(crate) other: Vec<StoredTensor>,
+    pub(crate) directory: Option<Directory>,
 }
 
 /// How a GGUF file was written.
@@ -47,47 +59,22 @@ pub struct Layout {
     pub alignment: u64,
 }
 
-#[derive(Debug)]
-struct Part {
-    name: String,
-    source: Source,
-}
-
-impl Part {
-    fn open(path: &Path) -> Result<Self> {
-        let source = Source::open(path).map_err(|fault| FormatError::at(path, fault))?;
-        Ok(Self {
-            name: path.display().to_string(),
-            source,
-        })
-    }
-
-    fn fail(&self, fault: Fault) -> FormatError {
-        FormatError::new(self.name.clone(), fault)
-    }
-
-    fn header(&self, index: usize) -> Result<(Header, Split)> {
-        let parsed = Header::parse(self.source.bytes(), index)
-            .and_then(|header| Split::read(&header.metadata).map(|split| (header, split)));
-        parsed.map_err(|fault| self.fail(fault))
-    }
-}
-
 impl ModelFile {
-    /// Opens the model at `path`: a GGUF file, or any file of a split one, beside which the others are found.
+    /// Opens the model at `path`: a GGUF file, any file of a split one, beside which the others are found,
+    /// a safetensors file, or a directory of `config.json` and safetensors files.
     ///
     /// # Errors
     /// A [`FormatError`] that names the file, what was found, what was expected and what to do.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let part = Part::open(path)?;
-        let (header, split) = part.header(0)?;
-        if split.count == 1 {
-            return Self::assemble(path, vec![part], (header, split));
-        }
-        let paths = sibling_paths(path, &split).map_err(|fault| FormatError::at(path, fault))?;
-        let parts = paths.iter().map(|p| Part::open(p)).collect::<Result<_>>()?;
-        Self::from_parts(path, parts)
+        let contents = if path.is_dir() {
+            safetensors::open_directory(path)
+        } else if path.extension().is_some_and(|e| e == "safetensors") {
+            safetensors::open_file(path)
+        } else {
+            gguf::open(path)
+        };
+        Self::new(path, contents?)
     }
 
     /// Reads a GGUF model from memory: an `Arc<[u8]>`, a vector, static bytes; nothing is copied.
@@ -105,68 +92,38 @@ impl ModelFile {
     pub fn from_bytes_parts<B: AsRef<[u8]> + Send + Sync + 'static>(
         parts: impl IntoIterator<Item = B>,
     ) -> Result<Self> {
-        let name = |i: usize| {
-            if i == 0 {
-                "<memory>".to_owned()
-            } else {
-                format!("<memory {}>", i + 1)
-            }
+        let name = |i: usize| match i {
+            0 => "<memory>".to_owned(),
+            _ => format!("<memory {}>", i + 1),
         };
-        let part = |(i, bytes): (usize, B)| Part {
-            name: name(i),
-            source: Source::Memory(Box::new(bytes)),
-        };
-        Self::from_parts(
-            Path::new("<memory>"),
-            parts.into_iter().enumerate().map(part).collect(),
-        )
+        let parts = parts.into_iter().enumerate();
+        let parts = parts
+            .map(|(i, bytes)| Part::memory(name(i), bytes))
+            .collect();
+        Self::new(Path::new("<memory>"), gguf::from_parts(parts)?)
     }
 
-    fn from_parts(path: &Path, parts: Vec<Part>) -> Result<Self> {
-        let Some(first) = parts.first() else {
-            return Err(FormatError::at(path, Fault::Empty));
-        };
-        let head = first.header(0)?;
-        Self::assemble(path, parts, head)
+    /// Reads one safetensors file from memory.
+    ///
+    /// # Errors
+    /// As [`ModelFile::open`].
+    pub fn from_safetensors_bytes(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {
+        let part = Part::memory("<memory>".to_owned(), bytes);
+        Self::new(Path::new("<memory>"), safetensors::from_part(part)?)
     }
 
-    /// Joins files, of which the first was parsed already.
-    fn assemble(path: &Path, parts: Vec<Part>, (mut head, split): (Header, Split)) -> Result<Self> {
-        let first = &parts[0];
-        expect_parts(&split, parts.len()).map_err(|fault| first.fail(fault))?;
-        for (i, part) in parts.iter().enumerate().skip(1) {
-            let (header, own) = part.header(i)?;
-            split.expect(&own, i).map_err(|fault| part.fail(fault))?;
-            same_order(head.endian, header.endian).map_err(|fault| part.fail(fault))?;
-            head.tensors.extend(header.tensors);
-        }
-        expect_tensors(&split, head.tensors.len()).map_err(|fault| first.fail(fault))?;
-        let index = index(&head.tensors).map_err(|fault| first.fail(fault))?;
-        let swapped = match head.endian {
-            Endian::Little => Vec::new(),
-            Endian::Big => head.tensors.iter().map(|_| OnceLock::new()).collect(),
+    fn new(path: &Path, contents: Contents) -> Result<Self> {
+        let index = index(&contents).map_err(|fault| FormatError::at(path, fault))?;
+        let copies = if big_endian(&contents) {
+            contents.tensors.len()
+        } else {
+            0
         };
-        let Header {
-            version,
-            endian,
-            alignment,
-            metadata,
-            tensors,
-        } = head;
-        let layout = Layout {
-            version,
-            endian,
-            alignment,
-        };
-        let (container, path) = (Container::Gguf, path.to_owned());
+        let swapped = std::iter::repeat_with(OnceLock::new).take(copies).collect();
         Ok(Self {
-            container,
-            path,
-            parts,
-            metadata,
-            tensors,
+            path: path.to_owned(),
+            contents,
             index,
-            layout,
             swapped,
         })
     }
@@ -174,7 +131,7 @@ impl ModelFile {
     /// Which kind of file this is.
     #[must_use]
     pub fn container(&self) -> Container {
-        self.container
+        self.contents.container
     }
 
     /// The path it was opened with; `<memory>` when there was none.
@@ -183,48 +140,65 @@ impl ModelFile {
         &self.path
     }
 
-    /// The names of the files it consists of, in order.
+    /// The names of the files that hold its tensors, in order.
     pub fn part_names(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.parts.iter().map(|part| part.name.as_str())
+        self.contents.parts.iter().map(|part| part.name.as_str())
     }
 
-    /// Bytes of all its files together.
+    /// Bytes of all these files together.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
-        self.parts
+        self.contents
+            .parts
             .iter()
-            .map(|part| part.source.bytes().len() as u64)
+            .map(|part| part.bytes().len() as u64)
             .sum()
     }
 
-    /// Version, byte order and alignment of the file.
+    /// Version, byte order and alignment of a GGUF file.
     #[must_use]
-    pub fn layout(&self) -> Layout {
-        self.layout
+    pub fn layout(&self) -> Option<Layout> {
+        self.contents.layout
     }
 
-    /// The metadata; of a split model, that of its first file.
+    /// The metadata: of a split GGUF model, that of its first file; of safetensors, `__metadata__`.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
-        &self.metadata
+        &self.contents.metadata
     }
 
-    /// The value of `general.architecture`.
+    /// The directory's `config.json`, tokenizer and template files, of a model in safetensors.
+    #[must_use]
+    pub fn directory(&self) -> Option<&Directory> {
+        self.contents.directory.as_ref()
+    }
+
+    /// The value of `general.architecture`, or `model_type` of a directory's configuration.
     #[must_use]
     pub fn architecture(&self) -> Option<&str> {
-        self.metadata.str("general.architecture")
+        match &self.contents.directory {
+            Some(directory) => directory.config().get("model_type")?.as_str(),
+            None => self.contents.metadata.str("general.architecture"),
+        }
     }
 
     /// All tensors, in file order.
     #[must_use]
     pub fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
+        &self.contents.tensors
     }
 
     /// The tensor called `name`.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.index.get(name).map(|&i| &self.tensors[i])
+        self.index.get(name).map(|&i| &self.contents.tensors[i])
+    }
+
+    /// Tensors of types that only mean something together with others, or nothing to a model: packed
+    /// integers, 8-bit floats, masks. GGUF files have none.
+    #[must_use]
+    pub fn other_tensors(&self) -> &[StoredTensor] {
+        &self.contents.other
     }
 
     /// All bytes of `tensor`, which must come from this model, out of the map.
@@ -234,16 +208,16 @@ impl ModelFile {
     /// # Errors
     /// A big-endian tensor of a type whose byte order has no rule.
     pub fn data(&self, tensor: &TensorInfo) -> Result<&[u8]> {
-        let part = self.part(tensor)?;
-        let range = || self.checked(tensor, 0, tensor.bytes);
-        let (start, end) = range().map_err(|fault| part.fail(fault))?;
-        let raw = &part.source.bytes()[start as usize..end as usize];
+        let part = self.part(tensor.part)?;
+        let raw = part
+            .slice(tensor.span())
+            .map_err(|fault| part.fail(fault))?;
         let slot = self
             .index
             .get(&tensor.name)
             .and_then(|&i| self.swapped.get(i));
         let Some(slot) = slot else { return Ok(raw) };
-        let rule = self.rule(tensor).map_err(|fault| part.fail(fault))?;
+        let rule = rule(tensor).map_err(|fault| part.fail(fault))?;
         Ok(slot.get_or_init(|| {
             let mut bytes: Box<[u8]> = raw.into();
             swap_blocks(tensor.dtype, rule, &mut bytes);
@@ -256,152 +230,90 @@ impl ModelFile {
     /// # Errors
     /// A range that leaves the tensor, a failed read, or a big-endian type whose byte order has no rule.
     pub fn read_at(&self, tensor: &TensorInfo, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let part = self.part(tensor)?;
-        let mut read = || {
-            let (start, _) = self.checked(tensor, offset, buf.len() as u64)?;
-            match self.layout.endian {
-                Endian::Little => part
-                    .source
-                    .read_at(start, buf)
-                    .map_err(Fault::io("read the file")),
-                Endian::Big => self.read_swapped(&part.source, tensor, offset, buf),
-            }
-        };
-        read().map_err(|fault| part.fail(fault))
-    }
-
-    /// Reads through whole blocks, since the range may begin or end inside one.
-    fn read_swapped(
-        &self,
-        source: &Source,
-        tensor: &TensorInfo,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> std::result::Result<(), Fault> {
-        const CHUNK_BLOCKS: usize = 256;
-        let rule = self.rule(tensor)?;
-        let block = tensor.dtype.block_bytes() as u64;
-        let mut chunk = vec![0; CHUNK_BLOCKS * block as usize];
-        let (mut at, mut rest) = (offset, buf);
-        while !rest.is_empty() {
-            let skip = (at % block) as usize;
-            let left = (tensor.bytes - (at - skip as u64)) as usize;
-            let want = (skip + rest.len()).next_multiple_of(block as usize);
-            let whole = &mut chunk[..want.min(CHUNK_BLOCKS * block as usize).min(left)];
-            let start = tensor.offset + at - skip as u64;
-            source
-                .read_at(start, whole)
-                .map_err(Fault::io("read the file"))?;
-            swap_blocks(tensor.dtype, rule, whole);
-            let (now, later) = rest.split_at_mut(rest.len().min(whole.len() - skip));
-            now.copy_from_slice(&whole[skip..skip + now.len()]);
-            at += now.len() as u64;
-            rest = later;
-        }
-        Ok(())
-    }
-
-    fn part(&self, tensor: &TensorInfo) -> Result<&Part> {
-        self.parts.get(tensor.part).ok_or_else(|| {
-            let (tensor, size) = (Quoted::new(&tensor.name), 0);
-            FormatError::at(
-                &self.path,
-                Fault::ReadRange {
-                    tensor,
-                    offset: 0,
-                    len: 0,
-                    size,
-                },
-            )
-        })
-    }
-
-    /// First and last file byte of a range of `tensor`, checked against tensor and file.
-    fn checked(
-        &self,
-        tensor: &TensorInfo,
-        offset: u64,
-        len: u64,
-    ) -> std::result::Result<(u64, u64), Fault> {
-        let file = self.parts[tensor.part].source.bytes().len() as u64;
-        let end = offset.checked_add(len).filter(|&end| end <= tensor.bytes);
-        let end = end
-            .and_then(|end| end.checked_add(tensor.offset))
-            .filter(|&end| end <= file);
-        match end {
-            Some(end) => Ok((tensor.offset + offset, end)),
-            None => {
-                let (tensor, size) = (Quoted::new(&tensor.name), tensor.bytes);
-                Err(Fault::ReadRange {
-                    tensor,
-                    offset,
-                    len,
-                    size,
-                })
-            }
-        }
-    }
-
-    fn rule(&self, tensor: &TensorInfo) -> std::result::Result<&'static [(usize, usize)], Fault> {
-        swap_rule(tensor.dtype).ok_or_else(|| {
-            let (dtype, tensor) = (tensor.dtype, Quoted::new(&tensor.name));
-            Fault::BigEndian { tensor, dtype }
-        })
-    }
-}
-
-fn expect_parts(split: &Split, given: usize) -> std::result::Result<(), Fault> {
-    if split.number == 0 && split.count == given as u64 {
-        return Ok(());
-    }
-    Err(Fault::Split {
-        found: format!(
-            "file {} of {} and {given} given",
-            split.number + 1,
-            split.count
-        ),
-        expected: "all files of the split model, the first one first".to_owned(),
-        advice: "open the model by path, or hand over every file",
-    })
-}
-
-fn expect_tensors(split: &Split, found: usize) -> std::result::Result<(), Fault> {
-    match split.tensors {
-        Some(expected) if expected != found as u64 => Err(Fault::Split {
-            found: format!("{found} tensors in all files"),
-            expected: format!("{expected}, as split.tensors.count says"),
-            advice: "copy the files of the split model again",
-        }),
-        _ => Ok(()),
-    }
-}
-
-fn same_order(first: Endian, own: Endian) -> std::result::Result<(), Fault> {
-    if first == own {
-        return Ok(());
-    }
-    let name = |e| {
-        Cow::from(if e == Endian::Big {
-            "big-endian"
+        let part = self.part(tensor.part)?;
+        let read = if big_endian(&self.contents) {
+            read_swapped(part, tensor, offset, buf)
         } else {
-            "little-endian"
-        })
-    };
-    Err(Fault::Split {
-        found: format!("a {} file", name(own)),
-        expected: format!("the {} order of the first file", name(first)),
-        advice: "copy the files of the split model again",
+            part.read(tensor.span(), offset, buf)
+        };
+        read.map_err(|fault| part.fail(fault))
+    }
+
+    /// [`ModelFile::read_at`] for one of [`ModelFile::other_tensors`].
+    ///
+    /// # Errors
+    /// A range that leaves the tensor, or a failed read.
+    pub fn read_stored_at(&self, tensor: &StoredTensor, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let part = self.part(tensor.part)?;
+        part.read(tensor.span(), offset, buf)
+            .map_err(|fault| part.fail(fault))
+    }
+
+    fn part(&self, number: usize) -> Result<&Part> {
+        let (parts, found) = (self.contents.parts.len(), number);
+        let fault = || FormatError::at(&self.path, Fault::ForeignTensor { found, parts });
+        self.contents.parts.get(number).ok_or_else(fault)
+    }
+}
+
+fn big_endian(contents: &Contents) -> bool {
+    contents
+        .layout
+        .is_some_and(|layout| layout.endian == Endian::Big)
+}
+
+/// Reads through whole blocks, since the range may begin or end inside one.
+fn read_swapped(
+    part: &Part,
+    tensor: &TensorInfo,
+    offset: u64,
+    buf: &mut [u8],
+) -> std::result::Result<(), Fault> {
+    const CHUNK_BLOCKS: usize = 256;
+    let rule = rule(tensor)?;
+    let block = tensor.dtype.block_bytes();
+    let mut chunk = vec![0; CHUNK_BLOCKS * block];
+    let (mut at, mut rest) = (offset, buf);
+    while !rest.is_empty() {
+        let skip = (at % block as u64) as usize;
+        let want = (skip + rest.len()).next_multiple_of(block);
+        let whole = &mut chunk[..want.min(CHUNK_BLOCKS * block)];
+        part.read(tensor.span(), at - skip as u64, whole)?;
+        swap_blocks(tensor.dtype, rule, whole);
+        let (now, later) = rest.split_at_mut(rest.len().min(whole.len() - skip));
+        now.copy_from_slice(&whole[skip..skip + now.len()]);
+        at += now.len() as u64;
+        rest = later;
+    }
+    Ok(())
+}
+
+fn rule(tensor: &TensorInfo) -> std::result::Result<&'static [(usize, usize)], Fault> {
+    let (dtype, name) = (tensor.dtype, &tensor.name);
+    swap_rule(dtype).ok_or_else(|| Fault::BigEndian {
+        tensor: Quoted::new(name),
+        dtype,
     })
 }
 
-fn index(tensors: &[TensorInfo]) -> std::result::Result<HashMap<String, usize>, Fault> {
-    let mut index = HashMap::with_capacity(tensors.len());
-    for (i, tensor) in tensors.iter().enumerate() {
+/// Places by name of the tensors, refusing any name that the model has twice.
+fn index(contents: &Contents) -> std::result::Result<HashMap<String, usize>, Fault> {
+    let mut index = HashMap::with_capacity(contents.tensors.len());
+    let twice = |name: &str| Fault::DuplicateTensor {
+        tensor: Quoted::new(name),
+    };
+    for (i, tensor) in contents.tensors.iter().enumerate() {
         if index.insert(tensor.name.clone(), i).is_some() {
-            return Err(Fault::DuplicateTensor {
-                tensor: Quoted::new(&tensor.name),
-            });
+            return Err(twice(&tensor.name));
         }
     }
-    Ok(index)
+    let mut others = std::collections::HashSet::new();
+    match contents
+        .other
+        .iter()
+        .find(|t| index.contains_key(&t.name) || !others.insert(&t.name))
+    {
+        Some(tensor) => Err(twice(&tensor.name)),
+        None => Ok(index),
+    }
 }

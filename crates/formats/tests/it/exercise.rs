@@ -28,14 +28,17 @@ fn check_tensor(model: &ModelFile, info: &TensorInfo, file: &[u8]) {
     );
     assert_eq!(info.rows() * info.row_bytes(), info.bytes as usize);
     assert_eq!(info.dims_ggml().iter().product::<usize>(), info.elements());
-    assert!(info.offset.is_multiple_of(model.layout().alignment));
+    assert!(
+        info.offset
+            .is_multiple_of(model.layout().unwrap().alignment)
+    );
     let mut read = vec![0; info.bytes as usize];
     match (model.data(info), model.read_at(info, 0, &mut read)) {
         (Ok(data), Ok(())) => assert_eq!(data, read),
-        (Err(_), Err(_)) => assert_eq!(model.layout().endian, Endian::Big),
+        (Err(_), Err(_)) => assert_eq!(model.layout().unwrap().endian, Endian::Big),
         (a, b) => panic!("{a:?} and {b:?} disagree"),
     }
-    if model.layout().endian == Endian::Little {
+    if model.layout().unwrap().endian == Endian::Little {
         assert_eq!(read, file[info.offset as usize..][..read.len()]);
     }
     assert!(model.read_at(info, info.bytes, &mut [0]).is_err());
@@ -64,7 +67,7 @@ fn rewrite(model: &ModelFile) {
         }
         data.push(bytes);
     }
-    if model.layout().alignment > 4096 {
+    if model.layout().unwrap().alignment > 4096 {
         return;
     }
     let again = ModelFile::from_bytes(writer.to_bytes(data.iter().copied()).unwrap()).unwrap();

@@ -6,6 +6,7 @@ mod faults;
 mod hostile;
 mod mutate;
 mod round_trip;
+mod safetensors;
 mod shared;
 mod split;
 mod upstream;

@@ -1,0 +1,111 @@
+//! A GGUF model from one file or several.
+
+use std::path::Path;
+
+use super::cursor::Endian;
+use super::header::Header;
+use super::split::{Split, sibling_paths};
+use crate::error::{Fault, FormatError, Result};
+use crate::model::{Container, Contents, Layout};
+use crate::part::Part;
+
+/// Opens the file, and the others of its split.
+pub(crate) fn open(path: &Path) -> Result<Contents> {
+    let part = Part::open(path)?;
+    let (header, split) = header(&part, 0)?;
+    if split.count == 1 {
+        return join(vec![part], (header, split));
+    }
+    let paths = sibling_paths(path, &split).map_err(|fault| FormatError::at(path, fault))?;
+    let parts = paths.iter().map(|p| Part::open(p)).collect::<Result<_>>()?;
+    from_parts(parts)
+}
+
+/// Joins the files of one model, given in order.
+pub(crate) fn from_parts(parts: Vec<Part>) -> Result<Contents> {
+    let Some(first) = parts.first() else {
+        return Err(FormatError::new("<memory>", Fault::Empty));
+    };
+    let head = header(first, 0)?;
+    join(parts, head)
+}
+
+fn header(part: &Part, index: usize) -> Result<(Header, Split)> {
+    let parsed = Header::parse(part.bytes(), index)
+        .and_then(|header| Split::read(&header.metadata).map(|split| (header, split)));
+    parsed.map_err(|fault| part.fail(fault))
+}
+
+/// Joins files, of which the first was parsed already.
+fn join(parts: Vec<Part>, (mut head, split): (Header, Split)) -> Result<Contents> {
+    let first = &parts[0];
+    expect_parts(&split, parts.len()).map_err(|fault| first.fail(fault))?;
+    for (i, part) in parts.iter().enumerate().skip(1) {
+        let (next, own) = header(part, i)?;
+        split.expect(&own, i).map_err(|fault| part.fail(fault))?;
+        same_order(head.endian, next.endian).map_err(|fault| part.fail(fault))?;
+        head.tensors.extend(next.tensors);
+    }
+    expect_tensors(&split, head.tensors.len()).map_err(|fault| first.fail(fault))?;
+    let Header {
+        version,
+        endian,
+        alignment,
+        metadata,
+        tensors,
+    } = head;
+    Ok(Contents {
+        container: Container::Gguf,
+        layout: Some(Layout {
+            version,
+            endian,
+            alignment,
+        }),
+        parts,
+        metadata,
+        tensors,
+        other: Vec::new(),
+        directory: None,
+    })
+}
+
+fn expect_parts(split: &Split, given: usize) -> std::result::Result<(), Fault> {
+    if split.number == 0 && split.count == given as u64 {
+        return Ok(());
+    }
+    Err(Fault::Split {
+        found: format!(
+            "file {} of {} and {given} given",
+            split.number + 1,
+            split.count
+        ),
+        expected: "all files of the split model, the first one first".to_owned(),
+        advice: "open the model by path, or hand over every file",
+    })
+}
+
+fn expect_tensors(split: &Split, found: usize) -> std::result::Result<(), Fault> {
+    match split.tensors {
+        Some(expected) if expected != found as u64 => Err(Fault::Split {
+            found: format!("{found} tensors in all files"),
+            expected: format!("{expected}, as split.tensors.count says"),
+            advice: "copy the files of the split model again",
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn same_order(first: Endian, own: Endian) -> std::result::Result<(), Fault> {
+    if first == own {
+        return Ok(());
+    }
+    let name = |e| match e {
+        Endian::Big => "big-endian",
+        Endian::Little => "little-endian",
+    };
+    Err(Fault::Split {
+        found: format!("a {} file", name(own)),
+        expected: format!("the {} order of the first file", name(first)),
+        advice: "copy the files of the split model again",
+    })
+}

@@ -1,0 +1,79 @@
+//! One file of a model.
+
+use std::path::Path;
+
+use crate::error::{Fault, FormatError, Quoted, Result};
+use crate::source::Source;
+use crate::tensor::Span;
+
+/// A file and its name for messages.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) name: String,
+    source: Source,
+}
+
+impl Part {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let source = Source::open(path).map_err(|fault| FormatError::at(path, fault))?;
+        Ok(Self {
+            name: path.display().to_string(),
+            source,
+        })
+    }
+
+    pub(crate) fn memory(name: String, bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        Self {
+            name,
+            source: Source::Memory(Box::new(bytes)),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.source.bytes()
+    }
+
+    pub(crate) fn fail(&self, fault: Fault) -> FormatError {
+        FormatError::new(self.name.clone(), fault)
+    }
+
+    /// The bytes of `span`, out of the map.
+    pub(crate) fn slice(&self, span: Span<'_>) -> std::result::Result<&[u8], Fault> {
+        let start = self.checked(span, 0, span.bytes)?;
+        Ok(&self.bytes()[start as usize..(start + span.bytes) as usize])
+    }
+
+    /// Fills `buf` from byte `offset` of `span`.
+    pub(crate) fn read(
+        &self,
+        span: Span<'_>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> std::result::Result<(), Fault> {
+        let start = self.checked(span, offset, buf.len() as u64)?;
+        self.source
+            .read_at(start, buf)
+            .map_err(Fault::io("read the file"))
+    }
+
+    /// First file byte of a range of `span`, which must stay within span and file.
+    fn checked(&self, span: Span<'_>, offset: u64, len: u64) -> std::result::Result<u64, Fault> {
+        let file = self.bytes().len() as u64;
+        let end = offset.checked_add(len).filter(|&end| end <= span.bytes);
+        let end = end
+            .and_then(|end| end.checked_add(span.offset))
+            .filter(|&end| end <= file);
+        match end {
+            Some(_) => Ok(span.offset + offset),
+            None => {
+                let (tensor, size) = (Quoted::new(span.name), span.bytes);
+                Err(Fault::ReadRange {
+                    tensor,
+                    offset,
+                    len,
+                    size,
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! safetensors: a JSON header, then the tensors; and the directories that Hugging Face and MLX make of it.
+
+mod directory;
+mod header;
+mod write;
+
+pub use directory::Directory;
+pub(crate) use directory::{from_part, open_directory, open_file};
+pub use write::{SafetensorsOutput, SafetensorsWriter};

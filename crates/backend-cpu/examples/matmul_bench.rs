@@ -1,0 +1,213 @@
+//! Speed of the matmul kernels against this machine's arithmetic and memory.
+//!
+//! `cargo run --release -p tokkata-backend-cpu --example matmul_bench -- [threads] [set] [formats]`
+//!
+//! Prints, per format, shape and number of rows, multiply–adds per core cycle, bytes of weights per
+//! second and the share of the bandwidth that plain sequential reads reach in the same run. The
+//! clock is that of a chain of dependent additions.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokkata_backend_cpu::caps::Caps;
+use tokkata_backend_cpu::kernels::{Activations, Kernel, Scratch, Store};
+use tokkata_backend_cpu::layout::{Matrix, Order, Part};
+use tokkata_backend_cpu::memory::HugeBuf;
+use tokkata_backend_cpu::pool::Pool;
+use tokkata_core::DType;
+
+/// Outputs and inputs of the measured products.
+const SHAPES: [(usize, usize); 3] = [(3072, 1024), (8192, 2048), (151_936, 1024)];
+const ROWS: [usize; 4] = [1, 4, 16, 256];
+/// Time per measurement; the best repetition counts.
+const BUDGET: Duration = Duration::from_millis(250);
+/// Weights that one repetition streams, so that caches do not help single rows.
+const STREAMED_BYTES: usize = 600 << 20;
+/// Multiply–adds above which one repetition is enough work.
+const HEAVY: f64 = 3e9;
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let threads = args.next().and_then(|a| a.parse().ok()).unwrap_or(2);
+    let caps = args.next().map_or_else(Caps::detect, |name| Caps::limited_to(&name).expect("a set of this machine"));
+    let kernel = Kernel::new(&caps).expect("a kernel set");
+    let wanted = args.next().unwrap_or_else(|| "F16,BF16,Q4_0,Q8_0,Q4_K,Q5_K,Q6_K".to_owned());
+    let pool = Pool::new(threads);
+    let (ghz, bandwidth) = (clock_ghz(), bandwidth(&pool));
+    println!("{} on {threads} threads, {ghz:.2} GHz, reads {bandwidth:.1} GB/s", caps.level().name());
+    for name in wanted.split(',') {
+        let dtype = DType::from_name(name).expect("an element type");
+        for (n, k) in SHAPES {
+            measure(&Setup { kernel, pool: &pool, ghz, bandwidth, dtype, n, k });
+        }
+    }
+}
+
+struct Setup<'a> {
+    kernel: Kernel,
+    pool: &'a Pool,
+    ghz: f64,
+    bandwidth: f64,
+    dtype: DType,
+    n: usize,
+    k: usize,
+}
+
+fn measure(setup: &Setup<'_>) {
+    let matrices = matrices(setup);
+    for rows in ROWS {
+        let macs = (rows * setup.n * setup.k) as f64;
+        let count = if macs > HEAVY { 1 } else { matrices.len() };
+        let seconds = best_seconds(|| multiply(setup, &matrices[..count], rows)) / count as f64;
+        let per_cycle = macs / seconds / setup.ghz / 1e9 / setup.pool.count() as f64;
+        let rate = matrices[0].bytes() as f64 / seconds / 1e9;
+        println!(
+            "{:7} {:>6}x{:<5} rows {rows:<4} {per_cycle:6.1} MAC/cycle/core {rate:7.1} GB/s ({:3.0} %) {:9.1} us",
+            setup.dtype.name(),
+            setup.n,
+            setup.k,
+            100.0 * rate / setup.bandwidth,
+            seconds * 1e6
+        );
+    }
+}
+
+/// Enough copies that one repetition does not fit caches.
+fn matrices(setup: &Setup<'_>) -> Vec<Matrix> {
+    let part = Part { dtype: setup.dtype, rows: setup.n };
+    let source = |_: usize, _: std::ops::Range<usize>, to: &mut [u8]| {
+        // Small halves in every field, and codes of all kinds.
+        to.iter_mut().enumerate().for_each(|(i, b)| *b = if i % 2 == 1 { 0x1c } else { (i * 37 >> 3) as u8 });
+        Ok(())
+    };
+    let pack = || Matrix::pack(setup.pool, setup.k, &[part], Order::Sequential, &source).expect("a matrix");
+    let first = pack();
+    let count = (STREAMED_BYTES / first.bytes()).clamp(1, 200);
+    std::iter::once(first).chain((1..count).map(|_| pack())).collect()
+}
+
+fn multiply(setup: &Setup<'_>, matrices: &[Matrix], rows: usize) {
+    let x: Vec<f32> = (0..rows * setup.k).map(|i| ((i * 7919) % 2001) as f32 / 1000.0 - 1.0).collect();
+    let mut a = Activations::default();
+    let writer = a.begin(rows, setup.k, matrices[0].forms());
+    for (r, row) in x.chunks(setup.k).enumerate() {
+        // SAFETY-free wrapper: one thread writes.
+        write_row(&setup.kernel, writer, r, row);
+    }
+    let mut y = vec![0.0; rows * setup.n];
+    let start = Instant::now();
+    run(setup, matrices, &a, &mut y);
+    SPENT.store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    black_box(&y);
+}
+
+/// Nanoseconds of the last repetition without its preparation.
+static SPENT: AtomicU64 = AtomicU64::new(0);
+
+#[allow(unsafe_code)]
+fn write_row(kernel: &Kernel, writer: tokkata_backend_cpu::kernels::RowWriter<'_>, r: usize, row: &[f32]) {
+    // SAFETY: only this thread writes, and nothing reads yet.
+    unsafe { writer.write(kernel, r, row) };
+}
+
+#[allow(unsafe_code)]
+fn run(setup: &Setup<'_>, matrices: &[Matrix], a: &Activations, y: &mut [f32]) {
+    // SAFETY: workers get disjoint shares of the panels.
+    let store = unsafe { Store::new(y, setup.n) };
+    let body = |worker: &tokkata_backend_cpu::pool::Worker<'_>| {
+        let (mut scratch, mut store) = (Scratch::default(), store);
+        for matrix in matrices {
+            let share = matrix.share(worker.index(), worker.count());
+            setup.kernel.matmul(matrix, a, share, &mut scratch, &mut store);
+            worker.barrier();
+        }
+    };
+    setup.pool.run(&body).expect("no worker panics");
+}
+
+fn best_seconds(mut f: impl FnMut()) -> f64 {
+    let (start, mut best, mut times) = (Instant::now(), f64::MAX, 0);
+    while times < 3 || start.elapsed() < BUDGET {
+        f();
+        best = best.min(SPENT.load(Ordering::Relaxed) as f64 * 1e-9);
+        times += 1;
+    }
+    best
+}
+
+/// Best of a few sequential reads of 1 GiB on all workers.
+fn bandwidth(pool: &Pool) -> f64 {
+    let mut buf = HugeBuf::zeroed(1 << 30);
+    buf.bytes_mut().fill(1);
+    let bytes = buf.bytes();
+    let best = best_seconds(|| {
+        let start = Instant::now();
+        pool.run(&|w| {
+            black_box(sum(&bytes[w.share(bytes.len())]));
+        })
+        .expect("no worker panics");
+        SPENT.store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    });
+    bytes.len() as f64 / best / 1e9
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    let words = bytes.as_chunks::<64>().0;
+    let mut sums = [0_u64; 8];
+    for (i, line) in words.iter().enumerate() {
+        prefetch(words, i + 64);
+        for (sum, word) in sums.iter_mut().zip(line.as_chunks::<8>().0) {
+            *sum ^= u64::from_le_bytes(*word);
+        }
+    }
+    sums.iter().fold(0, |a, b| a ^ b)
+}
+
+#[allow(unsafe_code)]
+#[inline(always)]
+fn prefetch(words: &[[u8; 64]], i: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is harmless.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(words.as_ptr().wrapping_add(i).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (words, i);
+}
+
+/// Cycles per nanosecond, from a chain of additions that take a cycle each.
+fn clock_ghz() -> f64 {
+    const STEPS: u64 = 2_000_000;
+    let best = best_seconds(|| {
+        let (start, mut x) = (Instant::now(), 0_u64);
+        for i in 0..STEPS {
+            x = black_box_chain(x, i);
+        }
+        black_box(x);
+        SPENT.store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    });
+    STEPS as f64 * CHAIN as f64 / best / 1e9
+}
+
+/// Dependent single-cycle operations per step.
+const CHAIN: u64 = 10;
+
+#[inline(always)]
+#[allow(unsafe_code)]
+fn black_box_chain(mut x: u64, i: u64) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: register arithmetic only.
+    unsafe {
+        std::arch::asm!(
+            "add {x}, {i}", "add {x}, {i}", "add {x}, {i}", "add {x}, {i}", "add {x}, {i}",
+            "add {x}, {i}", "add {x}, {i}", "add {x}, {i}", "add {x}, {i}", "add {x}, {i}",
+            x = inout(reg) x, i = in(reg) i, options(nomem, nostack)
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    for _ in 0..CHAIN {
+        x = black_box(x.wrapping_add(i));
+    }
+    x
+}

@@ -1,0 +1,61 @@
+//! Kernels for the set of instructions that this processor has.
+//!
+//! A [`Kernel`] is the proof that its set can run. All sets give the same bits: integer sums are
+//! exact, and floats go through the same operations in the same order.
+#![allow(unsafe_code)]
+
+pub(crate) mod act;
+pub(crate) mod attention;
+pub(crate) mod elementwise;
+pub(crate) mod lanes;
+mod math;
+pub mod matmul;
+pub(crate) mod norm;
+pub mod quantize;
+pub(crate) mod rope;
+
+pub use matmul::{Add, Epilogue, Scratch, Store};
+pub use quantize::{Activations, Forms, RowWriter};
+
+use crate::caps::{Caps, Level};
+use matmul::portable::Portable;
+use matmul::simd::{Simd, Task};
+
+/// A kernel set that this processor can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    level: Level,
+}
+
+impl Kernel {
+    /// The set that `caps` allows, or `None` when it was not built into this program.
+    #[must_use]
+    pub fn new(caps: &Caps) -> Option<Self> {
+        let built = cfg!(target_arch = "x86_64") || caps.level() == Level::Portable;
+        built.then_some(Self {
+            level: caps.level(),
+        })
+    }
+
+    /// The set.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Runs a task compiled for this set.
+    pub(crate) fn vectorize<T: Task>(&self, task: T) {
+        // SAFETY: the value proves that the processor has the set.
+        unsafe {
+            match self.level {
+                Level::Portable => Portable::vectorize(task),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => matmul::avx2::Avx2::vectorize(task),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx512 => matmul::avx512::Avx512::vectorize(task),
+                #[cfg(not(target_arch = "x86_64"))]
+                _ => unreachable!("`new` refuses sets that are not built"),
+            }
+        }
+    }
+}

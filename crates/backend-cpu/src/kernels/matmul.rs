@@ -1,0 +1,176 @@
+//! `y[r, n] = sum over k of x[r, k] * w[n, k]` for the panels of one worker.
+//!
+//! One row, or a few, stream the stored panels once; many rows unpack a group of panels into cache
+//! and pass over them tile by tile. Both give the same bits. Reading order: [`simd`] (operations),
+//! [`panel`] (formats), [`tile`] (integer inner loops), [`float`], then the drivers here.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+mod epilogue;
+mod float;
+mod gather;
+mod integer;
+pub(crate) mod panel;
+pub(crate) mod portable;
+pub(crate) mod simd;
+pub(crate) mod tile;
+
+use std::ops::Range;
+
+use tokkata_core::DType;
+
+use super::{Activations, Kernel};
+use crate::caps::Level;
+use crate::layout::{Format, Matrix, PanelAt};
+use crate::memory::Aligned;
+pub use epilogue::{Add, Epilogue, Store};
+use portable::Portable;
+use simd::{ROWS, Simd};
+use tile::{Results, TILE_COLS};
+
+/// Panels of a group stay in this much cache while tiles pass over them.
+const GROUP_BYTES: usize = 384 << 10;
+
+/// Working memory of one worker.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    /// Unpacked panels.
+    loose: Aligned<u8>,
+    /// Per tile, the starts of integer sums.
+    starts: Aligned<i32>,
+    /// Per tile, the sums of codes.
+    sums: Aligned<f32>,
+}
+
+/// What a driver needs besides the format.
+pub(crate) struct Job<'a> {
+    pub(crate) matrix: &'a Matrix,
+    pub(crate) x: &'a Activations,
+    /// Panels of one segment, by their number inside it; `None` means all of the range's.
+    pub(crate) panels: &'a [PanelAt],
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) epilogue: &'a mut dyn Epilogue,
+}
+
+/// Where a tile's results go.
+#[repr(align(64))]
+pub(crate) struct Out(pub(crate) Results);
+
+impl Out {
+    pub(crate) fn new() -> Self {
+        Self([[0.0; ROWS]; TILE_COLS])
+    }
+}
+
+impl Kernel {
+    /// Multiplies every row of `x` with the panels `panels` of `matrix` and hands each tile of
+    /// results to `epilogue`.
+    ///
+    /// Results do not depend on the other rows, on the split into panels or on the kernel set.
+    ///
+    /// # Panics
+    /// When `x` has another length than the matrix's rows or lacks a form that it reads.
+    pub fn matmul(
+        &self,
+        matrix: &Matrix,
+        x: &Activations,
+        panels: Range<usize>,
+        scratch: &mut Scratch,
+        epilogue: &mut dyn Epilogue,
+    ) {
+        assert_eq!(matrix.k(), x.k(), "activations of another length");
+        assert_eq!(
+            matrix.forms().union(x.forms()),
+            x.forms(),
+            "a form of activations is missing"
+        );
+        let all: Vec<PanelAt> = panels.map(|p| matrix.panel(p)).collect();
+        for run in runs(matrix, &all) {
+            let job = Job {
+                matrix,
+                x,
+                panels: run,
+                scratch,
+                epilogue,
+            };
+            match self.level() {
+                Level::Portable => dispatch::<Portable>(job),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => dispatch::<avx2::Avx2>(job),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx512 => dispatch::<avx512::Avx512>(job),
+                #[cfg(not(target_arch = "x86_64"))]
+                _ => unreachable!("`new` refuses sets that are not built"),
+            }
+        }
+    }
+
+    /// Writes row `row` of `matrix` to `out`, in the bits of exact dequantisation.
+    ///
+    /// # Panics
+    /// When `row` or the length of `out` does not fit.
+    pub fn gather(&self, matrix: &Matrix, row: usize, scratch: &mut Scratch, out: &mut [f32]) {
+        assert_eq!(matrix.k(), out.len(), "a row of another length");
+        match self.level() {
+            Level::Portable => gather::row::<Portable>(matrix, row, scratch, out),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => gather::row::<avx2::Avx2>(matrix, row, scratch, out),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => gather::row::<avx512::Avx512>(matrix, row, scratch, out),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("`new` refuses sets that are not built"),
+        }
+    }
+}
+
+/// Runs of panels with the same kernel.
+fn runs<'a>(matrix: &'a Matrix, panels: &'a [PanelAt]) -> impl Iterator<Item = &'a [PanelAt]> {
+    panels.chunk_by(|a, b| matrix.segment(a.segment).dtype == matrix.segment(b.segment).dtype)
+}
+
+/// Runs `$go!(Panel)` with the panel type of a format that is stored in chunks.
+macro_rules! with_panel {
+    ($dtype:expr, $go:ident) => {
+        match $dtype {
+            DType::Q4_0 => $go!(panel::Q4_0),
+            DType::Q4_1 => $go!(panel::Q4_1),
+            DType::Q5_0 => $go!(panel::Q5_0),
+            DType::Q5_1 => $go!(panel::Q5_1),
+            DType::Q8_0 => $go!(panel::Q8_0),
+            DType::IQ4_NL => $go!(panel::IQ4_NL),
+            DType::MXFP4 => $go!(panel::MXFP4),
+            DType::Q2_K => $go!(panel::Q2_K),
+            DType::Q3_K => $go!(panel::Q3_K),
+            DType::Q4_K => $go!(panel::Q4_K),
+            DType::Q5_K => $go!(panel::Q5_K),
+            DType::Q6_K => $go!(panel::Q6_K),
+            DType::IQ4_XS => $go!(panel::IQ4_XS),
+            other => unreachable!("{other} has no chunks"),
+        }
+    };
+}
+use with_panel;
+
+fn dispatch<S: Simd>(job: Job<'_>) {
+    let segment = *job.matrix.segment(job.panels[0].segment);
+    macro_rules! chunks {
+        ($panel:ty) => {
+            integer::run::<S, $panel>(job)
+        };
+    }
+    // SAFETY: `matmul` is reached through a kernel whose set is `S`; the matrix holds whole panels
+    // of the segment's format and the activations have its K.
+    unsafe {
+        match segment.format {
+            Format::Float => float::run::<S>(job, segment.dtype),
+            Format::Blocks => integer::run_blocks::<S>(job, segment.dtype),
+            Format::Chunks => with_panel!(segment.dtype, chunks),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

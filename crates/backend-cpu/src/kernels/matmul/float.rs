@@ -1,0 +1,355 @@
+//! Drivers and inner loops for float weights: `f32` products, four partial sums per output.
+//!
+//! Partial sum `j` runs over the K positions that are `j` modulo 4, in order; the output is
+//! `(p0 + p1) + (p2 + p3)`. So a single row has four independent chains, and many rows take the
+//! chains one after the other.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+
+use tokkata_core::DType;
+
+use super::simd::{ROWS, Simd, Task};
+use super::tile::{On, TILE_COLS};
+use super::{GROUP_BYTES, Job, Out};
+
+/// Rows up to which stored panels are converted in registers.
+const STREAM_ROWS: usize = 4;
+
+/// A stored float type.
+trait Element<S: Simd>: Copy {
+    /// Bytes of four K positions of a panel.
+    const BYTES: usize;
+    unsafe fn four(p: *const u8) -> [S::Floats; 4];
+}
+
+#[derive(Clone, Copy)]
+struct Single;
+#[derive(Clone, Copy)]
+struct Half;
+#[derive(Clone, Copy)]
+struct Bfloat;
+
+impl<S: Simd> Element<S> for Single {
+    const BYTES: usize = 256;
+    #[inline(always)]
+    unsafe fn four(p: *const u8) -> [S::Floats; 4] {
+        // SAFETY: the caller gives four K positions.
+        [0, 64, 128, 192].map(|at| unsafe { S::floats(p.add(at).cast()) })
+    }
+}
+
+impl<S: Simd> Element<S> for Half {
+    const BYTES: usize = 128;
+    #[inline(always)]
+    unsafe fn four(p: *const u8) -> [S::Floats; 4] {
+        // SAFETY: the caller gives four K positions.
+        [0, 32, 64, 96].map(|at| unsafe { S::halves(p.add(at)) })
+    }
+}
+
+impl<S: Simd> Element<S> for Bfloat {
+    const BYTES: usize = 128;
+    #[inline(always)]
+    unsafe fn four(p: *const u8) -> [S::Floats; 4] {
+        // SAFETY: the caller gives four K positions.
+        unsafe {
+            let (a, b) = S::bfloat_pairs(p);
+            let (c, d) = S::bfloat_pairs(p.add(64));
+            [a, b, c, d]
+        }
+    }
+}
+
+/// # Safety
+/// The processor has set `S`; the panels hold `dtype`; the activations have the matrix's K.
+pub(super) unsafe fn run<S: Simd>(job: Job<'_>, dtype: DType) {
+    // SAFETY: passed on.
+    unsafe {
+        match dtype {
+            DType::F16 => typed::<S, Half>(job),
+            DType::BF16 => typed::<S, Bfloat>(job),
+            _ => typed::<S, Single>(job),
+        }
+    }
+}
+
+unsafe fn typed<S: Simd, E: Element<S>>(job: Job<'_>) {
+    // SAFETY: passed on.
+    unsafe {
+        if job.x.rows() <= STREAM_ROWS {
+            stream::<S, E>(job)
+        } else {
+            grouped::<S, E>(job)
+        }
+    }
+}
+
+/// Interleaved columns: four runs of `run` positions, one per K position modulo 4.
+#[derive(Clone, Copy)]
+struct Columns {
+    values: *const f32,
+    run: usize,
+    width: usize,
+}
+
+unsafe fn stream<S: Simd, E: Element<S>>(job: Job<'_>) {
+    let (rows, groups) = (job.x.rows(), job.matrix.k().div_ceil(4));
+    let columns = Columns {
+        values: job.x.floats(0).as_ptr(),
+        run: job.x.padded_k() / 4,
+        width: rows,
+    };
+    let mut out = Out::new();
+    for &panel in job.panels {
+        let from = job.matrix.at(panel);
+        for c in 0..rows.div_ceil(2) {
+            let (first, count) = (2 * c, (rows - 2 * c).min(2));
+            // SAFETY: passed on; columns `first..first + count` exist.
+            unsafe {
+                let columns = Columns {
+                    values: columns.values.add(first),
+                    ..columns
+                };
+                let to = out.0[first..].as_mut_ptr();
+                if count == 1 {
+                    let task = Streamed::<E, 1> {
+                        from,
+                        groups,
+                        columns,
+                        to,
+                        element: PhantomData,
+                    };
+                    S::vectorize(On(task, PhantomData::<S>));
+                } else {
+                    let task = Streamed::<E, 2> {
+                        from,
+                        groups,
+                        columns,
+                        to,
+                        element: PhantomData,
+                    };
+                    S::vectorize(On(task, PhantomData::<S>));
+                }
+            }
+        }
+        job.epilogue
+            .tile(0..rows, panel.row..panel.row + panel.rows, &out.0[..rows]);
+    }
+}
+
+/// A stored panel times `C` columns, all four partial sums at once.
+struct Streamed<E, const C: usize> {
+    from: *const u8,
+    groups: usize,
+    columns: Columns,
+    to: *mut [f32; ROWS],
+    element: PhantomData<E>,
+}
+
+/// Bytes that a stored panel is fetched ahead.
+const AHEAD: usize = 4096;
+
+impl<S: Simd, E: Element<S>, const C: usize> Task for On<S, Streamed<E, C>> {
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Streamed {
+            from,
+            groups,
+            columns,
+            to,
+            ..
+        } = self.0;
+        let Columns { values, run, width } = columns;
+        // SAFETY: as the fields promise: `groups` groups of four positions, `C` columns and results.
+        unsafe {
+            let mut sums = [[S::zero(); 4]; C];
+            for g in 0..groups {
+                let at = from.add(g * E::BYTES);
+                for line in 0..E::BYTES / 64 {
+                    S::prefetch(at.wrapping_add(64 * line + AHEAD));
+                }
+                let w = E::four(at);
+                for (c, sums) in sums.iter_mut().enumerate() {
+                    for (j, sum) in sums.iter_mut().enumerate() {
+                        let x = S::splat(values.add((j * run + g) * width + c));
+                        *sum = S::fma(w[j], x, *sum);
+                    }
+                }
+            }
+            for (c, [a, b, d, e]) in sums.into_iter().enumerate() {
+                S::store(to.add(c).cast(), S::add(S::add(a, b), S::add(d, e)));
+            }
+        }
+    }
+}
+
+unsafe fn grouped<S: Simd, E: Element<S>>(job: Job<'_>) {
+    let Job {
+        matrix,
+        x,
+        panels,
+        scratch,
+        epilogue,
+    } = job;
+    let groups = matrix.k().div_ceil(4);
+    let bytes = groups * 4 * ROWS * size_of::<f32>();
+    let group = (GROUP_BYTES / bytes / 2 * 2).max(2);
+    scratch.loose.resize(group * bytes);
+    let mut out = Out::new();
+    for panels in panels.chunks(group) {
+        for (&panel, to) in panels.iter().zip(scratch.loose.chunks_exact_mut(bytes)) {
+            let (from, to) = (matrix.at(panel), to.as_mut_ptr().cast());
+            let task = Convert::<E> {
+                from,
+                groups,
+                to,
+                element: PhantomData,
+            };
+            // SAFETY: passed on; `to` has room for the panel as floats.
+            unsafe { S::vectorize(On(task, PhantomData::<S>)) };
+        }
+        for t in 0..x.tiles() {
+            let width = x.width(t);
+            let columns = Columns {
+                values: x.floats(t).as_ptr(),
+                run: x.padded_k() / 4,
+                width,
+            };
+            let rows = t * TILE_COLS..t * TILE_COLS + width;
+            for (&panel, from) in panels.iter().zip(scratch.loose.chunks_exact(bytes)) {
+                // SAFETY: passed on; the panel was converted above.
+                unsafe { passes::<S>(from.as_ptr().cast(), groups, columns, &mut out) };
+                epilogue.tile(
+                    rows.clone(),
+                    panel.row..panel.row + panel.rows,
+                    &out.0[..width],
+                );
+            }
+        }
+    }
+}
+
+/// A stored panel into four runs of `f32`, one per K position modulo 4.
+struct Convert<E> {
+    from: *const u8,
+    groups: usize,
+    to: *mut f32,
+    element: PhantomData<E>,
+}
+
+impl<S: Simd, E: Element<S>> Task for On<S, Convert<E>> {
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Convert {
+            from, groups, to, ..
+        } = self.0;
+        for g in 0..groups {
+            // SAFETY: as the fields promise.
+            unsafe {
+                for (j, &w) in E::four(from.add(g * E::BYTES)).iter().enumerate() {
+                    S::store(to.add((j * groups + g) * ROWS), w);
+                }
+            }
+        }
+    }
+}
+
+unsafe fn passes<S: Simd>(panel: *const f32, groups: usize, columns: Columns, out: &mut Out) {
+    let mut c = 0;
+    while c < columns.width {
+        let count = (columns.width - c).min(S::FLOAT_COLS);
+        // SAFETY: passed on; `c` is below the width.
+        unsafe {
+            let columns = Columns {
+                values: columns.values.add(c),
+                ..columns
+            };
+            one_pass::<S>(count, (panel, groups), columns, out.0[c..].as_mut_ptr());
+        }
+        c += count;
+    }
+}
+
+unsafe fn one_pass<S: Simd>(
+    count: usize,
+    (panel, groups): (*const f32, usize),
+    columns: Columns,
+    to: *mut [f32; ROWS],
+) {
+    macro_rules! go {
+        ($cols:literal) => {
+            // SAFETY: passed on. Counts that the set never asks for are not compiled.
+            if $cols <= S::FLOAT_COLS {
+                let task = Tile::<$cols> {
+                    panel,
+                    groups,
+                    columns,
+                    to,
+                };
+                unsafe { S::vectorize(On(task, PhantomData::<S>)) }
+            }
+        };
+    }
+    match count {
+        1 => go!(1),
+        2 => go!(2),
+        3 => go!(3),
+        4 => go!(4),
+        5 => go!(5),
+        6 => go!(6),
+        7 => go!(7),
+        8 => go!(8),
+        9 => go!(9),
+        10 => go!(10),
+        11 => go!(11),
+        _ => go!(12),
+    }
+}
+
+/// A converted panel times `C` columns, one partial sum after the other.
+struct Tile<const C: usize> {
+    panel: *const f32,
+    groups: usize,
+    columns: Columns,
+    to: *mut [f32; ROWS],
+}
+
+impl<S: Simd, const C: usize> Task for On<S, Tile<C>> {
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Tile {
+            panel,
+            groups,
+            columns,
+            to,
+        } = self.0;
+        let Columns { values, run, width } = columns;
+        // SAFETY: as the fields promise.
+        unsafe {
+            let mut pairs = [[S::zero(); C]; 2];
+            for (p, pair) in pairs.iter_mut().enumerate() {
+                let mut sums = [[S::zero(); C]; 2];
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    let j = 2 * p + i;
+                    let mut w = panel.add(j * groups * ROWS);
+                    let mut x = values.add(j * run * width);
+                    for _ in 0..groups {
+                        let weights = S::floats(w);
+                        for (c, sum) in sums.iter_mut().enumerate() {
+                            *sum = S::fma(weights, S::splat(x.add(c)), *sum);
+                        }
+                        w = w.add(ROWS);
+                        x = x.add(width);
+                    }
+                }
+                for c in 0..C {
+                    pair[c] = S::add(sums[0][c], sums[1][c]);
+                }
+            }
+            for c in 0..C {
+                S::store(to.add(c).cast(), S::add(pairs[0][c], pairs[1][c]));
+            }
+        }
+    }
+}

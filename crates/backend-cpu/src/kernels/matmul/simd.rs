@@ -1,0 +1,95 @@
+//! The vector operations that the matmul kernels are written in, once per instruction set.
+//!
+//! Every value spans the sixteen rows of a panel. All sets compute the same bits: integer sums are
+//! exact and float operations are single IEEE operations in the same order.
+
+/// Rows of a panel.
+pub(crate) const ROWS: usize = 16;
+
+/// A piece of work compiled for one instruction set.
+pub(crate) trait Task {
+    /// Does the work. Implementations are `#[inline(always)]`, so that they are compiled with the
+    /// features of [`Simd::vectorize`].
+    ///
+    /// # Safety
+    /// As the task says of its fields.
+    unsafe fn run(self);
+}
+
+/// An instruction set.
+///
+/// # Safety
+/// All functions need a processor with the set; pointers must be valid for what their function
+/// reads or writes. Only [`Simd::vectorize`] may be called from code compiled without the set.
+pub(crate) trait Simd: Copy + 'static {
+    /// Four unsigned codes of each row: a *quad*.
+    type Codes: Copy;
+    /// One integer per row.
+    type Ints: Copy;
+    /// One float per row.
+    type Floats: Copy;
+    /// Running sum of products of codes that fit six bits.
+    type Narrow: Copy;
+    /// Running sum of products of codes that need eight bits.
+    type Wide: Copy;
+
+    /// Most columns that one pass over a stored panel serves.
+    const STREAM_COLS: usize;
+    /// Most columns that one pass over an unpacked panel serves.
+    const LOOSE_COLS: usize;
+    /// Most columns of one pass over an unpacked panel of eight-bit codes.
+    const WIDE_COLS: usize;
+    /// Most columns of one pass over floats.
+    const FLOAT_COLS: usize;
+
+    unsafe fn vectorize<T: Task>(task: T);
+    unsafe fn prefetch(p: *const u8);
+
+    unsafe fn codes(p: *const u8) -> Self::Codes;
+    unsafe fn store_codes(p: *mut u8, v: Self::Codes);
+    unsafe fn mask(v: Self::Codes, byte: u8) -> Self::Codes;
+    unsafe fn or(a: Self::Codes, b: Self::Codes) -> Self::Codes;
+    /// Shifts 16-bit lanes; bits cross bytes, so a mask must follow.
+    unsafe fn shr(v: Self::Codes, bits: u32) -> Self::Codes;
+    /// Shifts 16-bit lanes; bits cross bytes, so a mask must follow.
+    unsafe fn shl(v: Self::Codes, bits: u32) -> Self::Codes;
+    /// `table[code]` for codes below 16.
+    unsafe fn lookup(v: Self::Codes, table: &[u8; 16]) -> Self::Codes;
+
+    unsafe fn zero_ints() -> Self::Ints;
+    unsafe fn splat_int(p: *const i32) -> Self::Ints;
+    unsafe fn floats_of(v: Self::Ints) -> Self::Floats;
+
+    /// Starts a group of narrow products that [`Simd::narrow_end`] adds to `sum`.
+    unsafe fn narrow_start(sum: Self::Ints) -> Self::Narrow;
+    /// Adds the products of a quad with four signed bytes at `a`.
+    unsafe fn narrow_dot(n: Self::Narrow, codes: Self::Codes, a: *const i8) -> Self::Narrow;
+    unsafe fn narrow_end(sum: Self::Ints, n: Self::Narrow) -> Self::Ints;
+    unsafe fn wide_start(sum: Self::Ints) -> Self::Wide;
+    unsafe fn wide_dot(n: Self::Wide, codes: Self::Codes, a: *const i8) -> Self::Wide;
+    unsafe fn wide_end(sum: Self::Ints, n: Self::Wide) -> Self::Ints;
+
+    unsafe fn zero() -> Self::Floats;
+    unsafe fn splat(p: *const f32) -> Self::Floats;
+    unsafe fn floats(p: *const f32) -> Self::Floats;
+    unsafe fn store(p: *mut f32, v: Self::Floats);
+    /// Sixteen halves.
+    unsafe fn halves(p: *const u8) -> Self::Floats;
+    /// Sixteen bfloat16 of even positions and sixteen of odd ones, from interleaved pairs.
+    unsafe fn bfloat_pairs(p: *const u8) -> (Self::Floats, Self::Floats);
+    /// Sixteen E8M0 exponents, each standing for half its power of two.
+    unsafe fn exponents(p: *const u8) -> Self::Floats;
+    /// Sixteen signed bytes.
+    unsafe fn signed_bytes(p: *const u8) -> Self::Floats;
+    /// Sixteen pairs of 4-bit numbers: low nibbles, high nibbles.
+    unsafe fn nibble_pairs(p: *const u8) -> (Self::Floats, Self::Floats);
+    /// Sixteen pairs of 6-bit numbers: 16 bytes of low nibbles, then 8 bytes whose nibble `row`
+    /// holds the two high bits of the first and, above them, of the second.
+    unsafe fn six_bit_pairs(p: *const u8) -> (Self::Floats, Self::Floats);
+    unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b + c`, rounded once.
+    unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// `c - a * b`, rounded once.
+    unsafe fn fnma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+}

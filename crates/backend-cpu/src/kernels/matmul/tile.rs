@@ -1,0 +1,233 @@
+//! The inner loops: one panel times a few columns.
+//!
+//! Per 32-block the products are exact integers; one float operation sequence per block, in K
+//! order, makes every output the same whatever else the tile computes:
+//! `y = fma(scale * int - min * sum, d, y)`.
+#![allow(unsafe_code)]
+
+use super::panel::Panel;
+use super::simd::{ROWS, Simd, Task};
+
+/// Most activation rows that are interleaved, and most columns of a tile.
+pub(crate) const TILE_COLS: usize = 12;
+
+/// Results of a tile: per column, one value per row of the panel.
+pub(crate) type Results = [[f32; ROWS]; TILE_COLS];
+
+/// Quantised columns, interleaved: element `(x, c)` of each table lies at `x * width + c`.
+#[derive(Clone, Copy)]
+pub(crate) struct Columns {
+    /// Quads of four signed bytes.
+    pub(crate) codes: *const i8,
+    /// Scale per 32-block.
+    pub(crate) scales: *const f32,
+    /// Where integer sums start, per scale of the weights: minus bias times the sum of codes.
+    pub(crate) starts: *const i32,
+    /// Sums of codes, per scale of the weights.
+    pub(crate) sums: *const f32,
+    /// Interleaved columns.
+    pub(crate) width: usize,
+}
+
+impl Columns {
+    /// The columns from `c` on.
+    #[inline(always)]
+    pub(crate) unsafe fn from(self, c: usize) -> Self {
+        // SAFETY: the caller stays below `width`. Tables that a format does not use may be dangling.
+        Self {
+            codes: self.codes.wrapping_add(4 * c),
+            scales: self.scales.wrapping_add(c),
+            starts: self.starts.wrapping_add(c),
+            sums: self.sums.wrapping_add(c),
+            width: self.width,
+        }
+    }
+}
+
+/// A panel times `C` columns.
+pub(crate) struct Tile<P, const C: usize> {
+    pub(crate) panel: *const u8,
+    pub(crate) chunks: usize,
+    pub(crate) columns: Columns,
+    pub(crate) out: *mut [f32; ROWS],
+    pub(crate) format: std::marker::PhantomData<P>,
+}
+
+/// Lets a task name its instruction set.
+pub(crate) struct On<S, T>(pub(crate) T, pub(crate) std::marker::PhantomData<S>);
+
+/// Bytes that a stored panel is fetched ahead.
+const AHEAD: usize = 4096;
+
+impl<S: Simd, P: Panel<S>, const C: usize> Task for On<S, Tile<P, C>> {
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Tile {
+            mut panel,
+            chunks,
+            mut columns,
+            out,
+            ..
+        } = self.0;
+        // SAFETY: the panel holds `chunks` chunks, the columns as many blocks, `out` `C` entries.
+        unsafe {
+            let mut y = [S::zero(); C];
+            for _ in 0..chunks {
+                for i in 0..P::BLOCKS {
+                    for line in 0..P::BYTES / P::BLOCKS / 64 {
+                        S::prefetch(
+                            panel.wrapping_add(i * (P::BYTES / P::BLOCKS) + 64 * line + AHEAD),
+                        );
+                    }
+                    block::<S, P, C>(panel, i, columns, &mut y);
+                    columns = columns.next_block(P::SUBS);
+                }
+                panel = panel.add(P::BYTES);
+            }
+            for (c, &y) in y.iter().enumerate() {
+                S::store(out.add(c).cast(), y);
+            }
+        }
+    }
+}
+
+impl Columns {
+    #[inline(always)]
+    fn next_block(self, subs: usize) -> Self {
+        Self {
+            codes: self.codes.wrapping_add(32 * self.width),
+            scales: self.scales.wrapping_add(self.width),
+            starts: self.starts.wrapping_add(subs * self.width),
+            sums: self.sums.wrapping_add(subs * self.width),
+            width: self.width,
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn block<S: Simd, P: Panel<S>, const C: usize>(
+    chunk: *const u8,
+    i: usize,
+    columns: Columns,
+    y: &mut [S::Floats; C],
+) {
+    // SAFETY: as the tile promises.
+    unsafe {
+        let first = products::<S, P, C>(chunk, i, columns, 0);
+        let second = if P::SUBS == 2 {
+            products::<S, P, C>(chunk, i, columns, 1)
+        } else {
+            first
+        };
+        let factors = P::factors(chunk, i);
+        for c in 0..C {
+            let mut t = S::mul(S::floats_of(first[c]), factors.scale[0]);
+            if P::SUBS == 2 {
+                t = S::fma(S::floats_of(second[c]), factors.scale[1], t);
+            }
+            if P::MINS {
+                t = S::fnma(factors.min[0], S::splat(columns.sums.add(c)), t);
+            }
+            if P::MINS && P::SUBS == 2 {
+                t = S::fnma(
+                    factors.min[1],
+                    S::splat(columns.sums.add(columns.width + c)),
+                    t,
+                );
+            }
+            y[c] = S::fma(t, S::splat(columns.scales.add(c)), y[c]);
+        }
+    }
+}
+
+/// Integer products of sub-block `sub` of a 32-block with every column.
+#[inline(always)]
+unsafe fn products<S: Simd, P: Panel<S>, const C: usize>(
+    chunk: *const u8,
+    i: usize,
+    columns: Columns,
+    sub: usize,
+) -> [S::Ints; C] {
+    // SAFETY: as the tile promises.
+    unsafe {
+        let mut sums = [S::zero_ints(); C];
+        if P::BIAS != 0 {
+            for (c, sum) in sums.iter_mut().enumerate() {
+                *sum = S::splat_int(columns.starts.add(sub * columns.width + c));
+            }
+        }
+        let pairs = 4 / P::SUBS;
+        if P::QUADS == 0 {
+            wide::<S, P, C>(chunk, i, columns, (sub * pairs, pairs), &mut sums);
+        } else {
+            let group = if P::QUADS / 2 < pairs {
+                P::QUADS / 2
+            } else {
+                pairs
+            };
+            for g in 0..pairs / group {
+                let range = (sub * pairs + g * group, group);
+                narrow::<S, P, C>(chunk, i, columns, range, &mut sums);
+            }
+        }
+        sums
+    }
+}
+
+/// Adds the products of the pairs `(first, count)` of quads, as one narrow group.
+#[inline(always)]
+unsafe fn narrow<S: Simd, P: Panel<S>, const C: usize>(
+    chunk: *const u8,
+    i: usize,
+    columns: Columns,
+    (first, count): (usize, usize),
+    sums: &mut [S::Ints; C],
+) {
+    // SAFETY: as the tile promises.
+    unsafe {
+        let mut n = sums.map(|sum| S::narrow_start(sum));
+        for j in first..first + count {
+            let (low, high) = P::pair(chunk, i, j);
+            let a = columns.codes.add(8 * j * columns.width);
+            for (c, n) in n.iter_mut().enumerate() {
+                *n = S::narrow_dot(*n, low, a.add(4 * c));
+            }
+            let a = a.add(4 * columns.width);
+            for (c, n) in n.iter_mut().enumerate() {
+                *n = S::narrow_dot(*n, high, a.add(4 * c));
+            }
+        }
+        for c in 0..C {
+            sums[c] = S::narrow_end(sums[c], n[c]);
+        }
+    }
+}
+
+/// As [`narrow`], for codes of eight bits.
+#[inline(always)]
+unsafe fn wide<S: Simd, P: Panel<S>, const C: usize>(
+    chunk: *const u8,
+    i: usize,
+    columns: Columns,
+    (first, count): (usize, usize),
+    sums: &mut [S::Ints; C],
+) {
+    // SAFETY: as the tile promises.
+    unsafe {
+        let mut n = sums.map(|sum| S::wide_start(sum));
+        for j in first..first + count {
+            let (low, high) = P::pair(chunk, i, j);
+            let a = columns.codes.add(8 * j * columns.width);
+            for (c, n) in n.iter_mut().enumerate() {
+                *n = S::wide_dot(*n, low, a.add(4 * c));
+            }
+            let a = a.add(4 * columns.width);
+            for (c, n) in n.iter_mut().enumerate() {
+                *n = S::wide_dot(*n, high, a.add(4 * c));
+            }
+        }
+        for c in 0..C {
+            sums[c] = S::wide_end(sums[c], n[c]);
+        }
+    }
+}

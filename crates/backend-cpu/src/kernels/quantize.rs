@@ -1,0 +1,279 @@
+//! Activations in the forms the matmul kernels read.
+//!
+//! Rows are interleaved in tiles of up to [`TILE_COLS`] rows, so that the columns of one tile lie
+//! next to each other. The integer form has one byte per element, one `f32` scale per 32 (largest
+//! magnitude over 127) and the sums of the codes of each 16; the float form keeps the values.
+//! A row's numbers depend on that row alone. A block with a value that is not finite gets the scale
+//! NaN, so that the row's outputs are NaN.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+
+use super::Kernel;
+use super::matmul::simd::Task;
+use super::matmul::tile::TILE_COLS;
+use crate::layout::BLOCK;
+use crate::memory::Aligned;
+
+/// The forms that matrices may read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forms {
+    /// Bytes with a scale per 32, for quantised weights.
+    pub integer: bool,
+    /// `f32`, for float weights.
+    pub float: bool,
+}
+
+impl Forms {
+    /// What either reads.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self {
+            integer: self.integer || other.integer,
+            float: self.float || other.float,
+        }
+    }
+}
+
+/// K is padded with zeros to a multiple of this.
+pub(crate) const K_STEP: usize = 256;
+
+/// Rows of activations, ready for [`Kernel::matmul`].
+#[derive(Debug, Default)]
+pub struct Activations {
+    k: usize,
+    padded_k: usize,
+    rows: usize,
+    forms: Forms,
+    codes: Aligned<i8>,
+    scales: Aligned<f32>,
+    sums: Aligned<i32>,
+    floats: Aligned<f32>,
+}
+
+impl Activations {
+    /// Memory for up to `rows` rows of `k` elements. Later calls of [`Activations::begin`] with as
+    /// much or less allocate nothing.
+    #[must_use]
+    pub fn new(rows: usize, k: usize, forms: Forms) -> Self {
+        let mut new = Self::default();
+        let _ = new.begin(rows, k, forms);
+        new.rows = 0;
+        new
+    }
+
+    /// Starts over with `rows` rows of `k` elements, all of which must be written before use.
+    pub fn begin(&mut self, rows: usize, k: usize, forms: Forms) -> RowWriter<'_> {
+        let padded_k = k.next_multiple_of(K_STEP);
+        (self.k, self.padded_k, self.rows, self.forms) = (k, padded_k, rows, forms);
+        let (integer, float) = (
+            rows * usize::from(forms.integer),
+            rows * usize::from(forms.float),
+        );
+        self.codes.resize(integer * padded_k);
+        self.scales.resize(integer * padded_k / BLOCK);
+        self.sums.resize(integer * padded_k / (BLOCK / 2));
+        self.floats.resize(float * padded_k);
+        RowWriter {
+            k,
+            padded_k,
+            rows,
+            forms,
+            codes: self.codes.as_mut_ptr(),
+            scales: self.scales.as_mut_ptr(),
+            sums: self.sums.as_mut_ptr(),
+            floats: self.floats.as_mut_ptr(),
+            owner: PhantomData,
+        }
+    }
+
+    /// Rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements per row.
+    #[must_use]
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// The forms that were written.
+    #[must_use]
+    pub fn forms(&self) -> Forms {
+        self.forms
+    }
+
+    /// Tiles of rows.
+    pub(crate) fn tiles(&self) -> usize {
+        self.rows.div_ceil(TILE_COLS)
+    }
+
+    /// Rows of tile `t`.
+    pub(crate) fn width(&self, t: usize) -> usize {
+        tile_width(self.rows, t)
+    }
+
+    pub(crate) fn codes(&self, t: usize) -> &[i8] {
+        &self.codes[t * TILE_COLS * self.padded_k..][..self.width(t) * self.padded_k]
+    }
+
+    pub(crate) fn scales(&self, t: usize) -> &[f32] {
+        let per_row = self.padded_k / BLOCK;
+        &self.scales[t * TILE_COLS * per_row..][..self.width(t) * per_row]
+    }
+
+    /// Sums of 16 codes: per 32-block the first halves of the tile's rows, then the second halves.
+    pub(crate) fn sums(&self, t: usize) -> &[i32] {
+        let per_row = self.padded_k / (BLOCK / 2);
+        &self.sums[t * TILE_COLS * per_row..][..self.width(t) * per_row]
+    }
+
+    /// Four runs, one per K position modulo 4; each holds the tile's rows interleaved.
+    pub(crate) fn floats(&self, t: usize) -> &[f32] {
+        &self.floats[t * TILE_COLS * self.padded_k..][..self.width(t) * self.padded_k]
+    }
+
+    pub(crate) fn padded_k(&self) -> usize {
+        self.padded_k
+    }
+}
+
+fn tile_width(rows: usize, t: usize) -> usize {
+    (rows - t * TILE_COLS).min(TILE_COLS)
+}
+
+/// Writes rows of [`Activations`], from several threads if need be.
+#[derive(Clone, Copy, Debug)]
+pub struct RowWriter<'a> {
+    k: usize,
+    padded_k: usize,
+    rows: usize,
+    forms: Forms,
+    codes: *mut i8,
+    scales: *mut f32,
+    sums: *mut i32,
+    floats: *mut f32,
+    owner: PhantomData<&'a mut Activations>,
+}
+
+// SAFETY: the writer borrows the activations exclusively and `write` demands distinct rows.
+unsafe impl Send for RowWriter<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for RowWriter<'_> {}
+
+impl RowWriter<'_> {
+    /// Writes row `row` in every form that was asked for.
+    ///
+    /// # Safety
+    /// No two threads write one row at the same time, and none reads the activations meanwhile.
+    ///
+    /// # Panics
+    /// When `row` or the length of `values` does not fit.
+    pub unsafe fn write(&self, kernel: &Kernel, row: usize, values: &[f32]) {
+        assert!(
+            row < self.rows && values.len() == self.k,
+            "row {row} of {} or its length",
+            self.rows
+        );
+        let (t, c) = (row / TILE_COLS, row % TILE_COLS);
+        let width = tile_width(self.rows, t);
+        if self.forms.integer {
+            // SAFETY: the tile's parts lie inside the tables, whose sizes `begin` made.
+            let task = unsafe {
+                let blocks = self.padded_k / BLOCK;
+                Quantize {
+                    values,
+                    blocks,
+                    width,
+                    codes: self.codes.add(t * TILE_COLS * self.padded_k + 4 * c),
+                    scales: self.scales.add(t * TILE_COLS * blocks + c),
+                    sums: self.sums.add(2 * t * TILE_COLS * blocks + c),
+                }
+            };
+            kernel.vectorize(task);
+        }
+        if self.forms.float {
+            // SAFETY: as above.
+            let to = unsafe { self.floats.add(t * TILE_COLS * self.padded_k + c) };
+            self.spread(values, to, width);
+        }
+    }
+
+    fn spread(&self, values: &[f32], to: *mut f32, width: usize) {
+        let run = self.padded_k / 4;
+        let padding = std::iter::repeat_n(0.0, self.padded_k - self.k);
+        for (i, value) in values.iter().copied().chain(padding).enumerate() {
+            // SAFETY: four runs of `run * width` floats from the start of the tile.
+            unsafe { *to.add((i % 4 * run + i / 4) * width) = value };
+        }
+    }
+}
+
+/// One row into its column of a tile.
+struct Quantize<'a> {
+    values: &'a [f32],
+    blocks: usize,
+    width: usize,
+    codes: *mut i8,
+    scales: *mut f32,
+    sums: *mut i32,
+}
+
+impl Task for Quantize<'_> {
+    #[inline(always)]
+    unsafe fn run(self) {
+        let (whole, rest) = self.values.as_chunks::<BLOCK>();
+        for (b, values) in whole.iter().enumerate() {
+            // SAFETY: as `block`.
+            unsafe { self.block(b, values) };
+        }
+        for b in whole.len()..self.blocks {
+            let mut values = [0.0; BLOCK];
+            if b == whole.len() {
+                values[..rest.len()].copy_from_slice(rest);
+            }
+            // SAFETY: as `block`.
+            unsafe { self.block(b, &values) };
+        }
+    }
+}
+
+/// Adding it rounds floats below 2^22 to integers, ties to even; the low bits hold the integer.
+const ROUND: f32 = 12_582_912.0;
+/// Blocks whose largest magnitude is smaller become zero: its reciprocal could overflow.
+const TINY: f32 = 1e-30;
+
+impl Quantize<'_> {
+    #[inline(always)]
+    unsafe fn block(&self, b: usize, values: &[f32; BLOCK]) {
+        let mut top = 0;
+        for x in values {
+            top = top.max(x.to_bits() & 0x7fff_ffff);
+        }
+        let top = f32::from_bits(top);
+        let (scale, inverse) = if top < TINY {
+            (0.0, 0.0)
+        } else {
+            (top / 127.0, 127.0 / top)
+        };
+        let scale = if top.is_finite() { scale } else { f32::NAN };
+        let mut codes = [0_i8; BLOCK];
+        let mut sums = [0; 2];
+        for (i, (code, x)) in codes.iter_mut().zip(values).enumerate() {
+            *code = (x * inverse + ROUND).to_bits() as i8;
+            sums[i / 16] += i32::from(*code);
+        }
+        // SAFETY: block `b` of this column; `begin` made room for every block of every column.
+        unsafe {
+            *self.scales.add(b * self.width) = scale;
+            *self.sums.add(2 * b * self.width) = sums[0];
+            *self.sums.add((2 * b + 1) * self.width) = sums[1];
+            for (q, quad) in codes.as_chunks::<4>().0.iter().enumerate() {
+                let to = self.codes.add((b * 8 + q) * 4 * self.width);
+                to.cast::<[i8; 4]>().write(*quad);
+            }
+        }
+    }
+}

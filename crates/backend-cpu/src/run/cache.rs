@@ -1,0 +1,399 @@
+//! Paged caches: one pool of memory per group, with our own layout inside a block.
+//!
+//! Keys of a head lie in panels of sixteen positions, `[position / 16][dim_k][16]`, so that scores come one
+//! position per lane; values lie row by row, `[position][dim_v]` with columns padded to sixteen. Blocks whose
+//! size is no multiple of sixteen keep keys row by row too. Q8_0 keeps, behind the codes of a head, one half per
+//! position and 32 columns. All blocks of a slot follow each other.
+#![allow(unsafe_code)]
+
+use tokkata_core::DType;
+use tokkata_ir::step::NO_BLOCK;
+use tokkata_ir::{BackendError, CacheGroup, GroupId, Program, SlotDef, SlotId, StepState};
+use tokkata_quant::num::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+
+use crate::kernels::lanes::N;
+use crate::memory::HugeBuf;
+
+/// Element type of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    F32,
+    F16,
+    Bf16,
+    Q8,
+}
+
+/// Columns that share a Q8_0 scale.
+pub(crate) const Q8_BLOCK: usize = 32;
+
+impl Kind {
+    fn of(dtype: DType) -> Option<Self> {
+        match dtype {
+            DType::F32 => Some(Kind::F32),
+            DType::F16 => Some(Kind::F16),
+            DType::BF16 => Some(Kind::Bf16),
+            DType::Q8_0 => Some(Kind::Q8),
+            _ => None,
+        }
+    }
+
+    fn bytes(self) -> usize {
+        match self {
+            Kind::F32 => 4,
+            Kind::F16 | Kind::Bf16 => 2,
+            Kind::Q8 => 1,
+        }
+    }
+}
+
+/// Keys or values of one head inside a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plane {
+    pub(crate) kind: Kind,
+    /// Byte of the block at which head 0 starts, and bytes per head.
+    at: usize,
+    head_bytes: usize,
+    /// Columns of a head, and as stored.
+    pub(crate) dim: usize,
+    pub(crate) padded: usize,
+    /// Positions lie side by side in panels.
+    pub(crate) panels: bool,
+    positions: usize,
+}
+
+impl Plane {
+    fn new(kind: Kind, at: usize, dim: usize, panels: bool, positions: usize) -> Self {
+        let padded = if panels { dim } else { dim.next_multiple_of(N) };
+        let scales = if kind == Kind::Q8 { padded / Q8_BLOCK * 2 } else { 0 };
+        let head_bytes = (positions * (padded * kind.bytes() + scales)).next_multiple_of(64);
+        Plane { kind, at, head_bytes, dim, padded, panels, positions }
+    }
+
+    /// Element index of a column of a position.
+    pub(crate) fn element(&self, position: usize, column: usize) -> usize {
+        if self.panels {
+            (position / N * self.padded + column) * N + position % N
+        } else {
+            position * self.padded + column
+        }
+    }
+
+    /// Index among the halves behind the codes.
+    pub(crate) fn scale(&self, position: usize, block: usize) -> usize {
+        let blocks = self.padded / Q8_BLOCK;
+        if self.panels {
+            (position / N * blocks + block) * N + position % N
+        } else {
+            position * blocks + block
+        }
+    }
+
+    /// Bytes before the scales of a head.
+    pub(crate) fn code_bytes(&self) -> usize {
+        self.positions * self.padded
+    }
+
+    /// Stores one head of one position.
+    ///
+    /// # Safety
+    /// `head` points to this plane's head in a block and no one else uses the position.
+    unsafe fn store(&self, head: *mut u8, position: usize, x: &[f32]) {
+        // SAFETY: elements and scales of a position lie inside the head.
+        unsafe {
+            for (column, &x) in x.iter().enumerate() {
+                let i = self.element(position, column);
+                match self.kind {
+                    Kind::F32 => head.cast::<f32>().add(i).write(x),
+                    Kind::F16 => head.cast::<u16>().add(i).write(f32_to_f16(x)),
+                    Kind::Bf16 => head.cast::<u16>().add(i).write(f32_to_bf16(x)),
+                    Kind::Q8 => {}
+                }
+            }
+            if self.kind == Kind::Q8 {
+                self.store_q8(head, position, x);
+            }
+        }
+    }
+
+    unsafe fn store_q8(&self, head: *mut u8, position: usize, x: &[f32]) {
+        let scales = head.wrapping_add(self.code_bytes()).cast::<u16>();
+        for (block, x) in x.chunks(Q8_BLOCK).enumerate() {
+            let largest = x.iter().map(|x| x.abs()).fold(0.0, f32::max);
+            let step = largest / 127.0;
+            let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
+            // SAFETY: as `store`.
+            unsafe {
+                scales.add(self.scale(position, block)).write(f32_to_f16(step));
+                for (i, x) in x.iter().enumerate() {
+                    let code = (x * inverse).round() as i8;
+                    head.add(self.element(position, block * Q8_BLOCK + i)).cast::<i8>().write(code);
+                }
+            }
+        }
+    }
+
+    /// One element.
+    ///
+    /// # Safety
+    /// `head` points to this plane's head in a block that no one writes.
+    pub(crate) unsafe fn load(&self, head: *const u8, position: usize, column: usize) -> f32 {
+        let i = self.element(position, column);
+        // SAFETY: as `store`.
+        unsafe {
+            match self.kind {
+                Kind::F32 => head.cast::<f32>().add(i).read(),
+                Kind::F16 => f16_to_f32(head.cast::<u16>().add(i).read()),
+                Kind::Bf16 => bf16_to_f32(head.cast::<u16>().add(i).read()),
+                Kind::Q8 => {
+                    let scales = head.add(self.code_bytes()).cast::<u16>();
+                    let scale = scales.add(self.scale(position, column / Q8_BLOCK)).read();
+                    f32::from(head.cast::<i8>().add(i).read()) * f16_to_f32(scale)
+                }
+            }
+        }
+    }
+}
+
+/// Keys and values of one slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kv {
+    /// Start of the slot in the group's memory, and bytes per block.
+    at: usize,
+    block_bytes: usize,
+    pub(crate) heads: usize,
+    pub(crate) keys: Plane,
+    /// `None` when values are the first columns of the keys.
+    pub(crate) values: Option<Plane>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Slot {
+    Kv(Kv),
+    State { at: usize, len: usize },
+}
+
+#[derive(Debug)]
+struct Group {
+    block_size: usize,
+    slots: Vec<Slot>,
+    memory: HugeBuf,
+    start: *mut u8,
+}
+
+/// Every cache of a program.
+#[derive(Debug)]
+pub(crate) struct Caches {
+    groups: Vec<Group>,
+}
+
+// SAFETY: `start` points into `memory`; steps that write a position are the only ones to use it until the next
+// barrier.
+unsafe impl Sync for Caches {}
+// SAFETY: as above.
+unsafe impl Send for Caches {}
+
+fn unsupported(what: String) -> BackendError {
+    BackendError::Unsupported { backend: "cpu", op: what }
+}
+
+/// Slots of a group and the bytes they need.
+fn lay_out(def: &CacheGroup) -> Result<(Vec<Slot>, usize), BackendError> {
+    let mut at = 0;
+    let mut slots = Vec::with_capacity(def.slots.len());
+    for slot in &def.slots {
+        let (slot, bytes) = match *slot {
+            SlotDef::State { len } => (Slot::State { at, len: len as usize }, len as usize * 4),
+            SlotDef::Kv { n_kv_heads, dim_k, dim_v } => {
+                let dims = (dim_k as usize, dim_v.unwrap_or(0) as usize);
+                let kv = kv_layout(def, at, n_kv_heads as usize, dims)?;
+                (Slot::Kv(kv), kv.block_bytes)
+            }
+        };
+        slots.push(slot);
+        at += bytes.next_multiple_of(64) * def.n_blocks as usize;
+    }
+    Ok((slots, at))
+}
+
+fn kv_layout(def: &CacheGroup, at: usize, heads: usize, (dim_k, dim_v): (usize, usize)) -> Result<Kv, BackendError> {
+    let kind = Kind::of(def.dtype).ok_or_else(|| unsupported(format!("a cache of {}", def.dtype)))?;
+    let whole = dim_k.is_multiple_of(Q8_BLOCK) && dim_v.is_multiple_of(Q8_BLOCK);
+    if kind == Kind::Q8 && !whole {
+        return Err(unsupported(format!("a Q8_0 cache of heads of {dim_k} and {dim_v} columns")));
+    }
+    let size = def.block_size as usize;
+    let keys = Plane::new(kind, 0, dim_k, size.is_multiple_of(N), size);
+    let after = heads * keys.head_bytes;
+    let values = (dim_v > 0).then(|| Plane::new(kind, after, dim_v, false, size));
+    let block_bytes = after + values.map_or(0, |v| heads * v.head_bytes);
+    Ok(Kv { at, block_bytes, heads, keys, values })
+}
+
+impl Group {
+    fn new(def: &CacheGroup) -> Result<Self, BackendError> {
+        let (slots, bytes) = lay_out(def)?;
+        let mut memory = HugeBuf::zeroed(bytes);
+        let start = memory.as_mut_ptr();
+        Ok(Group { block_size: def.block_size as usize, slots, memory, start })
+    }
+}
+
+/// Bytes that the caches of a program need.
+pub(crate) fn bytes_needed(program: &Program) -> Result<u64, BackendError> {
+    let bytes = program.caches.iter().map(|g| Ok(lay_out(g)?.1 as u64));
+    bytes.sum()
+}
+
+/// Heads of one block of a slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockAt(*mut u8);
+
+impl BlockAt {
+    /// Where a head of a plane starts.
+    pub(crate) fn head(self, plane: &Plane, head: usize) -> *const u8 {
+        self.0.wrapping_add(plane.at + head * plane.head_bytes)
+    }
+}
+
+impl Caches {
+    pub(crate) fn new(program: &Program) -> Result<Self, BackendError> {
+        let groups = program.caches.iter().map(Group::new);
+        Ok(Caches { groups: groups.collect::<Result<_, _>>()? })
+    }
+
+    pub(crate) fn kv(&self, slot: SlotId) -> &Kv {
+        match &self.groups[slot.group.index()].slots[slot.slot as usize] {
+            Slot::Kv(kv) => kv,
+            Slot::State { .. } => panic!("{slot} holds a state, not keys and values"),
+        }
+    }
+
+    pub(crate) fn block_size(&self, group: GroupId) -> usize {
+        self.groups[group.index()].block_size
+    }
+
+    /// A block of a slot.
+    pub(crate) fn block(&self, slot: SlotId, kv: &Kv, block: u32) -> BlockAt {
+        BlockAt(self.groups[slot.group.index()].start.wrapping_add(kv.at + block as usize * kv.block_bytes))
+    }
+
+    /// Stores one head of a position of a sequence, unless its block is gone.
+    pub(crate) fn write(&self, step: &StepState, slot: SlotId, at: Write<'_>) {
+        let kv = self.kv(slot);
+        let size = self.block_size(slot.group);
+        let Some(&block) = step.table(slot.group, at.seq).get(at.position / size) else { return };
+        if block == NO_BLOCK {
+            return;
+        }
+        let plane = if at.values { kv.values.as_ref() } else { Some(&kv.keys) };
+        let plane = plane.expect("a slot that keeps values");
+        let head = self.block(slot, kv, block).head(plane, at.head).cast_mut();
+        // SAFETY: the block lies in the pool; the step that writes gives each head of a row to one worker.
+        unsafe { plane.store(head, at.position % size, at.x) };
+    }
+
+    /// The state of a slot in a block.
+    ///
+    /// # Safety
+    /// One worker at a time uses a part of a state.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn state(&self, step: &StepState, slot: SlotId, seq: usize) -> &mut [f32] {
+        let group = &self.groups[slot.group.index()];
+        let Slot::State { at, len } = group.slots[slot.slot as usize] else {
+            panic!("{slot} holds keys and values, not a state");
+        };
+        let block = step.table(slot.group, seq)[0];
+        assert_ne!(block, NO_BLOCK, "a recurrent sequence without a state");
+        let start = at + block as usize * (len * 4).next_multiple_of(64);
+        // SAFETY: the state lies in the pool, whose start is aligned; exclusivity is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(group.start.add(start).cast(), len) }
+    }
+
+    pub(crate) fn copy_block(&mut self, group: GroupId, from: u32, to: u32) {
+        let group = &mut self.groups[group.index()];
+        for slot in &group.slots {
+            let (at, bytes) = match *slot {
+                Slot::Kv(kv) => (kv.at, kv.block_bytes),
+                Slot::State { at, len } => (at, (len * 4).next_multiple_of(64)),
+            };
+            let start = at + from as usize * bytes;
+            group.memory.bytes_mut().copy_within(start..start + bytes, at + to as usize * bytes);
+        }
+    }
+
+    /// Visits every element of a block in canonical order.
+    fn visit(&self, group: GroupId, block: u32, mut f: impl FnMut(Element)) {
+        let def = &self.groups[group.index()];
+        for (i, slot) in def.slots.iter().enumerate() {
+            match *slot {
+                Slot::State { at, len } => {
+                    let start = at + block as usize * (len * 4).next_multiple_of(64);
+                    let at = def.start.wrapping_add(start).cast::<f32>();
+                    (0..len).for_each(|i| f(Element::State(at.wrapping_add(i))));
+                }
+                Slot::Kv(kv) => {
+                    let id = SlotId { group, slot: i as u32 };
+                    let at = self.block(id, &kv, block);
+                    for plane in [Some(kv.keys), kv.values].into_iter().flatten() {
+                        for position in 0..def.block_size {
+                            (0..kv.heads).for_each(|h| f(Element::Row(plane, at.head(&plane, h).cast_mut(), position)));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn export_block(&self, group: GroupId, block: u32) -> Vec<f32> {
+        let mut out = Vec::new();
+        self.visit(group, block, |element| {
+            // SAFETY: `visit` gives addresses inside the pool; no step runs.
+            unsafe {
+                match element {
+                    Element::State(x) => out.push(x.read()),
+                    Element::Row(plane, head, p) => out.extend((0..plane.dim).map(|c| plane.load(head, p, c))),
+                }
+            }
+        });
+        out
+    }
+
+    pub(crate) fn import_block(&mut self, group: GroupId, block: u32, data: &[f32]) {
+        let mut rest = data;
+        self.visit(group, block, |element| {
+            let len = match &element {
+                Element::State(_) => 1,
+                Element::Row(plane, ..) => plane.dim,
+            };
+            let Some((x, after)) = rest.split_at_checked(len) else { return };
+            rest = after;
+            // SAFETY: as above.
+            unsafe {
+                match element {
+                    Element::State(to) => to.write(x[0]),
+                    Element::Row(plane, head, p) => plane.store(head, p, x),
+                }
+            }
+        });
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.groups.iter().map(|g| g.memory.len() as u64).sum()
+    }
+}
+
+enum Element {
+    State(*mut f32),
+    Row(Plane, *mut u8, usize),
+}
+
+/// One head of one row, on its way to a cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write<'a> {
+    pub(crate) seq: usize,
+    pub(crate) position: usize,
+    pub(crate) head: usize,
+    /// Values rather than keys.
+    pub(crate) values: bool,
+    pub(crate) x: &'a [f32],
+}

@@ -308,7 +308,7 @@ pub struct Rows {
     pub flags: u32,
     /// Sampler record.
     pub sampler: SamplerRecord,
-    /// Positions below this have no block any more.
+    /// Positions below this have no block any more in window groups.
     pub gone_below: usize,
 }
 
@@ -406,7 +406,8 @@ impl Run {
                 _ => rows.at.end.div_ceil(size),
             };
             let end = end.min(group.table_len(limits));
-            let block = |b: usize| match (b + 1) * size <= rows.gone_below {
+            let window = matches!(group.kind, CacheKind::Window(_));
+            let block = |b: usize| match window && (b + 1) * size <= rows.gone_below {
                 true => tokkata_ir::step::NO_BLOCK,
                 false => block_of(group, limits, rows.seq, b),
             };

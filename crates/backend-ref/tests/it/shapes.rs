@@ -1,0 +1,137 @@
+//! The shape check names the node and what does not fit.
+
+use tokkata_backend_ref::shape::check;
+use tokkata_conformance::fixture::Fixture;
+use tokkata_core::DType;
+use tokkata_ir::{CacheKind, Lead, NormKind, Op, SlotDef, SlotId, ValType, ValueId};
+
+#[track_caller]
+fn fault(fixture: &Fixture) -> String {
+    let program = fixture.program();
+    check(&program.plans[0], program).unwrap_err().to_string()
+}
+
+#[test]
+fn a_product_of_other_columns() {
+    let mut f = Fixture::default();
+    let weight = f.matrix(DType::F32, &[2, 3], &[0.0; 6]);
+    let x = f.input(&[4]);
+    f.op(
+        Op::Matmul {
+            weight,
+            scale: None,
+            bias: None,
+        },
+        &[x],
+        &[2],
+    );
+    let text = "node 0 (matmul at matmul): weight weight.0 has 6 elements, expected 8";
+    assert_eq!(fault(&f), text);
+}
+
+#[test]
+fn an_output_of_another_width() {
+    let mut f = Fixture::default();
+    let x = f.input(&[4]);
+    f.op(Op::SumRuns { width: 2 }, &[x], &[4]);
+    let text = "node 0 (sum_runs at sum_runs): %1 is F32 [Rows, 4], expected F32 [Rows, 2]";
+    assert_eq!(fault(&f), text);
+}
+
+#[test]
+fn runs_that_do_not_divide_the_row() {
+    let mut f = Fixture::default();
+    let x = f.input(&[4]);
+    let op = Op::Norm {
+        kind: NormKind::Rms,
+        eps: 0.0,
+        width: 3,
+        weight: None,
+        bias: None,
+    };
+    f.op(op, &[x], &[4]);
+    assert_eq!(
+        fault(&f),
+        "node 0 (norm at norm): columns of a run: 3 does not fit 4"
+    );
+}
+
+#[test]
+fn values_out_of_order() {
+    let mut f = Fixture::default();
+    let early = f.value(Lead::Rows, &[1], ValType::F32);
+    f.op(Op::Copy, &[early], &[1]);
+    assert_eq!(
+        fault(&f),
+        "node 0 (copy at copy): %0 is read before it is written"
+    );
+
+    let mut f = Fixture::default();
+    let x = f.input(&[1]);
+    f.node(Op::Copy, &[x], &[x]);
+    assert_eq!(fault(&f), "node 0 (copy at copy): %0 is written twice");
+
+    let mut f = Fixture::default();
+    f.op(Op::Copy, &[ValueId(7)], &[1]);
+    assert_eq!(
+        fault(&f),
+        "node 0 (copy at copy): %7 is not a value of the plan"
+    );
+}
+
+#[test]
+fn too_few_inputs() {
+    let mut f = Fixture::default();
+    let x = f.input(&[1]);
+    f.op(Op::Combine, &[x], &[1]);
+    assert_eq!(
+        fault(&f),
+        "node 0 (combine at combine): 1 inputs, expected 2"
+    );
+}
+
+#[test]
+fn a_lead_that_the_op_does_not_take() {
+    let mut f = Fixture::default();
+    let x = f.input(&[5]);
+    let out = f.value(Lead::LogitRows, &[1], ValType::I32);
+    f.node(Op::Sample, &[x], &[out]);
+    let text = "node 0 (sample at sample): %0 is F32 [Rows, 5], expected F32 [LogitRows, 5]";
+    assert_eq!(fault(&f), text);
+}
+
+#[test]
+fn slots_that_keep_something_else() {
+    let mut f = Fixture::default();
+    let slot = SlotDef::Kv {
+        n_kv_heads: 1,
+        dim_k: 4,
+        dim_v: Some(4),
+    };
+    let group = f.cache(CacheKind::Full, 4, vec![slot]);
+    let x = f.input(&[4]);
+    f.op(
+        Op::Shift {
+            slot: SlotId { group, slot: 0 },
+        },
+        &[x],
+        &[4],
+    );
+    let text = "node 0 (shift at shift): slot g0.0 is Some(Kv { n_kv_heads: 1, dim_k: 4, \
+                dim_v: Some(4) }), expected State { len: 4 }";
+    assert_eq!(fault(&f), text);
+    let mut f = Fixture::default();
+    let group = f.cache(CacheKind::Recurrent, 1, vec![]);
+    let x = f.input(&[4]);
+    f.node(
+        Op::CacheWrite {
+            slot: SlotId { group, slot: 3 },
+        },
+        &[x],
+        &[],
+    );
+    assert_eq!(
+        fault(&f),
+        "node 0 (cache_write at cache_write): slot g0.3 is None, expected keys and values"
+    );
+}

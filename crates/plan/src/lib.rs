@@ -1,1 +1,16 @@
-//! Builds programs from model specifications, runs passes, matches fusions.
+//! Builds programs from model specifications, runs passes over them and prints them.
+//!
+//! The program that comes out is semantic and unfused, the same for every device: build → prune → narrow → shard →
+//! partition. Fusion belongs to the backends, which cut groups by rules of their own. This crate knows no kernel
+//! and no file.
+//!
+//! Reading order: [`mod@build`] (one module per block kind), [`passes`], [`dump`].
+
+pub mod build;
+pub mod dump;
+pub mod error;
+pub mod group;
+pub mod passes;
+
+pub use build::{BuildOptions, build, build_with};
+pub use error::PlanError;

@@ -1,0 +1,207 @@
+//! Passes over programs, in the order they run: prune → narrow → renumber → uses → shard → partition.
+
+use std::collections::{HashMap, HashSet};
+
+use tokkata_ir::{DeviceId, Lead, Node, Op, Plan, Program, ValueDef, ValueId};
+
+use crate::error::PlanError;
+
+/// Keeps the named outputs and whatever they or the caches need.
+///
+/// # Errors
+/// [`PlanError::NoOutput`] for a name the plan does not have.
+pub fn prune(plan: &mut Plan, outputs: &[String]) -> Result<(), PlanError> {
+    for name in outputs {
+        plan.output(name)
+            .ok_or_else(|| PlanError::NoOutput(name.clone()))?;
+    }
+    plan.outputs.retain(|p| outputs.contains(&p.name));
+    let mut needed: HashSet<ValueId> = plan.outputs.iter().map(|p| p.value).collect();
+    let mut keep = vec![false; plan.nodes.len()];
+    for (i, node) in plan.nodes.iter().enumerate().rev() {
+        keep[i] = node.op.writes_state()
+            || node.op == Op::Prepare
+            || node.outs.iter().any(|v| needed.contains(v));
+        if keep[i] {
+            needed.extend(&node.ins);
+        }
+    }
+    let mut flags = keep.into_iter();
+    plan.nodes
+        .retain(|_| flags.next().expect("one flag per node"));
+    Ok(())
+}
+
+/// Moves row selection up through row-local ops, so that the last layer computes only rows whose logits are wanted.
+pub fn narrow(plan: &mut Plan) {
+    let full = needed_in_full(plan);
+    let mut narrowed: HashMap<ValueId, ValueId> = HashMap::new();
+    let old = std::mem::take(&mut plan.nodes);
+    let mut late: Vec<Node> = Vec::new();
+    for mut node in old {
+        if node.op == Op::SelectRows {
+            let from = node.ins[0];
+            let to = node.outs[0];
+            let source = narrow_value(plan, &mut late, &mut narrowed, &full, &node, from);
+            plan.nodes.append(&mut late);
+            narrowed.insert(to, source);
+            continue;
+        }
+        let movable = node.op.is_row_local()
+            && !node.outs.is_empty()
+            && node.outs.iter().all(|v| !full.contains(v));
+        if movable
+            && node
+                .outs
+                .iter()
+                .all(|v| plan.value(*v).shape.lead == Lead::Rows)
+        {
+            let ins: Vec<ValueId> = node
+                .ins
+                .clone()
+                .iter()
+                .map(|&v| narrow_value(plan, &mut late, &mut narrowed, &full, &node, v))
+                .collect();
+            plan.nodes.append(&mut late);
+            for v in &node.outs {
+                plan.values[v.index()].shape.lead = Lead::LogitRows;
+                narrowed.insert(*v, *v);
+            }
+            node.ins = ins;
+        } else {
+            node.ins = node
+                .ins
+                .iter()
+                .map(|v| resolve(plan, &narrowed, *v))
+                .collect();
+        }
+        plan.nodes.push(node);
+    }
+    for port in &mut plan.outputs {
+        if let Some(v) = narrowed.get(&port.value) {
+            port.value = *v;
+        }
+    }
+}
+
+/// A value already over logit rows stays; the output of a removed selection becomes its source.
+fn resolve(plan: &Plan, narrowed: &HashMap<ValueId, ValueId>, v: ValueId) -> ValueId {
+    if plan.value(v).shape.lead == Lead::LogitRows {
+        narrowed.get(&v).copied().unwrap_or(v)
+    } else {
+        v
+    }
+}
+
+/// Values that something other than a selection reads in full.
+fn needed_in_full(plan: &Plan) -> HashSet<ValueId> {
+    let mut full: HashSet<ValueId> = plan.outputs.iter().map(|p| p.value).collect();
+    for node in plan.nodes.iter().rev() {
+        let lead = node.outs.first().map(|v| plan.value(*v).shape.lead);
+        let local = node.op.is_row_local() && lead == Some(Lead::Rows);
+        let reads_full = if local {
+            node.outs.iter().any(|v| full.contains(v))
+        } else {
+            node.op != Op::SelectRows
+        };
+        if reads_full {
+            full.extend(&node.ins);
+        }
+    }
+    full
+}
+
+/// The narrowed form of `v`: itself when computed so, a selection of it when it is needed in full.
+fn narrow_value(
+    plan: &mut Plan,
+    late: &mut Vec<Node>,
+    narrowed: &mut HashMap<ValueId, ValueId>,
+    full: &HashSet<ValueId>,
+    near: &Node,
+    v: ValueId,
+) -> ValueId {
+    if let Some(done) = narrowed.get(&v) {
+        return *done;
+    }
+    debug_assert!(
+        full.contains(&v),
+        "a value that no one needs in full is narrowed where it is made"
+    );
+    let mut def: ValueDef = plan.value(v).clone();
+    def.shape.lead = Lead::LogitRows;
+    plan.values.push(def);
+    let out = ValueId(plan.values.len() as u32 - 1);
+    let node = Node {
+        op: Op::SelectRows,
+        site: near.site.clone(),
+        ins: vec![v],
+        outs: vec![out],
+        device: near.device,
+    };
+    late.push(node);
+    narrowed.insert(v, out);
+    out
+}
+
+/// Drops values that no op mentions.
+pub fn renumber(plan: &mut Plan) {
+    let mut map: HashMap<ValueId, ValueId> = HashMap::new();
+    let mut values = Vec::new();
+    let old = std::mem::take(&mut plan.values);
+    let mut take = |v: &mut ValueId| {
+        let next = ValueId(map.len() as u32);
+        let id = *map.entry(*v).or_insert_with(|| {
+            values.push(old[v.index()].clone());
+            next
+        });
+        *v = id;
+    };
+    plan.inputs.iter_mut().for_each(|p| take(&mut p.value));
+    for node in &mut plan.nodes {
+        node.ins
+            .iter_mut()
+            .chain(&mut node.outs)
+            .for_each(&mut take);
+    }
+    plan.outputs.iter_mut().for_each(|p| take(&mut p.value));
+    plan.values = values;
+}
+
+/// Notes how plans use each weight.
+pub fn uses(program: &mut Program) {
+    for plan in &program.plans {
+        for node in &plan.nodes {
+            for id in node.op.weights() {
+                let uses = &mut program.weights[id.index()].uses;
+                match &node.op {
+                    Op::Gather { .. } => uses.gather = true,
+                    Op::Matmul { weight, .. }
+                    | Op::HeadMatmul { weight, .. }
+                    | Op::Experts { weight, .. }
+                        if *weight == id =>
+                    {
+                        uses.matmul = true;
+                    }
+                    _ => uses.vector = true,
+                }
+            }
+        }
+    }
+}
+
+/// Splits layers over devices and inserts collectives. With one device it changes nothing.
+pub fn shard(program: &mut Program) {
+    assert_eq!(
+        program.limits.world, 1,
+        "layers are not split over devices yet"
+    );
+}
+
+/// Gives every op a device and inserts copies between devices. With one device it changes nothing.
+pub fn partition(program: &mut Program) {
+    for plan in &mut program.plans {
+        for node in &mut plan.nodes {
+            node.device = DeviceId(0);
+        }
+    }
+}

@@ -1,4 +1,5 @@
 //! Tokenizers, detokeniser, chat templates, grammars and output parsers.
 
 pub mod detokenize;
+pub mod template;
 pub mod tokenizer;

@@ -1,1 +1,54 @@
-//! Sequences, cache blocks, scheduling, sampling and generation.
+//! Sequences, cache blocks, scheduling, sampling parameters and generation.
+//!
+//! An [`Engine`] owns a loaded program and serves many requests at once: it gives sequences cache blocks, reuses
+//! those whose prefix is stored, mixes prompt chunks and answers in one step, and turns the tokens that the backend
+//! picks into events. It knows no files, no HTTP and no command line, and no kernels: a backend is an
+//! [`Instance`](tokkata_ir::Instance).
+//!
+//! Invariants: the cache of a sequence holds exactly the tokens fed (the prompt, and the answer but its newest
+//! token); a block is written only by a sequence that holds it alone, past every position that a stored prefix
+//! needs; a draw depends on (seed, position, logits) and never on the neighbours in a step; running out of context
+//! ends an answer by name or is an error, and nothing is cut in silence.
+//!
+//! Reading order: [`request`], [`engine`], [`pool`], [`kind`], [`sequence`], [`prefix`], [`cache`], [`sampling`].
+//!
+//! ```
+//! use tokkata_engine::StopStrings;
+//! let mut stop = StopStrings::new(vec![b"</s>".to_vec()]);
+//! assert_eq!(stop.push(b"done</").text, b"done");
+//! assert_eq!(stop.push(b"s>").stopped, Some(0));
+//! ```
+
+pub mod cache;
+pub mod dry;
+pub mod engine;
+pub mod error;
+pub mod kind;
+pub mod pool;
+pub mod prefix;
+pub mod request;
+pub mod sampling;
+mod schedule;
+mod score;
+pub mod sequence;
+mod session;
+pub mod stop;
+mod task;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
+pub use cache::{Cache, CacheOptions};
+pub use dry::Dry;
+pub use engine::{Engine, Feed, FeedLogits, RowKind};
+pub use error::EngineError;
+pub use kind::{CacheTraits, Truncate};
+pub use request::{
+    Constraint, Decoder, Event, EventKind, FinishReason, Logprob, Logprobs, Request, RequestId,
+    SessionId, Stats, StopRules,
+};
+pub use sampling::Sampling;
+pub use score::ScorePlan;
+pub use stop::StopStrings;

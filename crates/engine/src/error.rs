@@ -1,0 +1,35 @@
+//! What can go wrong while generating.
+
+use tokkata_ir::BackendError;
+
+/// Why a request or a step failed.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum EngineError {
+    #[error(
+        "the prompt has {tokens} tokens but the context holds {ctx}; use a larger context (-c) or a shorter prompt"
+    )]
+    PromptTooLong { tokens: usize, ctx: usize },
+    #[error("the prompt has no tokens; give at least one")]
+    EmptyPrompt,
+    #[error("token {token} is not in the vocabulary of {n_vocab} tokens")]
+    UnknownToken { token: u32, n_vocab: u32 },
+    #[error(
+        "the cache is full: {needed} more blocks of group {group} are needed and {available} are free; use a larger context (-c) or fewer sequences"
+    )]
+    CacheFull {
+        group: usize,
+        needed: usize,
+        available: usize,
+    },
+    #[error("the model has no `{0}` output; it cannot be used this way")]
+    MissingOutput(&'static str),
+    #[error("no session {0}")]
+    UnknownSession(u64),
+    #[error("session {0} is still answering")]
+    SessionBusy(u64),
+    #[error("a cache that cannot go back holds {held} tokens; it cannot be cut to {wanted}")]
+    CannotTruncate { held: usize, wanted: usize },
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}

@@ -1,0 +1,52 @@
+//! One sequence: the tokens that were fed and the blocks that hold their cache.
+
+use crate::prefix::NodeId;
+
+/// Tokens in the cache and where their cache is. Blocks are given back by `Cache::release` only.
+#[derive(Debug, Default)]
+pub struct Sequence {
+    pub(crate) tokens: Vec<u32>,
+    /// Per group: physical blocks by place; `NO_BLOCK` where a window has passed.
+    pub(crate) tables: Vec<Vec<u32>>,
+    /// Prefix-cache nodes of the whole granules.
+    pub(crate) path: Vec<NodeId>,
+    pub(crate) salt: u64,
+    /// Length at the newest snapshot of a recurrent state.
+    pub(crate) snapshot_len: usize,
+}
+
+impl Sequence {
+    /// An empty sequence. Only sequences of one salt share blocks.
+    #[must_use]
+    pub fn new(groups: usize, salt: u64) -> Self {
+        Sequence {
+            tables: vec![Vec::new(); groups],
+            salt,
+            ..Sequence::default()
+        }
+    }
+
+    /// The tokens whose cache is held.
+    #[must_use]
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Number of tokens whose cache is held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether nothing was fed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Block tables per group, as a step takes them.
+    #[must_use]
+    pub fn tables(&self) -> &[Vec<u32>] {
+        &self.tables
+    }
+}

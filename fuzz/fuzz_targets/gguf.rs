@@ -5,6 +5,7 @@
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 
 #[path = "../../crates/formats/tests/it/exercise.rs"]
+#[allow(dead_code)]
 mod exercise;
 #[path = "../../crates/formats/tests/it/mutate.rs"]
 mod mutate;
@@ -32,5 +33,8 @@ fn edit(state: &mut u64) -> Edit {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    Edit { place: (z >> 48) as u16, action: z ^ (z >> 31) }
+    Edit {
+        place: (z >> 48) as u16,
+        action: z ^ (z >> 31),
+    }
 }

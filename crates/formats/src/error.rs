@@ -212,6 +212,22 @@ pub enum Fault {
         "found {found} bytes of tensor data, expected {expected}; the file is damaged, copy it again"
     )]
     DataLength { found: u64, expected: u64 },
+    #[error(
+        "found {found} for the quantisation setting {key}, expected {expected}; use the model unquantised or as GGUF"
+    )]
+    Quantisation {
+        key: Quoted,
+        found: String,
+        expected: &'static str,
+    },
+    #[error(
+        "found {found} for the packed weight {tensor}, expected {expected}; download the model again"
+    )]
+    Packed {
+        tensor: Quoted,
+        found: String,
+        expected: &'static str,
+    },
     #[error("a read of {len} bytes at {offset} leaves tensor {tensor} of {size} bytes")]
     ReadRange {
         tensor: Quoted,

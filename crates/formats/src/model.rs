@@ -1,6 +1,6 @@
 //! A model file of any container, opened and checked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -8,6 +8,7 @@ use tokkata_core::Metadata;
 
 use crate::error::{Fault, FormatError, Quoted, Result};
 use crate::gguf::{self, Endian, swap_blocks, swap_rule};
+use crate::packing::PackedWeight;
 use crate::part::Part;
 use crate::safetensors::{self, Directory};
 use crate::tensor::{StoredTensor, TensorInfo};
@@ -44,6 +45,7 @@ pub(crate) struct Contents {
     pub(crate) parts: Vec<Part>,
     pub(crate) metadata: Metadata,
     pub(crate) tensors: Vec<TensorInfo>,
+    pub(crate) packed: Vec<PackedWeight>,
     pub(crate) other: Vec<StoredTensor>,
     pub(crate) directory: Option<Directory>,
 }
@@ -194,8 +196,14 @@ impl ModelFile {
         self.index.get(name).map(|&i| &self.contents.tensors[i])
     }
 
-    /// Tensors of types that only mean something together with others, or nothing to a model: packed
-    /// integers, 8-bit floats, masks. GGUF files have none.
+    /// Weights that a quantised directory stores as several tensors, which the other lists leave out.
+    #[must_use]
+    pub fn packed(&self) -> &[PackedWeight] {
+        &self.contents.packed
+    }
+
+    /// Tensors of types that no computation takes as they are, such as masks of booleans, and that belong to
+    /// no packed weight. GGUF files have none.
     #[must_use]
     pub fn other_tensors(&self) -> &[StoredTensor] {
         &self.contents.other
@@ -239,7 +247,7 @@ impl ModelFile {
         read.map_err(|fault| part.fail(fault))
     }
 
-    /// [`ModelFile::read_at`] for one of [`ModelFile::other_tensors`].
+    /// [`ModelFile::read_at`] for a piece of a packed weight or one of [`ModelFile::other_tensors`].
     ///
     /// # Errors
     /// A range that leaves the tensor, or a failed read.
@@ -307,13 +315,14 @@ fn index(contents: &Contents) -> std::result::Result<HashMap<String, usize>, Fau
             return Err(twice(&tensor.name));
         }
     }
-    let mut others = std::collections::HashSet::new();
-    match contents
-        .other
-        .iter()
-        .find(|t| index.contains_key(&t.name) || !others.insert(&t.name))
+    let packed = contents.packed.iter().map(|weight| &weight.name);
+    let other = contents.other.iter().map(|tensor| &tensor.name);
+    let mut seen = HashSet::new();
+    match packed
+        .chain(other)
+        .find(|name| index.contains_key(*name) || !seen.insert(*name))
     {
-        Some(tensor) => Err(twice(&tensor.name)),
+        Some(name) => Err(twice(name)),
         None => Ok(index),
     }
 }

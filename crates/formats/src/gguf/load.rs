@@ -64,6 +64,7 @@ fn join(parts: Vec<Part>, (mut head, split): (Header, Split)) -> Result<Contents
         parts,
         metadata,
         tensors,
+        packed: Vec::new(),
         other: Vec::new(),
         directory: None,
     })

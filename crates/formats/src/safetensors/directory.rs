@@ -10,6 +10,7 @@ use tokkata_core::{Metadata, Value};
 use super::header::{Header, Pairs};
 use crate::error::{Fault, FormatError, Quoted, Result};
 use crate::model::{Container, Contents};
+use crate::packing::{PackedWeight, Quantisation, group};
 use crate::part::Part;
 use crate::tensor::{StoredTensor, TensorInfo};
 
@@ -284,7 +285,9 @@ fn agree(
     let plain = contents.tensors.iter().map(|t| (t.name.as_str(), t.part));
     let other = contents.other.iter().map(|t| (t.name.as_str(), t.part));
     let mut held = HashMap::new();
-    for (name, part) in plain.chain(other) {
+    let pieces = contents.packed.iter().flat_map(|weight| &weight.pieces);
+    let pieces = pieces.map(|(_, t)| (t.name.as_str(), t.part));
+    for (name, part) in plain.chain(other).chain(pieces) {
         if let Some(first) = held.insert(name, part) {
             let files = format!("{} and {}", shards[first], shards[part]);
             return clash(
@@ -332,12 +335,12 @@ pub(crate) fn from_part(part: Part) -> Result<Contents> {
 }
 
 fn join(parts: Vec<Part>, directory: Option<Directory>) -> Result<Contents> {
-    let (mut tensors, mut other) = (Vec::new(), Vec::new());
+    let mut stored = Vec::new();
     let mut metadata = Metadata::default();
     for (number, part) in parts.iter().enumerate() {
         let header = Header::parse(part.bytes(), number).map_err(|fault| part.fail(fault))?;
         keep_pairs(&mut metadata, header.metadata).map_err(|fault| part.fail(fault))?;
-        sort_out(header.tensors, &mut tensors, &mut other);
+        stored.extend(header.tensors);
     }
     let config = directory.as_ref().map(Directory::config);
     let mlx = metadata.str("format") == Some("mlx")
@@ -347,15 +350,33 @@ fn join(parts: Vec<Part>, directory: Option<Directory>) -> Result<Contents> {
     } else {
         Container::Safetensors
     };
+    let (packed, rest) = match &directory {
+        Some(directory) => unpack(directory, stored)?,
+        None => (Vec::new(), stored),
+    };
+    let (tensors, other) = sort_out(rest);
     Ok(Contents {
         container,
         layout: None,
         parts,
         metadata,
         tensors,
+        packed,
         other,
         directory,
     })
+}
+
+/// Takes out what the configuration says is packed.
+fn unpack(
+    directory: &Directory,
+    stored: Vec<StoredTensor>,
+) -> Result<(Vec<PackedWeight>, Vec<StoredTensor>)> {
+    let read = || match Quantisation::read(&directory.config)? {
+        Some(quantisation) => group(&quantisation, stored),
+        None => Ok((Vec::new(), stored)),
+    };
+    read().map_err(|fault| FormatError::at(&directory.path.join(CONFIG), fault))
 }
 
 /// Adds the pairs of one file; files of one model repeat each other's.
@@ -377,15 +398,13 @@ fn keep_pairs(
     Ok(())
 }
 
-fn sort_out(
-    stored: Vec<StoredTensor>,
-    tensors: &mut Vec<TensorInfo>,
-    other: &mut Vec<StoredTensor>,
-) {
+fn sort_out(stored: Vec<StoredTensor>) -> (Vec<TensorInfo>, Vec<StoredTensor>) {
+    let (mut tensors, mut other) = (Vec::new(), Vec::new());
     for tensor in stored {
         match tensor.into_info() {
             Ok(info) => tensors.push(info),
             Err(packed) => other.push(packed),
         }
     }
+    (tensors, other)
 }

@@ -9,7 +9,7 @@ use crate::mutate::{Edit, mutate};
 
 const MAX_LEN: usize = 1 << 17;
 
-fn seeds() -> Vec<Vec<u8>> {
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let raw = Raw::header(3, 2)
         .pair("general.alignment", 64)
         .pair("llama.block_count", 2)
@@ -171,47 +171,4 @@ fn limits_are_named() {
             ..
         }
     ));
-}
-
-/// Small valid files from which fuzzing starts, and findings of earlier runs.
-fn committed_files() -> Vec<std::path::PathBuf> {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let list = |dir: &str| {
-        std::fs::read_dir(root.join(dir))
-            .unwrap()
-            .map(|e| e.unwrap().path())
-    };
-    list("../../fuzz/seeds/gguf")
-        .chain(list("tests/corpus/gguf"))
-        .collect()
-}
-
-#[test]
-fn seeds_and_earlier_findings_replay() {
-    let files = committed_files();
-    let opened = files
-        .iter()
-        .filter(|file| exercise(&std::fs::read(file).unwrap()));
-    let valid = files
-        .iter()
-        .filter(|file| file.to_string_lossy().contains("seeds"));
-    assert!(opened.count() >= valid.count());
-}
-
-#[test]
-#[ignore = "writes the committed seeds of the fuzz target"]
-fn write_seeds() {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let dir = root.join("../../fuzz/seeds/gguf");
-    std::fs::create_dir_all(&dir).unwrap();
-    for (name, bytes) in ["tensors", "values", "every-type", "big-endian"]
-        .iter()
-        .zip(seeds())
-    {
-        std::fs::write(dir.join(name), bytes).unwrap();
-    }
-    for name in ["upstream-le", "upstream-be"] {
-        let from = root.join("tests/data").join(name).with_extension("gguf");
-        std::fs::copy(from, dir.join(name)).unwrap();
-    }
 }

@@ -1,10 +1,12 @@
 //! Tests of reading and writing model files.
 
 mod build;
+mod corpus;
 mod exercise;
 mod faults;
 mod hostile;
 mod mutate;
+mod packing;
 mod round_trip;
 mod safetensors;
 mod shared;

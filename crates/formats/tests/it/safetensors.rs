@@ -18,7 +18,7 @@ fn open(header: &str, data: usize) -> tokkata_formats::Result<ModelFile> {
     ModelFile::from_safetensors_bytes(file(header, data))
 }
 
-const TWO: &str = r#"{"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}"#;
+pub(crate) const TWO: &str = r#"{"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}"#;
 
 #[test]
 fn tensors_come_with_shape_type_and_bytes() {
@@ -225,7 +225,7 @@ fn an_unfinished_file_leaves_nothing() {
 }
 
 /// A directory of two shards with an index, and the files around them.
-fn directory(at: &Path) {
+pub(crate) fn directory(at: &Path) {
     let put = |name: &str, bytes: &[u8]| std::fs::write(at.join(name), bytes).unwrap();
     put("config.json", br#"{"model_type":"llama","hidden_size":2}"#);
     put("tokenizer.json", b"{}");

@@ -1,0 +1,112 @@
+//! Weights that a directory stores as several tensors: packed integers or small floats, scales, offsets.
+//!
+//! This describes them and checks that their pieces fit together; it decodes nothing. The description
+//! comes from `config.json`, and a setting that is not known is refused, since it may change numbers.
+
+mod config;
+mod group;
+
+use crate::tensor::StoredTensor;
+
+pub(crate) use config::Quantisation;
+pub(crate) use group::group;
+
+/// How the elements of a packed weight are made from its pieces.
+///
+/// `w` is an element of logical shape `[N, K]`, `q` its packed value, and groups run along K.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// MLX: `w = scale * q + bias`; `values` is `U32 [.., N, K * bits / 32]`, a dense little-endian bit stream
+    /// per row, `scales` and `biases` are `[.., N, K / group]`.
+    Affine {
+        /// Bits per value: 2, 3, 4, 5, 6 or 8.
+        bits: u8,
+        /// Values per scale: 32, 64 or 128.
+        group: usize,
+    },
+    /// MLX: E2M1 values in `U32`, groups of 32, E8M0 `scales` in `U8`.
+    Mxfp4,
+    /// MLX: E4M3 values in `U32`, groups of 32, E8M0 `scales` in `U8`.
+    Mxfp8,
+    /// MLX: E2M1 values in `U32`, groups of 16, E4M3 `scales` in `U8`.
+    Nvfp4,
+    /// GPTQ: `w = scale * (q - zero)`; `values` is `I32 [K * bits / 32, N]`, `zeros` is `I32 [G, N * bits / 32]`,
+    /// `scales` is `[G, N]`, and an optional `group_index` `[K]` says which of G groups a column is in.
+    Gptq {
+        /// Bits per value: 2, 3, 4 or 8.
+        bits: u8,
+        /// Values per scale; `None` for one group per row.
+        group: Option<usize>,
+        /// What the stored zeros mean.
+        zeros: GptqZeros,
+    },
+    /// AWQ: `w = scale * (q - zero)`; `values` is `I32 [K, N / 8]` whose nibbles hold columns 0 2 4 6 1 3 5 7,
+    /// `zeros` is `I32 [K / group, N / 8]`, `scales` is `[K / group, N]`.
+    Awq {
+        /// Values per scale.
+        group: usize,
+    },
+    /// 8-bit floats E4M3 `[N, K]` times one scale per tensor, per row, or per `block` of rows and columns.
+    Fp8 {
+        /// Rows and columns per scale.
+        block: Option<[usize; 2]>,
+    },
+    /// gpt-oss: E2M1 `values` in `U8 [E, N, K / 32, 16]`, low nibble first, E8M0 `scales` in `U8 [E, N, K / 32]`.
+    Mxfp4Experts,
+}
+
+/// What a GPTQ file stores as zero points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GptqZeros {
+    /// The zero point less one (`checkpoint_format` `gptq`).
+    LessOne,
+    /// The zero point itself (`gptq_v2`).
+    Exact,
+}
+
+/// The part a stored tensor plays in a packed weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Piece {
+    /// The packed elements.
+    Values,
+    /// Factors.
+    Scales,
+    /// Packed zero points.
+    Zeros,
+    /// Offsets that are added.
+    Biases,
+    /// The group of each column.
+    GroupIndex,
+    /// The scale of the activations, which a weight-only computation has no use for.
+    InputScale,
+}
+
+/// A weight stored as several tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackedWeight {
+    /// The name it would have as one tensor.
+    pub name: String,
+    /// Its logical sizes, slowest first.
+    pub shape: Vec<usize>,
+    /// How its elements are made.
+    pub scheme: Scheme,
+    /// What it is stored as.
+    pub pieces: Vec<(Piece, StoredTensor)>,
+}
+
+impl PackedWeight {
+    /// The tensor that plays this part.
+    #[must_use]
+    pub fn piece(&self, piece: Piece) -> Option<&StoredTensor> {
+        self.pieces
+            .iter()
+            .find(|(p, _)| *p == piece)
+            .map(|(_, tensor)| tensor)
+    }
+
+    /// Bytes of all its pieces.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|(_, tensor)| tensor.bytes).sum()
+    }
+}

@@ -1,0 +1,285 @@
+//! Finding the pieces of packed weights among a model's tensors.
+
+use std::collections::HashMap;
+
+use super::{PackedWeight, Piece, Quantisation, Scheme};
+use crate::error::{Fault, Quoted};
+use crate::tensor::{Storage, StoredTensor};
+
+/// How a scheme names its tensors: `<module><suffix>`.
+struct Naming {
+    /// The packed values, and the type that shows that they are packed.
+    values: (&'static str, Storage),
+    /// The others, with whether each must be there.
+    others: &'static [(Piece, &'static str, Need)],
+    /// The end of the name that the weight would have as one tensor.
+    whole: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Need {
+    Must,
+    /// One of the tensors for the same piece.
+    Either,
+    May,
+}
+
+fn naming(scheme: Scheme) -> Naming {
+    use Need::{Either, May, Must};
+    use Piece::{Biases, GroupIndex, InputScale, Scales, Zeros};
+    let (values, others, whole): (_, &'static [_], _) = match scheme {
+        Scheme::Affine { .. } => (
+            (".weight", Storage::U32),
+            &[(Scales, ".scales", Must), (Biases, ".biases", Must)],
+            ".weight",
+        ),
+        Scheme::Mxfp4 | Scheme::Mxfp8 | Scheme::Nvfp4 => (
+            (".weight", Storage::U32),
+            &[(Scales, ".scales", Must)],
+            ".weight",
+        ),
+        Scheme::Gptq { .. } => (
+            (".qweight", Storage::I32),
+            &[
+                (Scales, ".scales", Must),
+                (Zeros, ".qzeros", Must),
+                (GroupIndex, ".g_idx", May),
+            ],
+            ".weight",
+        ),
+        Scheme::Awq { .. } => (
+            (".qweight", Storage::I32),
+            &[(Scales, ".scales", Must), (Zeros, ".qzeros", Must)],
+            ".weight",
+        ),
+        Scheme::Fp8 { .. } => (
+            (".weight", Storage::F8E4M3),
+            &[
+                (Scales, ".weight_scale_inv", Either),
+                (Scales, ".weight_scale", Either),
+                (InputScale, ".input_scale", May),
+            ],
+            ".weight",
+        ),
+        Scheme::Mxfp4Experts => (("_blocks", Storage::U8), &[(Scales, "_scales", Must)], ""),
+    };
+    Naming {
+        values,
+        others,
+        whole,
+    }
+}
+
+/// Takes the pieces of packed weights out of `stored`, and returns the weights and the rest.
+pub(crate) fn group(
+    quantisation: &Quantisation,
+    stored: Vec<StoredTensor>,
+) -> Result<(Vec<PackedWeight>, Vec<StoredTensor>), Fault> {
+    let suffix = naming(quantisation.base()).values.0;
+    let mut index = HashMap::with_capacity(stored.len());
+    for (i, tensor) in stored.iter().enumerate() {
+        if index.insert(tensor.name.clone(), i).is_some() {
+            return Err(Fault::DuplicateTensor {
+                tensor: Quoted::new(&tensor.name),
+            });
+        }
+    }
+    let mut packed = Vec::new();
+    let mut taken = vec![false; stored.len()];
+    for tensor in &stored {
+        let Some(module) = tensor.name.strip_suffix(suffix) else {
+            continue;
+        };
+        let Some(scheme) = quantisation.of(module) else {
+            continue;
+        };
+        if tensor.storage != naming(scheme).values.1 {
+            continue;
+        }
+        let pieces = pieces(module, scheme, |name| index.get(name).copied())?;
+        pieces.iter().for_each(|&(_, i)| taken[i] = true);
+        let pieces = pieces
+            .into_iter()
+            .map(|(piece, i)| (piece, stored[i].clone()))
+            .collect();
+        let name = format!("{module}{}", naming(scheme).whole);
+        packed.push(finish(PackedWeight {
+            name,
+            shape: Vec::new(),
+            scheme,
+            pieces,
+        })?);
+    }
+    let mut taken = taken.into_iter();
+    let rest = stored
+        .into_iter()
+        .filter(|_| !taken.next().unwrap_or_default());
+    Ok((packed, rest.collect()))
+}
+
+/// Places of a module's pieces.
+fn pieces(
+    module: &str,
+    scheme: Scheme,
+    find: impl Fn(&str) -> Option<usize>,
+) -> Result<Vec<(Piece, usize)>, Fault> {
+    let naming = naming(scheme);
+    let named = |suffix: &str| find(&format!("{module}{suffix}"));
+    let mut found: Vec<_> = named(naming.values.0)
+        .map(|i| (Piece::Values, i))
+        .into_iter()
+        .collect();
+    for &(piece, suffix, need) in naming.others {
+        match named(suffix) {
+            Some(i) if found.iter().all(|&(p, _)| p != piece) => found.push((piece, i)),
+            None if need == Need::Must => return Err(missing(module, naming.values.0, suffix)),
+            _ => {}
+        }
+    }
+    let either = naming.others.iter().find(|o| o.2 == Need::Either);
+    match either.filter(|o| found.iter().all(|&(p, _)| p != o.0)) {
+        Some(&(_, suffix, _)) => Err(missing(module, naming.values.0, suffix)),
+        None => Ok(found),
+    }
+}
+
+fn missing(module: &str, values: &str, suffix: &str) -> Fault {
+    let tensor = Quoted::new(format!("{module}{values}"));
+    Fault::Packed {
+        tensor,
+        found: format!("no {suffix} beside it"),
+        expected: "all pieces of a packed weight",
+    }
+}
+
+/// Checks that the pieces fit and fills in the logical shape.
+fn finish(mut weight: PackedWeight) -> Result<PackedWeight, Fault> {
+    match shape(&weight) {
+        Some(shape) => {
+            weight.shape = shape;
+            Ok(weight)
+        }
+        None => {
+            let sizes = |(piece, t): &(Piece, StoredTensor)| {
+                format!("{piece:?} {} {:?}", t.storage, t.shape)
+            };
+            let found: Vec<_> = weight.pieces.iter().map(sizes).collect();
+            let (tensor, found) = (Quoted::new(&weight.name), found.join(", "));
+            Err(Fault::Packed {
+                tensor,
+                found,
+                expected: "shapes and types that fit the configuration",
+            })
+        }
+    }
+}
+
+/// The logical shape that all pieces agree on.
+fn shape(weight: &PackedWeight) -> Option<Vec<usize>> {
+    let (values, scales) = (weight.piece(Piece::Values)?, weight.piece(Piece::Scales)?);
+    match weight.scheme {
+        Scheme::Affine { bits, group } => {
+            let biases = weight.piece(Piece::Biases)?;
+            let same = biases.shape == scales.shape && biases.storage == scales.storage;
+            (same && is_float(scales)).then_some(())?;
+            words(values, scales, (bits.into(), group))
+        }
+        Scheme::Mxfp4 => byte_scales(scales).and_then(|()| words(values, scales, (4, 32))),
+        Scheme::Mxfp8 => byte_scales(scales).and_then(|()| words(values, scales, (8, 32))),
+        Scheme::Nvfp4 => byte_scales(scales).and_then(|()| words(values, scales, (4, 16))),
+        Scheme::Gptq { bits, group, .. } => gptq(weight, (bits.into(), group)),
+        Scheme::Awq { group } => awq(weight, group),
+        Scheme::Fp8 { block } => fp8(values, scales, block),
+        Scheme::Mxfp4Experts => experts(values, scales),
+    }
+}
+
+fn is_float(tensor: &StoredTensor) -> bool {
+    matches!(tensor.storage, Storage::F16 | Storage::BF16 | Storage::F32)
+}
+
+fn byte_scales(scales: &StoredTensor) -> Option<()> {
+    matches!(
+        scales.storage,
+        Storage::U8 | Storage::F8E8M0 | Storage::F8E4M3
+    )
+    .then_some(())
+}
+
+/// Rows of 32-bit words, with a scale for each group of values.
+fn words(
+    values: &StoredTensor,
+    scales: &StoredTensor,
+    (bits, group): (usize, usize),
+) -> Option<Vec<usize>> {
+    let (&words, rows) = values.shape.split_last()?;
+    let (&groups, scale_rows) = scales.shape.split_last()?;
+    let k = groups.checked_mul(group)?;
+    let fits = rows == scale_rows && words.checked_mul(32)? == k.checked_mul(bits)?;
+    fits.then(|| [rows, &[k]].concat())
+}
+
+fn pair(tensor: &StoredTensor) -> Option<[usize; 2]> {
+    tensor.shape.as_slice().try_into().ok()
+}
+
+fn gptq(weight: &PackedWeight, (bits, group): (usize, Option<usize>)) -> Option<Vec<usize>> {
+    let [words, n] = pair(weight.piece(Piece::Values)?)?;
+    let scales = weight.piece(Piece::Scales)?;
+    let zeros = weight.piece(Piece::Zeros)?;
+    let k = words.checked_mul(32)? / bits;
+    let groups = k.div_ceil(group.unwrap_or(k).max(1));
+    let zero_words = n.checked_mul(bits)? / 32;
+    let index = weight.piece(Piece::GroupIndex);
+    let fits = k * bits == words * 32
+        && zero_words * 32 == n * bits
+        && is_float(scales)
+        && pair(scales)? == [groups, n]
+        && zeros.storage == Storage::I32
+        && pair(zeros)? == [groups, zero_words]
+        && index.is_none_or(|t| t.storage == Storage::I32 && t.shape == [k]);
+    fits.then(|| vec![n, k])
+}
+
+fn awq(weight: &PackedWeight, group: usize) -> Option<Vec<usize>> {
+    let [k, words] = pair(weight.piece(Piece::Values)?)?;
+    let scales = weight.piece(Piece::Scales)?;
+    let zeros = weight.piece(Piece::Zeros)?;
+    let (n, groups) = (words.checked_mul(8)?, k / group);
+    let fits = groups * group == k
+        && is_float(scales)
+        && pair(scales)? == [groups, n]
+        && zeros.storage == Storage::I32
+        && pair(zeros)? == [groups, words];
+    fits.then(|| vec![n, k])
+}
+
+fn fp8(
+    values: &StoredTensor,
+    scales: &StoredTensor,
+    block: Option<[usize; 2]>,
+) -> Option<Vec<usize>> {
+    is_float(scales).then_some(())?;
+    let fits = match block {
+        Some([rows, cols]) => {
+            let [n, k] = pair(values)?;
+            scales.shape == [n.div_ceil(rows), k.div_ceil(cols)]
+        }
+        None => {
+            let rows = values.shape.first().copied();
+            let one = scales.shape.iter().all(|&d| d == 1);
+            one || scales.shape.first().copied() == rows
+                && scales.shape[1..].iter().all(|&d| d == 1)
+        }
+    };
+    fits.then(|| values.shape.clone())
+}
+
+fn experts(values: &StoredTensor, scales: &StoredTensor) -> Option<Vec<usize>> {
+    let [experts, n, groups, 16] = *values.shape.as_slice() else {
+        return None;
+    };
+    let fits = scales.storage == Storage::U8 && scales.shape == [experts, n, groups];
+    fits.then_some(())?;
+    Some(vec![experts, n, groups.checked_mul(32)?])
+}

@@ -1,5 +1,8 @@
 //! The splitting rules behind each name of `tokenizer.ggml.pre`: a table, nothing else.
 
+#[cfg(test)]
+mod tests;
+
 use super::split::Rule;
 use super::split::runs::{DigitGroups, Ranges, Runs};
 use super::split::words as w;

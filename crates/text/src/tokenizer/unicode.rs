@@ -27,7 +27,6 @@ pub(super) const SYMBOL: Set = Set(1 << 7);
 const SPACE_SEPARATOR: Set = Set(1 << 8);
 const SPACE_CONTROL: Set = Set(1 << 9);
 const CONTROL: Set = Set(1 << 10);
-const UNASSIGNED: Set = Set(1 << 11);
 
 /// White space: `\s`.
 pub(super) const SPACE: Set = SPACE_SEPARATOR.or(SPACE_CONTROL);
@@ -35,8 +34,8 @@ pub(super) const SPACE: Set = SPACE_SEPARATOR.or(SPACE_CONTROL);
 pub(super) const LETTER: Set = UPPER.or(LOWER).or(CASELESS);
 /// Marks: `\p{M}`.
 pub(super) const MARK: Set = MARK_NONSPACING.or(MARK_OTHER);
-/// Control, format, private use and unassigned code points: `\p{C}`.
-pub(super) const OTHER: Set = CONTROL.or(UNASSIGNED).or(SPACE_CONTROL);
+/// Control, format and private use code points; unassigned ones are not among them.
+pub(super) const OTHER: Set = CONTROL.or(SPACE_CONTROL);
 
 impl Set {
     /// The classes of either set.
@@ -131,11 +130,15 @@ mod tests {
             ('\u{85}', OTHER),
             ('\u{0}', OTHER),
             ('\u{e000}', OTHER),
-            ('\u{378}', OTHER),
         ] {
             assert!(set.has(c), "{c:?}");
         }
-        assert!(!SPACE.has('\u{1c}') && !SPACE.has('\u{200b}') && !OTHER.has('\u{a0}'));
+        assert!(
+            !OTHER.has('\u{378}')
+                && !SPACE.has('\u{1c}')
+                && !SPACE.has('\u{200b}')
+                && !OTHER.has('\u{a0}')
+        );
         assert!(is_han('々') && is_han('中') && !is_han('あ') && !is_han('、'));
     }
 }

@@ -29,3 +29,18 @@ pub(crate) fn open(path: &std::path::Path) -> Tokenizer {
     let file = ModelFile::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     Tokenizer::from_metadata(file.metadata()).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
+
+/// Every vocabulary of the shared test data.
+pub(crate) fn vocabularies() -> Vec<PathBuf> {
+    let Some(folder) = test_data("vocab") else {
+        return Vec::new();
+    };
+    let entries = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|e| e.unwrap().path());
+    let mut files: Vec<_> = entries
+        .filter(|p| p.extension().is_some_and(|e| e == "gguf"))
+        .collect();
+    files.sort();
+    files
+}

@@ -1,4 +1,6 @@
 //! Tokenizers against what other implementations make of the same files and texts.
 
 mod common;
+mod differential;
+mod strings;
 mod vocab;

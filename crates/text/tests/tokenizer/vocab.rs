@@ -1,25 +1,13 @@
 //! Every vocabulary of the shared data against the ids that came with it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::common::{open, test_data};
+use super::common::{open, vocabularies};
 use tokkata_text::detokenize::Detokenizer;
 use tokkata_text::tokenizer::{DecodeOptions, EncodeOptions, Tokenizer};
 
 const SEPARATOR: &str = "\n__ggml_vocab_test__\n";
-
-fn vocabularies() -> Vec<PathBuf> {
-    let Some(folder) = test_data("vocab") else {
-        return Vec::new();
-    };
-    let entries = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
-    let mut files: Vec<_> = entries
-        .filter(|p| p.extension().is_some_and(|e| e == "gguf"))
-        .collect();
-    files.sort();
-    files
-}
 
 fn pairs(vocabulary: &Path) -> Option<Vec<(String, Vec<u32>)>> {
     let read = |end: &str| fs::read_to_string(format!("{}.{end}", vocabulary.display())).ok();

@@ -1,6 +1,6 @@
 //! Splitting rules that look at one kind of character at a time, and the scanning helpers.
 
-use super::super::unicode::{LETTER, MARK, NUMBER, PUNCT, SPACE, Set};
+use super::super::unicode::{MARK, NUMBER, PUNCT, SPACE, Set};
 
 /// The character at byte `at`.
 pub(super) fn char_at(text: &str, at: usize) -> Option<char> {
@@ -191,9 +191,7 @@ impl DigitGroups {
                 at += char_len(text, at);
                 continue;
             }
-            let whole = self == DigitGroups::AtBoundary
-                && char_at(text, end)
-                    .is_some_and(|c| c == '_' || LETTER.or(MARK).or(NUMBER).has(c));
+            let whole = self == DigitGroups::AtBoundary && char_at(text, end).is_some_and(is_word);
             if !whole {
                 gap = self.groups(text, (gap, at, end), emit);
             }
@@ -253,4 +251,10 @@ fn is_decimal(c: char) -> bool {
     ];
     let c = c as u32;
     c >= 0x0660 && ZEROS.iter().any(|&zero| (zero..zero + 10).contains(&c))
+}
+
+/// Whether `c` is a word character (`\w`): alphabetic, a mark, a number or connecting punctuation.
+fn is_word(c: char) -> bool {
+    const CONNECTORS: &str = "_‿⁀⁔︳︴﹍﹎﹏＿";
+    c.is_alphanumeric() || MARK.or(NUMBER).has(c) || CONNECTORS.contains(c)
 }

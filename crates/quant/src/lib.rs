@@ -6,7 +6,8 @@
 //! Invariants: dequantised values have llama.cpp's bits; wrong lengths are errors, never panics;
 //! every result is the same on every machine and for every split into row ranges.
 //!
-//! Reading order: [`block`] (layouts as one formula), [`dequantize()`], [`num`] (small floats).
+//! Reading order: [`block`] (layouts as one formula), [`dequantize()`], [`mod@quantize`] (searches),
+//! [`mix`] (which tensor gets which type), [`num`] (small floats).
 //!
 //! ```
 //! use tokkata_core::DType;
@@ -30,6 +31,7 @@ pub mod block;
 pub mod dequantize;
 mod error;
 mod grids;
+pub mod mix;
 pub mod num;
 pub mod quantize;
 mod tables;

@@ -5,6 +5,7 @@ mod encode;
 mod header;
 mod load;
 mod magic;
+mod output;
 mod shard;
 mod split;
 mod swap;
@@ -12,6 +13,7 @@ mod write;
 
 pub use cursor::Endian;
 pub(crate) use load::{from_parts, open};
+pub use output::GgufOutput;
 pub use shard::{ShardLimit, copy_gguf};
 pub(crate) use swap::{swap_blocks, swap_rule};
-pub use write::{GgufOutput, GgufWriter};
+pub use write::GgufWriter;

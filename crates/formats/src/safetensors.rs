@@ -2,8 +2,10 @@
 
 mod directory;
 mod header;
+mod index;
+mod load;
 mod write;
 
 pub use directory::Directory;
-pub(crate) use directory::{from_part, open_directory, open_file};
+pub(crate) use load::{from_part, open_directory, open_file};
 pub use write::{SafetensorsOutput, SafetensorsWriter};

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use tokkata_core::{Metadata, Value};
 
-use super::write::{Declared, GgufOutput, GgufWriter, Shard, without_split};
+use super::output::GgufOutput;
+use super::write::{Declared, GgufWriter, Shard, without_split};
 use crate::error::{Fault, Result};
 use crate::model::ModelFile;
 

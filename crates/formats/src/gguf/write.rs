@@ -1,21 +1,20 @@
 //! Writing GGUF: declare every tensor, then hand over their bytes in the same order.
 
 use std::collections::HashSet;
-use std::io::Write;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tokkata_core::{DType, Metadata, Value};
 
 use super::cursor::Endian;
 use super::encode::Encoder;
 use super::header::{MAX_DIMS, alignment, sized};
+use super::output::{Body, GgufOutput};
 use super::shard::{ShardLimit, Shards};
-use super::swap::{swap_blocks, swap_rule};
+use super::swap::swap_rule;
 use crate::error::{Fault, FormatError, Quoted, Result};
-use crate::output::{PendingFile, write_fault};
 
-type Checked<T> = std::result::Result<T, Fault>;
+pub(super) type Checked<T> = std::result::Result<T, Fault>;
 
 /// Longest tensor name that llama.cpp loads.
 const MAX_TENSOR_NAME: usize = 63;
@@ -39,17 +38,17 @@ const MAX_TENSOR_NAME: usize = 63;
 pub struct GgufWriter {
     path: PathBuf,
     metadata: Metadata,
-    endian: Endian,
-    alignment: u64,
-    tensors: Vec<Declared>,
+    pub(super) endian: Endian,
+    pub(super) alignment: u64,
+    pub(super) tensors: Vec<Declared>,
     names: HashSet<String>,
 }
 
 /// A tensor that the header announces.
 #[derive(Clone, Debug)]
 pub(super) struct Declared {
-    name: String,
-    dtype: DType,
+    pub(super) name: String,
+    pub(super) dtype: DType,
     shape: Vec<usize>,
     pub(super) bytes: u64,
 }
@@ -149,16 +148,7 @@ impl GgufWriter {
     pub fn create(self, limit: ShardLimit) -> Result<GgufOutput> {
         let shards = Shards::plan(&self.path, &self.metadata, &self.tensors, limit)
             .map_err(|fault| self.fail(fault))?;
-        let mut output = GgufOutput {
-            writer: self,
-            shards,
-            done: Vec::new(),
-            body: None,
-            current: 0,
-            written: 0,
-        };
-        output.open().map_err(|fault| output.writer.fail(fault))?;
-        Ok(output)
+        GgufOutput::start(self, shards)
     }
 
     /// The whole file in memory, from the bytes of each tensor.
@@ -184,7 +174,7 @@ impl GgufWriter {
         build().map_err(|fault| self.fail(fault))
     }
 
-    fn header(&self, shard: &Shard<'_>) -> Vec<u8> {
+    pub(super) fn header(&self, shard: &Shard<'_>) -> Vec<u8> {
         let tensors = &self.tensors[shard.tensors.clone()];
         let mut out = Encoder::new(self.endian);
         out.bytes.extend(b"GGUF");
@@ -204,7 +194,7 @@ impl GgufWriter {
         out.bytes
     }
 
-    fn fail(&self, fault: Fault) -> FormatError {
+    pub(super) fn fail(&self, fault: Fault) -> FormatError {
         FormatError::at(&self.path, fault)
     }
 }
@@ -222,7 +212,7 @@ fn check_keys(metadata: &Metadata) -> Checked<()> {
     }
 }
 
-fn expect_bytes(tensor: &Declared, found: u64) -> Checked<()> {
+pub(super) fn expect_bytes(tensor: &Declared, found: u64) -> Checked<()> {
     if found == tensor.bytes {
         return Ok(());
     }
@@ -232,165 +222,6 @@ fn expect_bytes(tensor: &Declared, found: u64) -> Checked<()> {
         found,
         expected,
     })
-}
-
-/// A GGUF file, or the files of a split one, being written under temporary names.
-///
-/// Nothing stands under a final name before [`GgufOutput::finish`]; dropping it removes what was written.
-#[derive(Debug)]
-pub struct GgufOutput {
-    writer: GgufWriter,
-    shards: Shards,
-    done: Vec<crate::output::Place>,
-    body: Option<Body<PendingFile>>,
-    /// The tensor being written, and its bytes so far.
-    current: usize,
-    written: u64,
-}
-
-impl GgufOutput {
-    /// Appends bytes, little-endian, to the current tensor, and moves on when it is whole. A big-endian
-    /// file takes whole blocks only.
-    ///
-    /// # Errors
-    /// More bytes than the tensor has, or a failed write.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.append(bytes).map_err(|fault| self.writer.fail(fault))
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> Checked<()> {
-        let Some(tensor) = self.writer.tensors.get(self.current) else {
-            let tensor = Quoted::new("");
-            return Err(Fault::Given {
-                tensor,
-                found: bytes.len() as u64,
-                expected: 0,
-            });
-        };
-        let after = self.written + bytes.len() as u64;
-        if after > tensor.bytes {
-            return expect_bytes(tensor, after);
-        }
-        let body = self
-            .body
-            .as_mut()
-            .expect("a file is open while tensors are left");
-        body.put(&self.writer, tensor, bytes)?;
-        self.written = after;
-        if after == tensor.bytes {
-            body.pad(self.writer.alignment)?;
-            (self.current, self.written) = (self.current + 1, 0);
-            self.next_shard()?;
-        }
-        Ok(())
-    }
-
-    /// The tensor whose bytes come next.
-    #[must_use]
-    pub fn current(&self) -> Option<&str> {
-        self.writer
-            .tensors
-            .get(self.current)
-            .map(|t| t.name.as_str())
-    }
-
-    fn open(&mut self) -> Checked<()> {
-        let number = self.done.len();
-        let file = PendingFile::create(self.shards.path(number))?;
-        let shard = self.shards.shard(number);
-        self.body = Some(Body::start(file, &self.writer, &shard)?);
-        self.next_shard()
-    }
-
-    /// Closes the file whose last tensor is whole, and opens the next.
-    fn next_shard(&mut self) -> Checked<()> {
-        let end = self.shards.shard(self.done.len()).tensors.end;
-        if self.current < end {
-            return Ok(());
-        }
-        let body = self.body.take().expect("a file is open until it is closed");
-        self.done.push(body.out.close()?);
-        if self.done.len() < self.shards.len() {
-            self.open()
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Gives the files their names, the first file last so that a split model shows up whole.
-    ///
-    /// # Errors
-    /// Tensors without all their bytes, or a failed rename.
-    pub fn finish(mut self) -> Result<Vec<PathBuf>> {
-        if let Some(tensor) = self.writer.tensors.get(self.current) {
-            let fault = expect_bytes(tensor, self.written).unwrap_err();
-            return Err(self.writer.fail(fault));
-        }
-        let places = std::mem::take(&mut self.done).into_iter().rev();
-        let paths: Checked<Vec<_>> = places.map(crate::output::Place::rename).collect();
-        let mut paths = paths.map_err(|fault| self.writer.fail(fault))?;
-        paths.reverse();
-        Ok(paths)
-    }
-
-    /// The name that the first or only file will have.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        self.shards.path(0)
-    }
-}
-
-/// The bytes of one file after its header.
-#[derive(Debug)]
-struct Body<W> {
-    out: W,
-    at: u64,
-}
-
-impl<W: Write> Body<W> {
-    fn start(out: W, writer: &GgufWriter, shard: &Shard<'_>) -> Checked<Self> {
-        let header = writer.header(shard);
-        let mut body = Self { out, at: 0 };
-        body.raw(&header)?;
-        body.pad(writer.alignment)?;
-        Ok(body)
-    }
-
-    fn put(&mut self, writer: &GgufWriter, tensor: &Declared, bytes: &[u8]) -> Checked<()> {
-        if writer.endian == Endian::Little {
-            return self.raw(bytes);
-        }
-        let block = tensor.dtype.block_bytes();
-        if !bytes.len().is_multiple_of(block) {
-            let expected = bytes.len().next_multiple_of(block) as u64;
-            let (tensor, found) = (Quoted::new(&tensor.name), bytes.len() as u64);
-            return Err(Fault::Given {
-                tensor,
-                found,
-                expected,
-            });
-        }
-        let rule = swap_rule(tensor.dtype).expect("declaring refuses types without a rule");
-        let mut swapped = bytes.to_vec();
-        swap_blocks(tensor.dtype, rule, &mut swapped);
-        self.raw(&swapped)
-    }
-
-    fn pad(&mut self, alignment: u64) -> Checked<()> {
-        const ZEROS: [u8; 4096] = [0; 4096];
-        let mut left = self.at.next_multiple_of(alignment) - self.at;
-        while left > 0 {
-            let now = left.min(ZEROS.len() as u64);
-            self.raw(&ZEROS[..now as usize])?;
-            left -= now;
-        }
-        Ok(())
-    }
-
-    fn raw(&mut self, bytes: &[u8]) -> Checked<()> {
-        self.at += bytes.len() as u64;
-        self.out.write_all(bytes).map_err(write_fault)
-    }
 }
 
 /// The pairs of `metadata` that do not speak of a split.

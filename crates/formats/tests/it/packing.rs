@@ -202,22 +202,19 @@ fn without_a_configuration_nothing_is_packed() {
 }
 
 /// Configurations and tensors that do not fit, by name.
-fn wrong() -> Vec<(&'static str, String, Tensors<'static>)> {
-    let hf = |settings: &str| format!(r#""quantization_config":{{{settings}}}"#);
+type Wrong = Vec<(&'static str, String, Tensors<'static>)>;
+
+fn hugging_face(settings: &str) -> String {
+    format!(r#""quantization_config":{{{settings}}}"#)
+}
+
+fn wrong_mlx() -> Wrong {
+    let hf = hugging_face;
     let mlx = |settings: &str| format!(r#""quantization":{{{settings}}}"#);
     const AFFINE: Tensors<'static> = &[
         ("l.weight", "U32", &[1, 8]),
         ("l.scales", "F16", &[1, 1]),
         ("l.biases", "F16", &[1, 1]),
-    ];
-    const GPTQ: Tensors<'static> = &[
-        ("l.qweight", "I32", &[4, 8]),
-        ("l.qzeros", "I32", &[1, 1]),
-        ("l.scales", "F16", &[1, 8]),
-    ];
-    const FP8: Tensors<'static> = &[
-        ("l.weight", "F8_E4M3", &[4, 8]),
-        ("l.weight_scale", "F32", &[3]),
     ];
     vec![
         ("no method", hf(""), AFFINE),
@@ -250,6 +247,21 @@ fn wrong() -> Vec<(&'static str, String, Tensors<'static>)> {
         ),
         ("no scales", mlx(r#""bits":4"#), &AFFINE[..1]),
         ("no biases", mlx(r#""bits":4"#), &AFFINE[..2]),
+    ]
+}
+
+fn wrong_hugging_face() -> Wrong {
+    let hf = hugging_face;
+    const GPTQ: Tensors<'static> = &[
+        ("l.qweight", "I32", &[4, 8]),
+        ("l.qzeros", "I32", &[1, 1]),
+        ("l.scales", "F16", &[1, 8]),
+    ];
+    const FP8: Tensors<'static> = &[
+        ("l.weight", "F8_E4M3", &[4, 8]),
+        ("l.weight_scale", "F32", &[3]),
+    ];
+    vec![
         (
             "gptq unknown setting",
             hf(r#""quant_method":"gptq","rotation":"hadamard""#),
@@ -308,7 +320,7 @@ fn wrong() -> Vec<(&'static str, String, Tensors<'static>)> {
 #[test]
 fn what_does_not_fit_is_refused_by_name() {
     let mut texts = String::new();
-    for (name, config, tensors) in wrong() {
+    for (name, config, tensors) in [wrong_mlx(), wrong_hugging_face()].concat() {
         let error = open(&config, tensors).expect_err(name);
         assert!(error.file.ends_with("config.json"), "{error}");
         writeln!(texts, "{name}: {}", error.fault).unwrap();

@@ -18,10 +18,12 @@ pub mod expr;
 pub mod registry;
 pub mod resolve;
 pub mod schema;
+pub mod source;
 pub mod view;
 
 pub use error::ArchError;
 pub use registry::Registry;
 pub use resolve::ResolveOptions;
 pub use schema::Descriptor;
+pub use source::FileWeights;
 pub use view::{Found, GgufView, View};

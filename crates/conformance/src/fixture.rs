@@ -372,48 +372,7 @@ impl Run {
     /// # Errors
     /// Those of the backend.
     pub fn step(&mut self, rows: &[Rows], feed: &Feed) -> Result<(), BackendError> {
-        let program = Arc::clone(&self.program);
-        let mut builder = StepBuilder::new(&program.limits, &program.caches);
-        for rows in rows {
-            let tables = self.tables(rows);
-            let mut tokens = rows.tokens.clone();
-            tokens.resize(rows.at.len(), 0);
-            builder.push(&SeqStep {
-                tokens: &tokens,
-                past_len: rows.at.start,
-                enc_len: rows.enc_len,
-                tables: &tables,
-                logits: &rows.logits,
-                flags: rows.flags,
-                sampler: rows.sampler,
-            });
-        }
-        let inputs = StepInputs {
-            embeds: feed.embeds.as_deref(),
-            values: feed.values.clone(),
-            sample: &feed.sample,
-        };
-        self.instance.replay(0, builder.finish(), &inputs)
-    }
-
-    fn tables(&self, rows: &Rows) -> Vec<Vec<u32>> {
-        let limits = &self.program.limits;
-        let table = |group: &CacheGroup| {
-            let size = group.block_size as usize;
-            let end = match group.kind {
-                CacheKind::Recurrent => 1,
-                CacheKind::Cross => rows.enc_len.max(rows.at.end).div_ceil(size),
-                _ => rows.at.end.div_ceil(size),
-            };
-            let end = end.min(group.table_len(limits));
-            let window = matches!(group.kind, CacheKind::Window(_));
-            let block = |b: usize| match window && (b + 1) * size <= rows.gone_below {
-                true => tokkata_ir::step::NO_BLOCK,
-                false => block_of(group, limits, rows.seq, b),
-            };
-            (0..end).map(block).collect()
-        };
-        self.program.caches.iter().map(table).collect()
+        replay(&self.program, self.instance.as_mut(), rows, feed)
     }
 
     /// Floats of an output of the last step.
@@ -427,4 +386,56 @@ impl Run {
     pub fn ints(&self, value: ValueId) -> Vec<i32> {
         self.instance.ints(value).to_vec()
     }
+}
+
+/// Replays one step of a program's first plan; blocks are those of [`block_of`].
+///
+/// # Errors
+/// Those of the backend.
+pub fn replay(
+    program: &Program,
+    instance: &mut (impl Instance + ?Sized),
+    rows: &[Rows],
+    feed: &Feed,
+) -> Result<(), BackendError> {
+    let mut builder = StepBuilder::new(&program.limits, &program.caches);
+    for rows in rows {
+        let tables = tables(program, rows);
+        let mut tokens = rows.tokens.clone();
+        tokens.resize(rows.at.len(), 0);
+        builder.push(&SeqStep {
+            tokens: &tokens,
+            past_len: rows.at.start,
+            enc_len: rows.enc_len,
+            tables: &tables,
+            logits: &rows.logits,
+            flags: rows.flags,
+            sampler: rows.sampler,
+        });
+    }
+    let inputs = StepInputs {
+        embeds: feed.embeds.as_deref(),
+        values: feed.values.clone(),
+        sample: &feed.sample,
+    };
+    instance.replay(0, builder.finish(), &inputs)
+}
+
+fn tables(program: &Program, rows: &Rows) -> Vec<Vec<u32>> {
+    let table = |group: &CacheGroup| {
+        let size = group.block_size as usize;
+        let end = match group.kind {
+            CacheKind::Recurrent => 1,
+            CacheKind::Cross => rows.enc_len.max(rows.at.end).div_ceil(size),
+            _ => rows.at.end.div_ceil(size),
+        };
+        let end = end.min(group.table_len(&program.limits));
+        let window = matches!(group.kind, CacheKind::Window(_));
+        let block = |b: usize| match window && (b + 1) * size <= rows.gone_below {
+            true => tokkata_ir::step::NO_BLOCK,
+            false => block_of(group, &program.limits, rows.seq, b),
+        };
+        (0..end).map(block).collect()
+    };
+    program.caches.iter().map(table).collect()
 }

@@ -5,7 +5,7 @@
 //! Invariants: weights and inputs follow from names and indices, so that a failure can be repeated anywhere;
 //! tolerances are multiples of the error that rounding is expected to cause, never absolute numbers.
 //!
-//! Reading order: [`fixture`] (programs in code and steps over them).
+//! Reading order: [`fixture`] (programs in code and steps over them), [`ops`] (the suite).
 //!
 //! ```
 //! use tokkata_backend_ref::RefBackend;
@@ -23,3 +23,5 @@
 //! ```
 
 pub mod fixture;
+pub mod models;
+pub mod ops;

@@ -1,0 +1,167 @@
+//! The op-level suite: every op, format and awkward size of a backend against the reference in f64.
+//!
+//! A backend's own test instantiates it in a line:
+//!
+//! ```ignore
+//! tokkata_conformance::suite!(tokkata_conformance::ops::Subject::new(Box::new(MyBackend::new())));
+//! ```
+//!
+//! Expected errors are computed, not chosen: rounding to f32 a known number of times, and, where a backend
+//! declares that it rounds activations further, what such rounding does to the reference's own result.
+
+mod attention;
+mod case;
+mod elementwise;
+mod experts;
+mod invariance;
+mod linear;
+mod measure;
+mod recurrent;
+mod rows;
+
+use tokkata_core::DType;
+use tokkata_ir::{Backend, BackendError, LoadOptions};
+
+pub use case::{Case, Rounds};
+pub use measure::{Rounding, Verdict};
+
+/// How a backend rounds where it is allowed to.
+#[derive(Clone, Copy, Debug)]
+pub struct Profile {
+    /// Activations of a product with a weight of this format.
+    pub matmul: fn(DType) -> Rounding,
+    /// Queries of an attention over a cache of this type.
+    pub attention: fn(DType) -> Rounding,
+    /// Beginnings of the names of cases that the backend does not run.
+    pub unsupported: &'static [&'static str],
+}
+
+impl Default for Profile {
+    fn default() -> Self {
+        Profile {
+            matmul: |_| Rounding::None,
+            attention: |_| Rounding::None,
+            unsupported: &[],
+        }
+    }
+}
+
+/// A backend under test.
+pub struct Subject {
+    /// The backend.
+    pub backend: Box<dyn Backend>,
+    /// How programs are loaded on it.
+    pub options: LoadOptions,
+    /// How it rounds.
+    pub profile: Profile,
+}
+
+impl Subject {
+    /// A backend with default options that computes in f32.
+    #[must_use]
+    pub fn new(backend: Box<dyn Backend>) -> Self {
+        Subject {
+            backend,
+            options: LoadOptions::default(),
+            profile: Profile::default(),
+        }
+    }
+}
+
+/// Parts of the suite; each is a test of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Products, per format and size.
+    Matmul,
+    /// Table look-ups, chosen rows, pools and draws.
+    Rows,
+    /// Norms, statistics and rotary positions.
+    Norms,
+    /// Elementwise ops.
+    Elementwise,
+    /// Ops that move columns.
+    Columns,
+    /// Attention over rows and caches.
+    Attention,
+    /// Mixtures of experts.
+    Experts,
+    /// Convolutions, shifts and recurrences.
+    Recurrent,
+}
+
+impl Family {
+    fn cases(self) -> Vec<Case> {
+        match self {
+            Family::Matmul => linear::products(),
+            Family::Rows => rows::cases(),
+            Family::Norms => linear::norms(),
+            Family::Elementwise => elementwise::cases(),
+            Family::Columns => elementwise::columns(),
+            Family::Attention => attention::cases(),
+            Family::Experts => experts::cases(),
+            Family::Recurrent => recurrent::cases(),
+        }
+    }
+}
+
+/// Runs a family and panics with every case that fails, or that is unsupported without being declared so.
+///
+/// # Panics
+/// When a case fails.
+pub fn check(subject: &Subject, family: Family) {
+    let mut faults = Vec::new();
+    for case in family.cases() {
+        if let Err(fault) = judge(subject, &case) {
+            faults.push(format!("{}: {fault}", case.name));
+        }
+    }
+    assert!(
+        faults.is_empty(),
+        "{} of {family:?} on {}:\n{}",
+        faults.len(),
+        subject.backend.name(),
+        faults.join("\n")
+    );
+}
+
+fn judge(subject: &Subject, case: &Case) -> Result<(), String> {
+    let declared = subject.profile.unsupported;
+    let declared = declared.iter().any(|prefix| case.name.starts_with(prefix));
+    match (measure::run(subject, case), declared) {
+        (Err(BackendError::Unsupported { .. }), true) => Ok(()),
+        (Err(error), _) => Err(error.to_string()),
+        (Ok(_), true) => Err("declared unsupported, but it runs".to_owned()),
+        (Ok(verdict), false) => verdict.fault().map_or(Ok(()), Err),
+    }
+}
+
+/// Rows alone have the bits that they have in a batch.
+///
+/// # Panics
+/// When a bit differs.
+pub fn check_invariance(subject: &Subject) {
+    invariance::check(subject);
+}
+
+/// Instantiates the op-level suite for a backend: one test per family.
+///
+/// The argument is an expression that gives a [`Subject`].
+#[macro_export]
+macro_rules! suite {
+    ($subject:expr) => {
+        $crate::suite!($subject =>
+            matmul: Matmul, rows: Rows, norms: Norms, elementwise: Elementwise, columns: Columns,
+            attention: Attention, experts: Experts, recurrent: Recurrent);
+
+        #[test]
+        fn alone_is_batched() {
+            $crate::ops::check_invariance(&$subject);
+        }
+    };
+    ($subject:expr => $($name:ident: $family:ident),*) => {
+        $(#[test]
+        fn $name() {
+            $crate::ops::check(&$subject, $crate::ops::Family::$family);
+        })*
+    };
+}

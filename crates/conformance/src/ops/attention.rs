@@ -1,0 +1,237 @@
+//! Attention: masks, sources, cache types, block sizes and score extras.
+
+use tokkata_core::DType;
+use tokkata_ir::op::BucketBias;
+use tokkata_ir::{AttentionOp, CacheKind, ConstData, KvSource, Limits, Mask, Op, SlotDef, SlotId};
+
+use super::case::{Case, ROWS, Rounds};
+use crate::fixture::{Fixture, Rows, noises, small_limits};
+
+const MASKS: [Mask; 5] = [
+    Mask::Causal,
+    Mask::Full,
+    Mask::Window(6),
+    Mask::Chunk(5),
+    Mask::Symmetric(6),
+];
+
+/// Heads and widths of an attention.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    heads: u32,
+    kv_heads: u32,
+    dim_k: u32,
+    dim_v: u32,
+}
+
+const GROUPED: Sizes = sizes(6, 2, 16, 16);
+
+const fn sizes(heads: u32, kv_heads: u32, dim_k: u32, dim_v: u32) -> Sizes {
+    Sizes {
+        heads,
+        kv_heads,
+        dim_k,
+        dim_v,
+    }
+}
+
+fn plain(sizes: Sizes, mask: Mask, source: KvSource) -> AttentionOp {
+    AttentionOp {
+        n_heads: sizes.heads,
+        n_kv_heads: sizes.kv_heads,
+        dim_k: sizes.dim_k,
+        dim_v: sizes.dim_v,
+        scale: 2.0 / (sizes.dim_k as f32).sqrt(),
+        cap: None,
+        sinks: None,
+        alibi: None,
+        bucket: None,
+        mask,
+        source,
+    }
+}
+
+/// Rounding of scores, of the softmax and of the sum of values.
+const ULPS: f64 = 32.0;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for mask in MASKS {
+        cases.push(over_rows(GROUPED, mask));
+        for dtype in [DType::F32, DType::F16, DType::Q8_0] {
+            for block in [1, 16, small_limits().ctx] {
+                cases.push(cached((dtype, block), GROUPED, mask));
+            }
+        }
+    }
+    for sizes in [
+        sizes(1, 1, 1, 1),
+        sizes(5, 1, 7, 3),
+        sizes(3, 3, 80, 80),
+        sizes(8, 2, 192, 128),
+        sizes(4, 1, 64, 64),
+    ] {
+        cases.push(over_rows(sizes, Mask::Full));
+        for dtype in [DType::F32, DType::F16] {
+            cases.push(cached((dtype, 16), sizes, Mask::Causal));
+        }
+    }
+    cases.push(cached((DType::Q8_0, 16), sizes(4, 2, 64, 32), Mask::Causal));
+    for dtype in [DType::F32, DType::F16, DType::Q8_0] {
+        cases.push(keys_only(dtype));
+        cases.push(cross(dtype));
+    }
+    cases.extend(extras());
+    cases
+}
+
+fn fixture(kv_dtype: DType) -> Fixture {
+    Fixture::new(Limits {
+        kv_dtype,
+        ..small_limits()
+    })
+}
+
+fn over_rows(sizes: Sizes, mask: Mask) -> Case {
+    let mut f = fixture(DType::F32);
+    let op = plain(sizes, mask, KvSource::Rows);
+    let q = f.input(&[sizes.heads * sizes.dim_k]);
+    let k = f.input(&[sizes.kv_heads * sizes.dim_k]);
+    let v = f.input(&[sizes.kv_heads * sizes.dim_v]);
+    let width = sizes.heads * sizes.dim_v;
+    let out = f.op(Op::Attention(op), &[q, k, v], &[width]);
+    let case = Case::new(format!("attention/rows/{mask:?}/{sizes:?}"), f, vec![out]);
+    let case = ROWS
+        .iter()
+        .fold(case.ulps(ULPS), |case, &n| case.step(vec![Rows::first(n)]));
+    case.step(vec![
+        Rows::of(3, 0..9),
+        Rows::of(1, 0..1),
+        Rows::of(2, 0..17),
+    ])
+    .rounds(Rounds::Attention(DType::F32))
+}
+
+fn kind(mask: Mask) -> CacheKind {
+    match mask {
+        Mask::Window(w) | Mask::Chunk(w) => CacheKind::Window(w),
+        _ => CacheKind::Full,
+    }
+}
+
+/// Attention over what the same plan writes, over prompt and decode steps.
+fn cached((dtype, block): (DType, u32), sizes: Sizes, mask: Mask) -> Case {
+    let mut f = fixture(dtype);
+    let group = cache(&mut f, kind(mask), block, (sizes, Some(sizes.dim_v)));
+    let slot = SlotId { group, slot: 1 };
+    let op = plain(sizes, mask, KvSource::Cache(slot));
+    let name = format!("attention/{dtype}/block{block}/{mask:?}/{sizes:?}");
+    write_and_attend(name, f, slot, op)
+        .rounds(Rounds::Attention(dtype))
+        .mixed_steps()
+}
+
+fn cache(
+    f: &mut Fixture,
+    kind: CacheKind,
+    block: u32,
+    (sizes, dim_v): (Sizes, Option<u32>),
+) -> tokkata_ir::GroupId {
+    let slot = SlotDef::Kv {
+        n_kv_heads: sizes.kv_heads,
+        dim_k: sizes.dim_k,
+        dim_v,
+    };
+    f.cache(kind, block, vec![slot.clone(), slot])
+}
+
+fn write_and_attend(name: String, mut f: Fixture, slot: SlotId, op: AttentionOp) -> Case {
+    let q = f.input(&[op.n_heads * op.dim_k]);
+    let k = f.input(&[op.n_kv_heads * op.dim_k]);
+    let v = f.input(&[op.n_kv_heads * op.dim_v]);
+    f.node(Op::CacheWrite { slot }, &[k, v], &[]);
+    let width = op.n_heads * op.dim_v;
+    let out = f.op(Op::Attention(op), &[q], &[width]);
+    Case::new(name, f, vec![out]).ulps(ULPS)
+}
+
+/// Values are the first columns of the keys, as in a latent cache.
+fn keys_only(dtype: DType) -> Case {
+    let sizes = sizes(4, 1, 96, 64);
+    let mut f = fixture(dtype);
+    let group = cache(&mut f, CacheKind::Full, 16, (sizes, None));
+    let slot = SlotId { group, slot: 1 };
+    let q = f.input(&[sizes.heads * sizes.dim_k]);
+    let k = f.input(&[sizes.dim_k]);
+    f.node(Op::CacheWrite { slot }, &[k], &[]);
+    let op = plain(sizes, Mask::Causal, KvSource::Cache(slot));
+    let out = f.op(Op::Attention(op), &[q], &[sizes.heads * sizes.dim_v]);
+    Case::new(format!("attention/keys_only/{dtype}"), f, vec![out])
+        .ulps(ULPS)
+        .rounds(Rounds::Attention(dtype))
+        .mixed_steps()
+}
+
+fn cross(dtype: DType) -> Case {
+    let mut f = fixture(dtype);
+    let group = cache(&mut f, CacheKind::Cross, 4, (GROUPED, Some(GROUPED.dim_v)));
+    let slot = SlotId { group, slot: 0 };
+    let op = plain(GROUPED, Mask::Full, KvSource::Cross(slot));
+    let rows = |seq, n| Rows {
+        enc_len: n,
+        ..Rows::of(seq, 0..n)
+    };
+    write_and_attend(format!("attention/cross/{dtype}"), f, slot, op)
+        .rounds(Rounds::Attention(dtype))
+        .step(vec![rows(0, 1)])
+        .step(vec![rows(1, 13), rows(2, 5)])
+}
+
+/// Caps, sinks, slopes and learned biases.
+fn extras() -> Vec<Case> {
+    let heads = GROUPED.heads;
+    let bucket = |bidirectional| {
+        move |f: &mut Fixture, op: AttentionOp| {
+            let bias = BucketBias {
+                table: f.vector(&[8, heads], &noises("buckets", 8 * heads as usize)),
+                buckets: 8,
+                max_distance: 16,
+                bidirectional,
+            };
+            AttentionOp {
+                bucket: Some(bias),
+                ..op
+            }
+        }
+    };
+    vec![
+        extra("cap", Mask::Causal, |_, op| AttentionOp {
+            cap: Some(1.5),
+            ..op
+        }),
+        extra("sinks", Mask::Window(6), |f, op| AttentionOp {
+            sinks: Some(f.vector(&[heads], &noises("sinks", heads as usize))),
+            ..op
+        }),
+        extra("alibi", Mask::Causal, |f, op| AttentionOp {
+            alibi: Some(f.constant(ConstData::F32(noises("slopes", heads as usize)))),
+            ..op
+        }),
+        extra("bucket", Mask::Causal, bucket(false)),
+        extra("bucket/both", Mask::Full, bucket(true)),
+    ]
+}
+
+fn extra(
+    name: &str,
+    mask: Mask,
+    change: impl FnOnce(&mut Fixture, AttentionOp) -> AttentionOp,
+) -> Case {
+    let mut f = fixture(DType::F32);
+    let group = cache(&mut f, kind(mask), 16, (GROUPED, Some(GROUPED.dim_v)));
+    let slot = SlotId { group, slot: 0 };
+    let op = change(&mut f, plain(GROUPED, mask, KvSource::Cache(slot)));
+    write_and_attend(format!("attention/{name}"), f, slot, op)
+        .rounds(Rounds::Attention(DType::F32))
+        .mixed_steps()
+}

@@ -1,0 +1,199 @@
+//! Products, norms and rotary positions.
+
+use tokkata_core::DType;
+use tokkata_ir::{ConstData, NormKind, Op, Pairing, RopeOp};
+use tokkata_quant::can_quantize;
+
+use super::case::{Case, Rounds, one_op};
+use crate::fixture::{Fixture, Rows, noises};
+
+/// Formats that weights come in.
+pub(crate) fn formats() -> impl Iterator<Item = DType> {
+    DType::ALL.iter().copied().filter(|&d| can_quantize(d))
+}
+
+/// Columns that a format's blocks allow, awkward where they can be.
+fn columns(dtype: DType) -> Vec<u32> {
+    match dtype.block_elems() as u32 {
+        1 => vec![1, 3, 33, 100, 256],
+        block => [1, 2, 3, 5].iter().map(|n| n * block).collect(),
+    }
+}
+
+/// Rms error of a sum of `k` products in f32, in units of 2⁻²⁴ of the sum's rms.
+pub(crate) fn sum_ulps(k: u32) -> f64 {
+    2.0 + f64::from(k).sqrt()
+}
+
+pub(crate) fn products() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for dtype in formats() {
+        for k in columns(dtype) {
+            for n in [1, 5, 17] {
+                cases.push(product(dtype, n, k));
+            }
+        }
+    }
+    for (scale, bias) in [(1, 0), (19, 0), (0, 19), (1, 19), (19, 19)] {
+        cases.push(affine_product(scale, bias));
+    }
+    for heads in [1, 3] {
+        for (n, k) in [(1, 1), (5, 33), (17, 8)] {
+            cases.push(head_product(heads, n, k));
+        }
+    }
+    cases
+}
+
+/// Weights of `n` rows and `k` columns.
+pub(crate) fn matrix(f: &mut Fixture, dtype: DType, shape: &[u32]) -> tokkata_ir::WeightId {
+    let len = shape.iter().product::<u32>() as usize;
+    let name = format!("{dtype}{shape:?}");
+    f.matrix(dtype, shape, &noises(&name, len))
+}
+
+fn product(dtype: DType, n: u32, k: u32) -> Case {
+    let build = |f: &mut Fixture| Op::Matmul {
+        weight: matrix(f, dtype, &[n, k]),
+        scale: None,
+        bias: None,
+    };
+    one_op(format!("matmul/{dtype}/{n}x{k}"), (k, n), build)
+        .ulps(sum_ulps(k))
+        .rounds(Rounds::Matmul(dtype))
+        .all_rows(1.0)
+}
+
+fn affine_product(scale: u32, bias: u32) -> Case {
+    let build = |f: &mut Fixture| {
+        let vector = |f: &mut Fixture, len: u32| {
+            (len > 0).then(|| f.vector(&[len], &noises("affine", len as usize)))
+        };
+        Op::Matmul {
+            weight: matrix(f, DType::F32, &[19, 40]),
+            scale: vector(f, scale),
+            bias: vector(f, bias),
+        }
+    };
+    one_op(format!("matmul/scale{scale}/bias{bias}"), (40, 19), build)
+        .ulps(sum_ulps(40))
+        .rounds(Rounds::Matmul(DType::F32))
+        .all_rows(1.0)
+}
+
+fn head_product(heads: u32, n: u32, k: u32) -> Case {
+    let build = |f: &mut Fixture| Op::HeadMatmul {
+        weight: matrix(f, DType::F32, &[heads, n, k]),
+        heads,
+    };
+    let sizes = (heads * k, heads * n);
+    one_op(format!("head_matmul/{heads}x{n}x{k}"), sizes, build)
+        .ulps(sum_ulps(k))
+        .rounds(Rounds::Matmul(DType::F32))
+        .all_rows(1.0)
+}
+
+pub(crate) fn norms() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let kinds = [
+        NormKind::Rms,
+        NormKind::Layer,
+        NormKind::L2,
+        NormKind::L2Max,
+    ];
+    for kind in kinds {
+        for (width, runs) in [(3, 1), (64, 1), (100, 1), (33, 5)] {
+            for weights in [0, width, width * runs] {
+                cases.push(norm(kind, (width, runs), weights));
+            }
+        }
+    }
+    cases.extend(statistics());
+    cases.extend(ropes());
+    cases
+}
+
+fn norm(kind: NormKind, (width, runs): (u32, u32), weights: u32) -> Case {
+    let row = width * runs;
+    let build = |f: &mut Fixture| {
+        let some = weights > 0;
+        let values = noises("norm", weights as usize);
+        Op::Norm {
+            kind,
+            eps: 1e-5,
+            width,
+            weight: some.then(|| f.vector(&[weights], &values)),
+            bias: some.then(|| f.vector(&[weights], &values)),
+        }
+    };
+    one_op(
+        format!("norm/{kind:?}/{runs}x{width}/{weights}"),
+        (row, row),
+        build,
+    )
+    .ulps(4.0 + sum_ulps(width))
+    .all_rows(2.0)
+}
+
+fn statistics() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (width, runs) in [(1, 7), (33, 1), (8, 3), (100, 1)] {
+        let row = width * runs;
+        let name = |op: &str| format!("{op}/{runs}x{width}");
+        let op = |op: Op| move |_: &mut Fixture| op;
+        let softmax = one_op(name("softmax"), (row, row), op(Op::Softmax { width }));
+        cases.push(softmax.ulps(8.0 + sum_ulps(width)).all_rows(8.0));
+        let sum = one_op(name("sum_runs"), (row, runs), op(Op::SumRuns { width }));
+        cases.push(sum.ulps(sum_ulps(width)).all_rows(1.0));
+        let rms = Op::RmsRuns { width, eps: 1e-6 };
+        let rms = one_op(name("rms_runs"), (row, runs), op(rms));
+        cases.push(rms.ulps(sum_ulps(width)).all_rows(1.0));
+        let cut = Op::GaussianTopK { z: 0.25 };
+        let cut = one_op(name("gaussian_top_k"), (row, row), op(cut));
+        cases.push(cut.ulps(4.0 + sum_ulps(row)).all_rows(1.0));
+    }
+    cases
+}
+
+fn ropes() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for pairing in [Pairing::Adjacent, Pairing::Halves] {
+        for (head_dim, heads, offset, pairs) in [(8, 3, 0, 4), (80, 1, 0, 16), (10, 2, 3, 2)] {
+            for inverse in [false, true] {
+                let build = |f: &mut Fixture| {
+                    Op::Rope(RopeOp {
+                        pairing,
+                        head_dim,
+                        offset,
+                        freqs: f.constant(ConstData::F32(freqs(pairs))),
+                        magnitude: 1.25,
+                        channels: None,
+                        inverse,
+                    })
+                };
+                let row = head_dim * heads;
+                let sizes = format!("{heads}x{head_dim}+{offset}/{pairs}");
+                let name = format!("rope/{pairing:?}/{sizes}/inverse={inverse}");
+                let case = one_op(name, (row, row), build).ulps(8.0);
+                cases.push(case.all_rows(1.0).step(vec![Rows::of(1, 40..64)]));
+            }
+        }
+    }
+    cases.push(pos_scale());
+    cases
+}
+
+fn freqs(pairs: u32) -> Vec<f32> {
+    let freq = |i| 100f32.powf(-(i as f32) / pairs as f32);
+    (0..pairs).map(freq).collect()
+}
+
+fn pos_scale() -> Case {
+    let op = Op::PosScale {
+        coef: 0.1,
+        length: 8.0,
+        offset: 1.0,
+    };
+    let case = one_op("pos_scale", (7, 7), |_| op).ulps(4.0);
+    case.all_rows(1.0).step(vec![Rows::of(1, 40..64)])
+}

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tokkata_formats::{Endian, Fault, ModelFile};
 
 use crate::build::{Raw, every_pair, everything};
-use crate::exercise::exercise;
+use crate::exercise::{exercise, exercise_safetensors};
 use crate::mutate::{Edit, mutate};
 
 const MAX_LEN: usize = 1 << 17;
@@ -30,6 +30,34 @@ fn edits() -> impl Strategy<Value = Vec<Edit>> {
     proptest::collection::vec(edit, 1..5)
 }
 
+/// What a safetensors header is made of, and what it is not.
+const WORDS: &[&str] = &[
+    "",
+    "0",
+    "4",
+    "16",
+    "-1",
+    "18446744073709551615",
+    "9223372036854775808",
+    "1e99",
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    ":",
+    "\"",
+    "\\u0000",
+    "null",
+    "F32",
+    "U8",
+    "F4",
+    "\"shape\":[]",
+    "\"a\":",
+    "[4,16]",
+    "\"__metadata__\":",
+];
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -38,6 +66,20 @@ proptest! {
         let mut bytes = seeds().swap_remove(seed);
         mutate(&mut bytes, &edits, MAX_LEN);
         exercise(&bytes);
+    }
+
+    #[test]
+    fn changed_safetensors_open_soundly_or_not_at_all(
+        changes in proptest::collection::vec((any::<u16>(), 0usize..20, 0usize..WORDS.len()), 1..4),
+        data in 0usize..40,
+    ) {
+        let mut header = crate::safetensors::TWO.as_bytes().to_vec();
+        for (place, len, word) in changes {
+            let at = usize::from(place) * header.len() / 65_536;
+            let end = (at + len).min(header.len());
+            drop(header.splice(at..end, WORDS[word].bytes()));
+        }
+        exercise_safetensors(&crate::safetensors::file(&String::from_utf8_lossy(&header), data));
     }
 
     #[test]
@@ -95,6 +137,37 @@ fn greedy_files() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+/// The same for safetensors headers: many pairs, many tensors, long shapes, long names.
+fn greedy_headers() -> Vec<(&'static str, String)> {
+    let many = |entry: &str, count: usize| {
+        let entries: Vec<String> = (0..count)
+            .map(|i| entry.replace('#', &i.to_string()))
+            .collect();
+        entries.join(",")
+    };
+    let entry = r##""#":{"dtype":"I8","shape":[0],"data_offsets":[0,0]}"##;
+    let shape = "0,".repeat(40 << 20);
+    vec![
+        (
+            "pairs",
+            format!(
+                r#"{{"__metadata__":{{{}}}}}"#,
+                many(r##""#":"""##, (1 << 20) + 1)
+            ),
+        ),
+        ("tensors", format!("{{{}}}", many(entry, (1 << 20) + 1))),
+        ("most tensors", format!("{{{}}}", many(entry, 1 << 19))),
+        (
+            "shape",
+            format!(r#"{{"t":{{"dtype":"I8","shape":[{shape}0],"data_offsets":[0,0]}}}}"#),
+        ),
+        (
+            "name",
+            format!(r#"{{"{}":{{"dtype":"I8"}}}}"#, "n".repeat(90 << 20)),
+        ),
+    ]
+}
+
 #[test]
 #[ignore = "run by stays_below_one_gigabyte in a process of its own"]
 fn limited_process() {
@@ -106,6 +179,11 @@ fn limited_process() {
             matches!(name, "strings" | "pairs" | "tensors"),
             "{name}"
         );
+    }
+    for (name, header) in greedy_headers() {
+        let outcome = ModelFile::from_safetensors_bytes(crate::safetensors::file(&header, 0));
+        eprintln!("{name}: {:?}", outcome.as_ref().map(|m| m.tensors().len()));
+        assert_eq!(outcome.is_ok(), name == "most tensors", "{name}");
     }
     let seeds = seeds();
     for i in 0..2000u64 {
@@ -137,7 +215,10 @@ fn stays_below_one_gigabyte() {
         .unwrap();
     let said = String::from_utf8_lossy(&child.stderr);
     assert!(child.status.success(), "{said}");
-    assert!(said.contains("pairs: Ok(65536)"), "{said}");
+    assert!(
+        said.contains("pairs: Ok(65536)") && said.contains("most tensors: Ok(524288)"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 mod build;
 mod corpus;
+#[cfg(target_os = "linux")]
+mod disk_full;
 mod exercise;
 mod faults;
 mod hostile;

@@ -3,8 +3,8 @@
 use tokkata_core::DType;
 
 use super::Task;
-use super::lanes::nearest;
-use super::lattice::{self, Hit, Lattice};
+use super::lanes::{self, Job, Lanes, nearest};
+use super::lattice::{self, Hit, Lattice, Values};
 use super::scales::fit_positive;
 use super::symmetric::TINY;
 use super::weights::sum_of_squares;
@@ -16,13 +16,23 @@ const MAX_SIGNS: usize = 4;
 
 /// Quantises whole rows to one of the 2- and 3-bit lattice formats.
 pub(super) fn quantize(task: Task<'_>) {
-    match task.dtype {
-        DType::IQ2_XXS => blocks::<8, 32>(task, lattice::iq2_xxs(), &IQ2_XXS),
-        DType::IQ2_XS => blocks::<8, 16>(task, lattice::iq2_xs(), &IQ2_XS),
-        DType::IQ2_S => blocks::<8, 16>(task, lattice::iq2_s(), &IQ2_S),
-        DType::IQ3_XXS => blocks::<4, 32>(task, lattice::iq3_xxs(), &IQ3_XXS),
-        DType::IQ3_S => blocks::<4, 32>(task, lattice::iq3_s(), &IQ3_S),
-        other => unreachable!("{other} is not one of these formats"),
+    lanes::run(Blocks(task));
+}
+
+struct Blocks<'a>(Task<'a>);
+
+impl Job for Blocks<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let task = self.0;
+        match task.dtype {
+            DType::IQ2_XXS => blocks::<L, 8, 32>(task, lattice::iq2_xxs(), &IQ2_XXS),
+            DType::IQ2_XS => blocks::<L, 8, 16>(task, lattice::iq2_xs(), &IQ2_XS),
+            DType::IQ2_S => blocks::<L, 8, 16>(task, lattice::iq2_s(), &IQ2_S),
+            DType::IQ3_XXS => blocks::<L, 4, 32>(task, lattice::iq3_xxs(), &IQ3_XXS),
+            DType::IQ3_S => blocks::<L, 4, 32>(task, lattice::iq3_s(), &IQ3_S),
+            other => unreachable!("{other} is not one of these formats"),
+        }
     }
 }
 
@@ -154,7 +164,12 @@ struct Sub {
     code: u8,
 }
 
-fn blocks<const N: usize, const E: usize>(task: Task<'_>, lattice: &Lattice<N>, format: &Format) {
+#[inline(always)]
+fn blocks<L: Lanes, const N: usize, const E: usize>(
+    task: Task<'_>,
+    lattice: &Lattice<N>,
+    format: &Format,
+) {
     let Task { dtype, input, dst } = task;
     let blocks = dst.chunks_exact_mut(dtype.block_bytes());
     for (tile, dst) in input.tiles(BLOCK).zip(blocks) {
@@ -165,7 +180,7 @@ fn blocks<const N: usize, const E: usize>(task: Task<'_>, lattice: &Lattice<N>, 
         for (s, (x, sub)) in parts.iter().zip(&mut subs).enumerate() {
             let importance = importance.as_deref().map(|w| &w[s * E..(s + 1) * E]);
             let w = weights(x, importance, mean, format);
-            *sub = search(x, &w, lattice, format);
+            *sub = search::<L, N, E>(x, &w, lattice, format);
         }
         finish(&mut subs[..BLOCK / E], format.factor, dst);
         (format.put)(&subs, dst);
@@ -202,7 +217,8 @@ fn finish(subs: &mut [Sub], factor: f32, dst: &mut [u8]) {
     }
 }
 
-fn search<const N: usize, const E: usize>(
+#[inline(always)]
+fn search<L: Lanes, const N: usize, const E: usize>(
     x: &[f32; E],
     w: &[f32; E],
     lattice: &Lattice<N>,
@@ -231,7 +247,7 @@ fn search<const N: usize, const E: usize>(
         w,
         roots: w.map(f32::sqrt),
     };
-    let Some((scale, points)) = groups.search(largest, &format.search) else {
+    let Some((scale, points)) = groups.search::<L>(largest, &format.search) else {
         return Sub::default();
     };
     if scale < 0.0 {
@@ -280,7 +296,8 @@ type Points = [u16; 2 * MAX_SIGNS];
 
 impl<const N: usize, const E: usize> Groups<'_, N, E> {
     /// The best scale and its points; `None` when all is zero.
-    fn search(&self, largest: f32, search: &Search) -> Option<(f32, Points)> {
+    #[inline(always)]
+    fn search<L: Lanes>(&self, largest: f32, search: &Search) -> Option<(f32, Points)> {
         let (range, mut scale) = self.range(largest, search)?;
         let mut best = 0.0;
         let mut hits = [Hit {
@@ -289,7 +306,7 @@ impl<const N: usize, const E: usize> Groups<'_, N, E> {
         }; 2 * MAX_SIGNS];
         for step in -search.steps..=search.steps {
             let inverse = (search.top + f32::from(step) * search.step) / range;
-            let trial = self.assign(inverse, 1.0 / inverse);
+            let trial = self.assign::<L>(inverse, 1.0 / inverse);
             let (qx, q2) = self.sums(&trial);
             if q2 > 0.0 && qx * qx > best * q2 {
                 scale = qx / q2;
@@ -298,7 +315,7 @@ impl<const N: usize, const E: usize> Groups<'_, N, E> {
             }
         }
         Some((
-            self.refit(scale, &mut hits, search.refit),
+            self.refit::<L>(scale, &mut hits, search.refit),
             hits.map(|hit| hit.point),
         ))
     }
@@ -316,29 +333,35 @@ impl<const N: usize, const E: usize> Groups<'_, N, E> {
     }
 
     #[inline(always)]
-    fn assign(&self, inverse: f32, scale: f32) -> [Hit; 2 * MAX_SIGNS] {
+    fn assign<L: Lanes>(&self, inverse: f32, scale: f32) -> [Hit; 2 * MAX_SIGNS] {
         let mut hits = [Hit {
             point: 0,
             exact: true,
         }; 2 * MAX_SIGNS];
         for (g, hit) in hits[..E / N].iter_mut().enumerate() {
-            *hit = self.hit(g, inverse, scale);
+            *hit = self.hit::<L>(g, inverse, scale);
         }
         hits
     }
 
     #[inline(always)]
-    fn hit(&self, g: usize, inverse: f32, scale: f32) -> Hit {
+    fn hit<L: Lanes>(&self, g: usize, inverse: f32, scale: f32) -> Hit {
         let (x, w) = (
             &self.x.as_chunks::<N>().0[g],
             &self.roots.as_chunks::<N>().0[g],
         );
-        self.lattice.find(&self.lattice.round(x, inverse), |q| {
-            (0..N).fold(0.0, |sum, i| {
-                let diff = scale * q[i] - x[i];
-                sum + w[i] * diff * diff
-            })
-        })
+        let levels = self.lattice.round(x, inverse);
+        self.lattice.find::<L>(
+            &levels,
+            (x, w),
+            (
+                scale,
+                Values {
+                    stretch: 1.0,
+                    shift: 0.0,
+                },
+            ),
+        )
     }
 
     #[inline(always)]
@@ -362,14 +385,15 @@ impl<const N: usize, const E: usize> Groups<'_, N, E> {
     }
 
     /// Looks points up again with the best scale, and returns the scale that then fits best.
-    fn refit(&self, scale: f32, hits: &mut [Hit; 2 * MAX_SIGNS], refit: Refit) -> f32 {
+    #[inline(always)]
+    fn refit<L: Lanes>(&self, scale: f32, hits: &mut [Hit; 2 * MAX_SIGNS], refit: Refit) -> f32 {
         let inexact = hits[..E / N].iter().any(|hit| !hit.exact);
         if scale <= 0.0 || !(inexact || refit == Refit::All) {
             return scale;
         }
         for (g, hit) in hits[..E / N].iter_mut().enumerate() {
             if refit != Refit::Inexact || !hit.exact {
-                *hit = self.hit(g, 1.0 / scale, scale);
+                *hit = self.hit::<L>(g, 1.0 / scale, scale);
             }
         }
         let (qx, q2) = self.sums(hits);

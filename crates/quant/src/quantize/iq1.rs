@@ -3,8 +3,8 @@
 use tokkata_core::DType;
 
 use super::Task;
-use super::lanes::nearest;
-use super::lattice::{self, Lattice};
+use super::lanes::{self, Job, LANES, Lanes, nearest};
+use super::lattice::{self, Lattice, Values};
 use super::weights::sum_of_squares;
 use crate::num::f32_to_f16;
 
@@ -12,6 +12,20 @@ const BLOCK: usize = 256;
 
 /// Quantises whole rows to `IQ1_S` or `IQ1_M`.
 pub(super) fn quantize(task: Task<'_>) {
+    lanes::run(Blocks(task));
+}
+
+struct Blocks<'a>(Task<'a>);
+
+impl Job for Blocks<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        blocks::<L>(self.0);
+    }
+}
+
+#[inline(always)]
+fn blocks<L: Lanes>(task: Task<'_>) {
     let lattice = lattice::iq1();
     let Task { dtype, input, dst } = task;
     let blocks = dst.chunks_exact_mut(dtype.block_bytes());
@@ -20,8 +34,8 @@ pub(super) fn quantize(task: Task<'_>) {
         let w = weights(tile.src, &importance);
         let x = tile.src.try_into().expect("rows are whole blocks");
         match dtype {
-            DType::IQ1_S => iq1_s(x, &w, lattice, dst),
-            _ => iq1_m(x, &w, lattice, dst),
+            DType::IQ1_S => iq1_s::<L>(x, &w, lattice, dst),
+            _ => iq1_m::<L>(x, &w, lattice, dst),
         }
     }
 }
@@ -44,6 +58,17 @@ impl Shift {
         match self {
             Shift::Up => [-0.875, 0.125, 1.125],
             Shift::Down => [-1.125, -0.125, 0.875],
+        }
+    }
+
+    const fn of_odd(self) -> Values {
+        let shift = match self {
+            Shift::Up => -1.375,
+            Shift::Down => -1.625,
+        };
+        Values {
+            stretch: 0.5,
+            shift,
         }
     }
 
@@ -98,87 +123,67 @@ fn order<const E: usize>(x: &[f32; E]) -> [usize; E] {
     order
 }
 
-/// Exact search for one shift of the whole sub-block, from running sums in ascending order.
-fn split_whole(x: &[f32; 32], w: &[f32; 32], order: &[usize; 32]) -> Split<4> {
-    let (mut sx, mut sw) = ([0.0; 33], [0.0; 33]);
-    for (j, &i) in order.iter().enumerate() {
-        sx[j + 1] = sx[j] + w[i] * x[i];
-        sw[j + 1] = sw[j] + w[i];
-    }
-    let mut best = Split {
-        score: f32::MIN,
-        scale: 0.0,
-        cuts: None,
-        shifts: [Shift::Up; 4],
-    };
-    for a in 0..=32 {
-        for b in a..=32 {
-            for shift in [Shift::Up, Shift::Down] {
-                let q = shift.values();
-                let runs = |s: &[f32; 33]| [s[a], s[b] - s[a], s[32] - s[b]];
-                let (x, w) = (runs(&sx), runs(&sw));
-                let qx = x[0] * q[0] + x[1] * q[1] + x[2] * q[2];
-                let q2 = w[0] * q[0] * q[0] + w[1] * q[1] * q[1] + w[2] * q[2] * q[2];
-                best.offer((qx, q2), (a, b), [shift; 4]);
-            }
-        }
-    }
-    best
+/// Running sums of a sub-block of `E` elements in ascending order. They go on unchanged past the
+/// end, so that [`LANES`] of them can be read from any place.
+struct Running {
+    x: [f32; 64],
+    w: [f32; 64],
 }
 
-/// Running sums over one half of a sub-block of sixteen, in the order of all of it.
-struct Half {
-    x: [f32; 17],
-    w: [f32; 17],
-}
-
-impl Half {
-    fn new(x: &[f32; 16], w: &[f32; 16], order: &[usize; 16], half: usize) -> Self {
+impl Running {
+    /// Sums over the elements that `counts` accepts; the others add nothing.
+    fn new<const E: usize>(
+        (x, w): (&[f32; E], &[f32; E]),
+        order: &[usize; E],
+        counts: impl Fn(usize) -> bool,
+    ) -> Self {
         let mut sums = Self {
-            x: [0.0; 17],
-            w: [0.0; 17],
+            x: [0.0; 64],
+            w: [0.0; 64],
         };
-        for (j, &i) in order.iter().enumerate() {
-            let here = i / 8 == half;
-            sums.x[j + 1] = if here {
-                sums.x[j] + w[i] * x[i]
-            } else {
-                sums.x[j]
-            };
-            sums.w[j + 1] = if here { sums.w[j] + w[i] } else { sums.w[j] };
+        for j in 0..63 {
+            let next = order.get(j).copied().filter(|&i| counts(i));
+            sums.x[j + 1] = next.map_or(sums.x[j], |i| sums.x[j] + w[i] * x[i]);
+            sums.w[j + 1] = next.map_or(sums.w[j], |i| sums.w[j] + w[i]);
         }
         sums
     }
-
-    /// Sums for cuts `a` and `b`: levels are 1 apart, so two differences of the total are enough.
-    #[inline(always)]
-    fn sums(&self, a: usize, b: usize, shift: Shift) -> (f32, f32) {
-        let q = shift.values();
-        let (first, second) = (q[0] * q[0] - q[1] * q[1], q[1] * q[1] - q[2] * q[2]);
-        let qx = self.x[16] * q[2] - (self.x[a] + self.x[b]);
-        let q2 = self.w[16] * q[2] * q[2] + self.w[a] * first + self.w[b] * second;
-        (qx, q2)
-    }
 }
 
-/// Exact search for a shift of each half of the sub-block.
-fn split_halves(x: &[f32; 16], w: &[f32; 16], order: &[usize; 16]) -> Split<2> {
-    let halves = [0, 1].map(|half| Half::new(x, w, order, half));
+#[inline(always)]
+fn load<L: Lanes>(sums: &[f32; 64], at: usize) -> L {
+    L::load(sums[at..].first_chunk().expect("sums go on past the end"))
+}
+
+/// Whether any lane would improve on a split of this score.
+#[inline(always)]
+fn improves<L: Lanes>(score: f32, (qx, q2): (L, L)) -> bool {
+    let better = (L::splat(score) * q2).lt(qx * qx);
+    L::any(L::both(L::splat(0.0).lt(q2), better))
+}
+
+/// Cuts after `a` and after each of the lanes' places.
+trait Cuts<L: Lanes, const G: usize> {
+    /// Whether one of the cuts `(a, b)` to `(a, b + 15)` may be better.
+    fn promising(&self, a: usize, b: usize, score: f32) -> bool;
+    /// Tries the cuts `(a, b)`.
+    fn offer(&self, a: usize, b: usize, best: &mut Split<G>);
+}
+
+/// All pairs of cuts of `E` elements, in order.
+#[inline(always)]
+fn best_split<L: Lanes, C: Cuts<L, G>, const E: usize, const G: usize>(cuts: &C) -> Split<G> {
     let mut best = Split {
         score: f32::MIN,
         scale: 0.0,
         cuts: None,
-        shifts: [Shift::Up; 2],
+        shifts: [Shift::Up; G],
     };
-    for a in 0..=16 {
-        for b in a..=16 {
-            let of = |h: usize| {
-                [Shift::Up, Shift::Down].map(|shift| (shift, halves[h].sums(a, b, shift)))
-            };
-            let seconds = of(1);
-            for (first, (qx, q2)) in of(0) {
-                for (second, (qx2, q22)) in seconds {
-                    best.offer((qx + qx2, q2 + q22), (a, b), [first, second]);
+    for a in 0..=E {
+        for start in (a..=E).step_by(LANES) {
+            if cuts.promising(a, start, best.score) {
+                for b in start..(start + LANES).min(E + 1) {
+                    cuts.offer(a, b, &mut best);
                 }
             }
         }
@@ -186,8 +191,105 @@ fn split_halves(x: &[f32; 16], w: &[f32; 16], order: &[usize; 16]) -> Split<2> {
     best
 }
 
+/// One shift for the whole sub-block of 32.
+struct Whole(Running);
+
+impl Whole {
+    #[inline(always)]
+    fn sums(&self, a: usize, b: usize, shift: Shift) -> (f32, f32) {
+        let q = shift.values();
+        let runs = |s: &[f32; 64]| [s[a], s[b] - s[a], s[32] - s[b]];
+        let (x, w) = (runs(&self.0.x), runs(&self.0.w));
+        let qx = x[0] * q[0] + x[1] * q[1] + x[2] * q[2];
+        let q2 = w[0] * q[0] * q[0] + w[1] * q[1] * q[1] + w[2] * q[2] * q[2];
+        (qx, q2)
+    }
+
+    #[inline(always)]
+    fn lanes<L: Lanes>(&self, a: usize, b: usize, shift: Shift) -> (L, L) {
+        let q = shift.values();
+        let (q0, q1, q2) = (L::splat(q[0]), L::splat(q[1]), L::splat(q[2]));
+        let (xa, xb) = (L::splat(self.0.x[a]), load::<L>(&self.0.x, b));
+        let (wa, wb) = (L::splat(self.0.w[a]), load::<L>(&self.0.w, b));
+        let (x, w) = (L::splat(self.0.x[32]), L::splat(self.0.w[32]));
+        let qx = xa * q0 + (xb - xa) * q1 + (x - xb) * q2;
+        let qq = wa * q0 * q0 + (wb - wa) * q1 * q1 + (w - wb) * q2 * q2;
+        (qx, qq)
+    }
+}
+
+impl<L: Lanes> Cuts<L, 4> for Whole {
+    #[inline(always)]
+    fn promising(&self, a: usize, b: usize, score: f32) -> bool {
+        improves::<L>(score, self.lanes(a, b, Shift::Up))
+            || improves::<L>(score, self.lanes(a, b, Shift::Down))
+    }
+
+    #[inline(always)]
+    fn offer(&self, a: usize, b: usize, best: &mut Split<4>) {
+        for shift in [Shift::Up, Shift::Down] {
+            best.offer(self.sums(a, b, shift), (a, b), [shift; 4]);
+        }
+    }
+}
+
+/// A shift for each half of a sub-block of sixteen.
+struct Halves([Running; 2]);
+
+impl Halves {
+    /// Levels are 1 apart, so two differences of the total are enough.
+    #[inline(always)]
+    fn sums(&self, half: usize, a: usize, b: usize, shift: Shift) -> (f32, f32) {
+        let (q, s) = (shift.values(), &self.0[half]);
+        let (first, second) = (q[0] * q[0] - q[1] * q[1], q[1] * q[1] - q[2] * q[2]);
+        let qx = s.x[16] * q[2] - (s.x[a] + s.x[b]);
+        let q2 = s.w[16] * q[2] * q[2] + s.w[a] * first + s.w[b] * second;
+        (qx, q2)
+    }
+
+    #[inline(always)]
+    fn lanes<L: Lanes>(&self, half: usize, a: usize, b: usize, shift: Shift) -> (L, L) {
+        let (q, s) = (shift.values(), &self.0[half]);
+        let (first, second) = (q[0] * q[0] - q[1] * q[1], q[1] * q[1] - q[2] * q[2]);
+        let qx = L::splat(s.x[16] * q[2]) - (L::splat(s.x[a]) + load(&s.x, b));
+        let start = L::splat(s.w[16] * q[2] * q[2] + s.w[a] * first);
+        (qx, start + load::<L>(&s.w, b) * L::splat(second))
+    }
+}
+
+impl<L: Lanes> Cuts<L, 2> for Halves {
+    #[inline(always)]
+    fn promising(&self, a: usize, b: usize, score: f32) -> bool {
+        let up = [
+            self.lanes::<L>(0, a, b, Shift::Up),
+            self.lanes(1, a, b, Shift::Up),
+        ];
+        let down = [
+            self.lanes::<L>(0, a, b, Shift::Down),
+            self.lanes(1, a, b, Shift::Down),
+        ];
+        let sum = |one: (L, L), two: (L, L)| (one.0 + two.0, one.1 + two.1);
+        improves(score, sum(up[0], up[1]))
+            || improves(score, sum(up[0], down[1]))
+            || improves(score, sum(down[0], up[1]))
+            || improves(score, sum(down[0], down[1]))
+    }
+
+    #[inline(always)]
+    fn offer(&self, a: usize, b: usize, best: &mut Split<2>) {
+        let of = |half| [Shift::Up, Shift::Down].map(|shift| (shift, self.sums(half, a, b, shift)));
+        let seconds = of(1);
+        for (first, (qx, q2)) in of(0) {
+            for (second, (qx2, q22)) in seconds {
+                best.offer((qx + qx2, q2 + q22), (a, b), [first, second]);
+            }
+        }
+    }
+}
+
 /// Turns a split into points of the lattice and the scale that fits them.
-fn settle<const E: usize, const G: usize>(
+#[inline(always)]
+fn settle<L: Lanes, const E: usize, const G: usize>(
     x: &[f32; E],
     w: &[f32; E],
     (split, order): (Split<G>, &[usize; E]),
@@ -210,7 +312,7 @@ fn settle<const E: usize, const G: usize>(
         sub.scale = -sub.scale;
         sub.shifts = sub.shifts.map(Shift::turned);
     }
-    if !look_up(&mut sub, &levels, (x, w), lattice) {
+    if !look_up::<L, E, G>(&mut sub, &levels, (x, w), lattice) {
         let (qx, q2) = sums(&sub, (x, w), lattice);
         if qx > 0.0 && q2 > 0.0 {
             sub.scale = qx / q2;
@@ -220,7 +322,8 @@ fn settle<const E: usize, const G: usize>(
 }
 
 /// Finds each group's point; whether all were met exactly.
-fn look_up<const E: usize, const G: usize>(
+#[inline(always)]
+fn look_up<L: Lanes, const E: usize, const G: usize>(
     sub: &mut Sub<G>,
     levels: &[i32; E],
     (x, w): (&[f32; E], &[f32; E]),
@@ -228,13 +331,8 @@ fn look_up<const E: usize, const G: usize>(
 ) -> bool {
     let mut exact = true;
     for (g, levels) in levels.as_chunks::<8>().0.iter().enumerate() {
-        let (x, w) = (&x[8 * g..8 * g + 8], &w[8 * g..8 * g + 8]);
-        let hit = lattice.find(levels, |odd| {
-            (0..8).fold(0.0, |sum, i| {
-                let diff = sub.scale * value(odd[i], sub.shifts[g]) - x[i];
-                sum + w[i] * diff * diff
-            })
-        });
+        let group = (&x.as_chunks::<8>().0[g], &w.as_chunks::<8>().0[g]);
+        let hit = lattice.find::<L>(levels, group, (sub.scale, sub.shifts[g].of_odd()));
         exact &= hit.exact;
         sub.points[g] = hit.point;
     }
@@ -273,13 +371,16 @@ fn scale_code(scale: f32, d: f32) -> u16 {
     nearest(0.5 * ((1.0 / d) * scale - 1.0)).clamp(0, 7) as u16
 }
 
-fn iq1_s(x: &[f32; BLOCK], w: &[f32; BLOCK], lattice: &Lattice<8>, dst: &mut [u8]) {
+#[inline(always)]
+fn iq1_s<L: Lanes>(x: &[f32; BLOCK], w: &[f32; BLOCK], lattice: &Lattice<8>, dst: &mut [u8]) {
     let pairs = x.as_chunks::<32>().0.iter().zip(w.as_chunks::<32>().0);
     let mut subs = [Sub::<4>::ZERO; 8];
     for ((x, w), sub) in pairs.zip(&mut subs) {
         if largest_magnitude(x) >= 1e-12 {
             let order = order(x);
-            *sub = settle(x, w, (split_whole(x, w, &order), &order), lattice);
+            let cuts = Whole(Running::new((x, w), &order, |_| true));
+            let split = best_split::<L, _, 32, 4>(&cuts);
+            *sub = settle::<L, 32, 4>(x, w, (split, &order), lattice);
         }
     }
     let d = subs.iter().fold(0.0, |a: f32, s| a.max(s.scale)) / 15.0;
@@ -299,13 +400,16 @@ fn iq1_s(x: &[f32; BLOCK], w: &[f32; BLOCK], lattice: &Lattice<8>, dst: &mut [u8
     }
 }
 
-fn iq1_m(x: &[f32; BLOCK], w: &[f32; BLOCK], lattice: &Lattice<8>, dst: &mut [u8]) {
+#[inline(always)]
+fn iq1_m<L: Lanes>(x: &[f32; BLOCK], w: &[f32; BLOCK], lattice: &Lattice<8>, dst: &mut [u8]) {
     let pairs = x.as_chunks::<16>().0.iter().zip(w.as_chunks::<16>().0);
     let mut subs = [Sub::<2>::ZERO; 16];
     for ((x, w), sub) in pairs.zip(&mut subs) {
         if largest_magnitude(x) >= 1e-7 {
             let order = order(x);
-            *sub = settle(x, w, (split_halves(x, w, &order), &order), lattice);
+            let cuts = Halves([0, 1].map(|half| Running::new((x, w), &order, |i| i / 8 == half)));
+            let split = best_split::<L, _, 16, 2>(&cuts);
+            *sub = settle::<L, 16, 2>(x, w, (split, &order), lattice);
         }
     }
     let d = subs.iter().fold(0.0, |a: f32, s| a.max(s.scale)) / 15.0;

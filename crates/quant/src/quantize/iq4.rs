@@ -2,7 +2,7 @@
 
 use tokkata_core::DType;
 
-use super::lanes::{self, Job, LANES, Lanes, nearest, transpose};
+use super::lanes::{self, Job, LANES, Lanes, nearest, squares, transpose};
 use super::symmetric::{TINY, peak};
 use super::weights::{Input, importance_with, sum_of_squares};
 use super::{Task, pack, scales};
@@ -39,7 +39,7 @@ fn tiles<L: Lanes, const B: usize>(
     for (tile, dst) in input.tiles(LANES * 32).zip(dst.chunks_mut(tile_bytes)) {
         let x = transpose::<L, 32>(tile.src);
         let w = match tile.importance() {
-            None => x.map(|v| v * v),
+            None => squares(&x),
             Some(importance) => importance_with(mean_squares::<L, B>(tile.src), &importance, &x),
         };
         let scales = search(&x, &w);

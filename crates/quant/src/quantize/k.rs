@@ -3,7 +3,7 @@
 use tokkata_core::DType;
 
 use super::affine::{self, Cost, Search};
-use super::lanes::{self, Job, LANES, Lanes, nearest, transpose};
+use super::lanes::{self, Job, LANES, Lanes, nearest, squares, total, transpose};
 use super::scales::{self, Scales};
 use super::symmetric;
 use super::weights::{self, Input};
@@ -26,8 +26,8 @@ impl Job for Blocks<'_> {
             DType::Q2_K => affine_tiles::<L, 16>(input, dst, &Q2),
             DType::Q4_K => affine_tiles::<L, 32>(input, dst, &Q4),
             DType::Q5_K => affine_tiles::<L, 32>(input, dst, &Q5),
-            DType::Q3_K => each_block(input, dst, 110, q3::<L>),
-            DType::Q6_K => each_block(input, dst, 210, q6::<L>),
+            DType::Q3_K => each_block::<L, Q3>(input, dst),
+            DType::Q6_K => each_block::<L, Q6>(input, dst),
             _ => unreachable!("{dtype} is not one of these formats"),
         }
     }
@@ -137,12 +137,15 @@ fn affine_tiles<L: Lanes, const E: usize>(input: Input<'_>, dst: &mut [u8], form
 /// Magnitudes; with sub-blocks of 32, on top of their root mean square.
 #[inline(always)]
 fn affine_weights<L: Lanes, const E: usize>(x: &[L; E]) -> [L; E] {
-    if E == 16 {
-        return x.map(L::abs);
+    let mean = match E {
+        16 => L::splat(0.0),
+        _ => (total(&squares(x)) / L::splat(E as f32)).sqrt(),
+    };
+    let mut w = *x;
+    for w in &mut w {
+        *w = mean + w.abs();
     }
-    let squares = x.iter().fold(L::splat(0.0), |sum, &v| sum + v * v);
-    let mean = (squares / L::splat(E as f32)).sqrt();
-    x.map(|v| mean + v.abs())
+    w
 }
 
 #[inline(always)]
@@ -221,62 +224,77 @@ fn put_halves(block: &Block, dst: &mut [u8]) {
     dst[2..4].copy_from_slice(&block.mins.d.to_le_bytes());
 }
 
+/// A format without minima. A trait rather than a closure, so that inlining is certain.
+trait Symmetric {
+    const BYTES: usize;
+
+    fn quantize<L: Lanes>(src: &[f32; BLOCK], importance: Option<&[f32]>, dst: &mut [u8]);
+}
+
 /// One super-block at a time: its sixteen sub-blocks fill the lanes.
 #[inline(always)]
-fn each_block(
-    input: Input<'_>,
-    dst: &mut [u8],
-    bytes: usize,
-    quantize: impl Fn(&[f32; BLOCK], Option<&[f32]>, &mut [u8]),
-) {
-    for (tile, dst) in input.tiles(BLOCK).zip(dst.chunks_exact_mut(bytes)) {
+fn each_block<L: Lanes, F: Symmetric>(input: Input<'_>, dst: &mut [u8]) {
+    for (tile, dst) in input.tiles(BLOCK).zip(dst.chunks_exact_mut(F::BYTES)) {
         let src = tile.src.try_into().expect("rows are whole blocks");
-        quantize(src, tile.importance().as_deref(), dst);
+        F::quantize::<L>(src, tile.importance().as_deref(), dst);
     }
 }
 
-/// Codes 0 to 63 for `Q6_K`.
-#[inline(always)]
-fn q6<L: Lanes>(src: &[f32; BLOCK], importance: Option<&[f32]>, dst: &mut [u8]) {
-    let x = transpose::<L, 16>(src);
-    let w = importance.map_or_else(|| x.map(|v| v * v), transpose::<L, 16>);
-    let fit = symmetric::fit(&x, &w, 32.0);
-    if scales::signed_peak(&fit.scale).abs() < symmetric::TINY {
-        return dst.fill(0);
+struct Q6;
+
+impl Symmetric for Q6 {
+    const BYTES: usize = 210;
+
+    #[inline(always)]
+    fn quantize<L: Lanes>(src: &[f32; BLOCK], importance: Option<&[f32]>, dst: &mut [u8]) {
+        let x = transpose::<L, 16>(src);
+        let w = match importance {
+            None => squares(&x),
+            Some(importance) => transpose::<L, 16>(importance),
+        };
+        let fit = symmetric::fit(&x, &w, 32.0);
+        if scales::signed_peak(&fit.scale).abs() < symmetric::TINY {
+            return dst.fill(0);
+        }
+        let scales = scales::by_signed_largest(&fit.scale, 128.0, 127);
+        let codes = symmetric_codes(src, &scales, 32, |s, i| fit.code(s, src[16 * s + i]));
+        pack::six_bit_codes(&codes, &mut dst[..192]);
+        for (byte, &scale) in dst[192..208].iter_mut().zip(&scales.codes) {
+            *byte = scale as u8;
+        }
+        dst[208..].copy_from_slice(&scales.d.to_le_bytes());
     }
-    let scales = scales::by_signed_largest(&fit.scale, 128.0, 127);
-    let codes = symmetric_codes(src, &scales, 32, |s, i| fit.code(s, src[16 * s + i]));
-    pack::six_bit_codes(&codes, &mut dst[..192]);
-    for (byte, &scale) in dst[192..208].iter_mut().zip(&scales.codes) {
-        *byte = scale as u8;
-    }
-    dst[208..].copy_from_slice(&scales.d.to_le_bytes());
 }
 
-/// Codes 0 to 7 for `Q3_K`.
+struct Q3;
+
+impl Symmetric for Q3 {
+    const BYTES: usize = 110;
+
+    #[inline(always)]
+    fn quantize<L: Lanes>(src: &[f32; BLOCK], importance: Option<&[f32]>, dst: &mut [u8]) {
+        let (scales, codes) = q3_codes::<L>(src, importance);
+        pack::one_bit(&codes, 2, &mut dst[..32]);
+        pack::two_bits(&codes, &mut dst[32..96]);
+        pack::six_bits(&scales.codes, &mut dst[96..108]);
+        dst[108..].copy_from_slice(&scales.d.to_le_bytes());
+    }
+}
+
 #[inline(always)]
-fn q3<L: Lanes>(src: &[f32; BLOCK], importance: Option<&[f32]>, dst: &mut [u8]) {
+fn q3_codes<L: Lanes>(src: &[f32; BLOCK], importance: Option<&[f32]>) -> (Scales<i8>, [u8; BLOCK]) {
     let x = transpose::<L, 16>(src);
-    let (scales, codes) = match importance {
-        None => {
-            let fit = symmetric::refine(&x, 4.0);
-            let scales = scales::by_signed_largest(&fit.scale, 32.0, 31);
-            let codes = symmetric_codes(src, &scales, 4, |s, i| fit.code(s, i));
-            (scales, codes)
-        }
-        Some(importance) => {
-            let w = weights::importance_lanes(src, importance, &x, 2.0);
-            let fit = symmetric::fit(&x, &w, 4.0);
-            let sums = w.iter().fold(L::splat(0.0), |sum, &w| sum + w).to_array();
-            let scales = scales::by_signed_search(&fit.scale, &sums);
-            let codes = symmetric_codes(src, &scales, 4, |s, i| fit.code(s, src[16 * s + i]));
-            (scales, codes)
-        }
+    let Some(importance) = importance else {
+        let fit = symmetric::refine(&x, 4.0);
+        let scales = scales::by_signed_largest(&fit.scale, 32.0, 31);
+        let codes = symmetric_codes(src, &scales, 4, |s, i| fit.code(s, i));
+        return (scales, codes);
     };
-    pack::one_bit(&codes, 2, &mut dst[..32]);
-    pack::two_bits(&codes, &mut dst[32..96]);
-    pack::six_bits(&scales.codes, &mut dst[96..108]);
-    dst[108..].copy_from_slice(&scales.d.to_le_bytes());
+    let w = weights::importance_lanes(src, importance, &x, 2.0);
+    let fit = symmetric::fit(&x, &w, 4.0);
+    let scales = scales::by_signed_search(&fit.scale, &total(&w).to_array());
+    let codes = symmetric_codes(src, &scales, 4, |s, i| fit.code(s, src[16 * s + i]));
+    (scales, codes)
 }
 
 /// Codes for the rounded scales, plus `steps`; the search's own where a scale rounds to zero.

@@ -20,6 +20,7 @@ pub(super) trait Lanes:
     type Mask: Copy;
 
     fn load(values: &[f32; LANES]) -> Self;
+    fn from_bytes(values: &[u8; LANES]) -> Self;
     fn to_array(self) -> [f32; LANES];
     fn splat(value: f32) -> Self;
     fn abs(self) -> Self;
@@ -69,6 +70,27 @@ pub(super) fn run(job: impl Job) {
     job.run::<plain::Plain>();
 }
 
+/// Squares, lane by lane. Loops stand where closures would not always be inlined, and code outside
+/// the function compiled for an instruction set would not use it.
+#[inline(always)]
+pub(super) fn squares<L: Lanes, const E: usize>(x: &[L; E]) -> [L; E] {
+    let mut out = *x;
+    for v in &mut out {
+        *v = *v * *v;
+    }
+    out
+}
+
+/// Sums over the elements, from the first to the last.
+#[inline(always)]
+pub(super) fn total<L: Lanes, const E: usize>(x: &[L; E]) -> L {
+    let mut sum = L::splat(0.0);
+    for &v in x {
+        sum = sum + v;
+    }
+    sum
+}
+
 /// Element `i` of up to [`LANES`] sub-blocks of `E` elements in lanes of vector `i`; zeros where `src` ends.
 #[inline(always)]
 pub(super) fn transpose<L: Lanes, const E: usize>(src: &[f32]) -> [L; E] {
@@ -78,5 +100,9 @@ pub(super) fn transpose<L: Lanes, const E: usize>(src: &[f32]) -> [L; E] {
             column[s] = x;
         }
     }
-    columns.map(|column| L::load(&column))
+    let mut out = [L::splat(0.0); E];
+    for (out, column) in out.iter_mut().zip(&columns) {
+        *out = L::load(column);
+    }
+    out
 }

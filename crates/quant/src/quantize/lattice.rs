@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use super::lanes::{LANES, Lanes, nearest};
 use crate::grids;
 
 /// The points of one format, with `N` elements each, and for every tuple of levels the points near it.
@@ -10,8 +11,23 @@ pub(super) struct Lattice<const N: usize> {
     points: Vec<[f32; N]>,
     /// Per packed tuple of levels: a point, or the place of its list in `neighbours`.
     places: Vec<Place>,
-    neighbours: Vec<u16>,
+    neighbours: Vec<Near<N>>,
     levels: Levels,
+}
+
+/// Sixteen neighbours; the last of a list repeats where there are fewer.
+#[derive(Clone, Copy)]
+struct Near<const N: usize> {
+    points: [u16; LANES],
+    /// Odd values, by element and then by neighbour.
+    values: [[u8; LANES]; N],
+}
+
+/// The values of levels: `stretch * odd + shift`.
+#[derive(Clone, Copy)]
+pub(super) struct Values {
+    pub(super) stretch: f32,
+    pub(super) shift: f32,
 }
 
 #[derive(Clone, Copy)]
@@ -95,7 +111,7 @@ impl<const N: usize> Lattice<N> {
         }
         let distance = |p: &[i32; N]| (0..N).map(|i| (p[i] - target[i]).pow(2)).sum::<i32>() as u8;
         let distances: Vec<u8> = points.iter().map(distance).collect();
-        let start = self.neighbours.len();
+        let mut near = Vec::new();
         let mut present = [false; 256];
         distances
             .iter()
@@ -105,30 +121,35 @@ impl<const N: usize> Lattice<N> {
             .take(shells)
         {
             let at = (0..).zip(&distances).filter(|&(_, &d)| d == shell);
-            self.neighbours.extend(at.map(|(i, _): (u16, _)| i));
+            near.extend(at.map(|(i, _): (u16, _)| i));
         }
-        let len = (self.neighbours.len() - start) as u16;
-        self.places[key] = Place::List {
-            start: start as u32,
-            len,
-        };
+        let start = self.neighbours.len() as u32;
+        let len = near.len().div_ceil(LANES) as u16;
+        self.neighbours
+            .extend(near.chunks(LANES).map(|group| Near::new(group, points)));
+        self.places[key] = Place::List { start, len };
     }
 
     /// Levels nearest to `inverse * x`.
     #[inline(always)]
     pub(super) fn round(&self, x: &[f32; N], inverse: f32) -> [i32; N] {
-        x.map(|x| super::lanes::nearest(0.5 * (inverse * x - 1.0)).clamp(0, self.levels.top))
+        x.map(|x| nearest(0.5 * (inverse * x - 1.0)).clamp(0, self.levels.top))
     }
 
-    /// The point with these levels, or the neighbour of least cost.
+    /// The point with these levels, or the neighbour with the least weighted error at `scale`.
     #[inline(always)]
-    pub(super) fn find(&self, levels: &[i32; N], cost: impl Fn(&[f32; N]) -> f32) -> Hit {
+    pub(super) fn find<L: Lanes>(
+        &self,
+        levels: &[i32; N],
+        (x, w): (&[f32; N], &[f32; N]),
+        (scale, values): (f32, Values),
+    ) -> Hit {
         match self.places[self.levels.pack(levels)] {
             Place::Point(point) => Hit { point, exact: true },
             Place::List { start, len } => {
                 let list = &self.neighbours[start as usize..start as usize + usize::from(len)];
                 Hit {
-                    point: self.cheapest(list, cost),
+                    point: cheapest::<L, N>(list, (x, w), (scale, values)),
                     exact: false,
                 }
             }
@@ -136,23 +157,58 @@ impl<const N: usize> Lattice<N> {
         }
     }
 
-    #[inline(always)]
-    fn cheapest(&self, list: &[u16], cost: impl Fn(&[f32; N]) -> f32) -> u16 {
-        let mut best = (list[0], f32::MAX);
-        for &point in list {
-            let cost = cost(&self.points[usize::from(point)]);
-            if cost < best.1 {
-                best = (point, cost);
-            }
-        }
-        best.0
-    }
-
     /// The odd values of `point`.
     #[inline(always)]
     pub(super) fn values(&self, point: u16) -> &[f32; N] {
         &self.points[usize::from(point)]
     }
+}
+
+impl<const N: usize> Near<N> {
+    fn new(group: &[u16], points: &[[i32; N]]) -> Self {
+        let numbers = std::array::from_fn(|j| group[j.min(group.len() - 1)]);
+        let value = |i: usize, j: usize| (2 * points[usize::from(numbers[j])][i] + 1) as u8;
+        let values = std::array::from_fn(|i| std::array::from_fn(|j| value(i, j)));
+        Self {
+            points: numbers,
+            values,
+        }
+    }
+}
+
+/// The first neighbour of least cost; sixteen are weighed at once.
+#[inline(always)]
+fn cheapest<L: Lanes, const N: usize>(
+    list: &[Near<N>],
+    (x, w): (&[f32; N], &[f32; N]),
+    (scale, values): (f32, Values),
+) -> u16 {
+    let (scale, stretch, shift) = (
+        L::splat(scale),
+        L::splat(values.stretch),
+        L::splat(values.shift),
+    );
+    let (mut least, mut group) = (L::splat(f32::MAX), L::splat(0.0));
+    for (g, near) in list.iter().enumerate() {
+        let mut cost = L::splat(0.0);
+        for i in 0..N {
+            let value = L::from_bytes(&near.values[i]) * stretch + shift;
+            let diff = scale * value - L::splat(x[i]);
+            cost = cost + L::splat(w[i]) * diff * diff;
+        }
+        let better = cost.lt(least);
+        least = L::pick(better, cost, least);
+        group = L::pick(better, L::splat(g as f32), group);
+    }
+    let (least, group) = (least.to_array(), group.to_array());
+    let place = |j: usize| (group[j] as usize, j);
+    let mut best = 0;
+    for j in 1..LANES {
+        if least[j] < least[best] || (least[j] == least[best] && place(j) < place(best)) {
+            best = j;
+        }
+    }
+    list[place(best).0].points[best]
 }
 
 impl Levels {

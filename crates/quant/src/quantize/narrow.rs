@@ -3,7 +3,7 @@
 use tokkata_core::DType;
 
 use super::Task;
-use super::simple::round_away;
+use super::simple::{largest_magnitude, round_away};
 use crate::num::{e8m0_half, f32_to_f16, f32_to_ue4m3, ue4m3_units};
 use crate::tables::FP4;
 
@@ -25,11 +25,6 @@ pub(super) fn quantize(task: Task<'_>) {
     {
         quantize(src, dst);
     }
-}
-
-fn largest_magnitude(x: &[f32]) -> f32 {
-    x.iter()
-        .fold(0.0, |a: f32, v| if v.abs() > a { v.abs() } else { a })
 }
 
 /// Codes 0 to 2, and the scale.
@@ -68,13 +63,16 @@ fn tq2_0(x: &[f32], dst: &mut [u8]) {
 }
 
 /// The code whose value is nearest to `x`, the lower code where two are.
+#[inline(always)]
 fn nearest_fp4(x: f32, unit: f32) -> u8 {
     let mut best = (0, (f32::from(FP4[0]) * unit - x).abs());
     for (code, &value) in (1..).zip(&FP4[1..]) {
         let error = (f32::from(value) * unit - x).abs();
-        if error < best.1 {
-            best = (code, error);
-        }
+        let better = error < best.1;
+        best = (
+            if better { code } else { best.0 },
+            if better { error } else { best.1 },
+        );
     }
     best.0
 }

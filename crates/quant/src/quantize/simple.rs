@@ -3,7 +3,7 @@
 use tokkata_core::DType;
 
 use super::affine::{self, Search};
-use super::lanes::{self, Job, LANES, Lanes, transpose};
+use super::lanes::{self, Job, LANES, Lanes, MAGIC, transpose};
 use super::weights::{Input, importance_with, sum_of_squares};
 use super::{Task, pack, symmetric};
 use crate::num::f32_to_f16;
@@ -64,21 +64,53 @@ fn inverse(d: f32) -> f32 {
     if d == 0.0 { 0.0 } else { 1.0 / d }
 }
 
-/// Rounds halves away from zero; for magnitudes below 2^22.
+/// Drops the fraction of a number from 0 to 255, in steps that vector units have.
 #[inline(always)]
-pub(super) fn round_away(value: f32) -> i32 {
-    (value + 0.499_999_97_f32.copysign(value)) as i32
+fn truncate(value: f32) -> u8 {
+    let shifted = value + MAGIC;
+    (shifted.to_bits() as u8).wrapping_sub(u8::from(shifted - MAGIC > value))
 }
 
+/// Rounds halves away from zero; for magnitudes up to 255.
 #[inline(always)]
-fn largest_magnitude(x: &[f32]) -> f32 {
-    x.iter()
-        .fold(0.0, |a: f32, v| if v.abs() > a { v.abs() } else { a })
+pub(super) fn round_away(value: f32) -> i32 {
+    let magnitude = i32::from(truncate(value.abs() + 0.499_999_97));
+    if value < 0.0 { -magnitude } else { magnitude }
+}
+
+/// Bits of magnitudes are ordered as the magnitudes are.
+#[inline(always)]
+pub(super) fn largest_magnitude(x: &[f32]) -> f32 {
+    let mut largest = 0;
+    for v in x {
+        largest = largest.max(v.to_bits() & 0x7fff_ffff);
+    }
+    f32::from_bits(largest)
+}
+
+/// The first element of largest magnitude.
+#[inline(always)]
+fn signed_peak(x: &[f32; 32]) -> f32 {
+    // As signed numbers the bits put the largest positive last, as unsigned ones the lowest negative.
+    let (mut positive, mut negative) = (0i32, 0x8000_0000u32);
+    for v in x {
+        positive = positive.max(v.to_bits() as i32);
+        negative = negative.max(v.to_bits());
+    }
+    let (high, low) = (f32::from_bits(positive as u32), f32::from_bits(negative));
+    if high == -low {
+        return x.iter().copied().find(|v| v.abs() == high).unwrap_or(0.0);
+    }
+    if high > -low { high } else { low }
 }
 
 /// Signs, and the mean magnitude.
+#[inline(always)]
 fn q1_0(x: &[f32; 128], dst: &mut [u8]) {
-    let sum: f32 = x.iter().fold(0.0, |sum, v| sum + v.abs());
+    let mut sum = 0.0;
+    for v in x {
+        sum += v.abs();
+    }
     put_half(sum / 128.0, dst);
     for (byte, x) in dst[2..].iter_mut().zip(x.chunks_exact(8)) {
         *byte = (0..8).fold(0, |byte, i| byte | u8::from(x[i] >= 0.0) << i);
@@ -86,13 +118,17 @@ fn q1_0(x: &[f32; 128], dst: &mut [u8]) {
 }
 
 /// -1, 0 or 1 times the largest magnitude.
+#[inline(always)]
 fn q2_0(x: &[f32; 64], dst: &mut [u8]) {
     let d = largest_magnitude(x);
     let id = inverse(d);
     put_half(d, dst);
-    for (byte, x) in dst[2..].iter_mut().zip(x.chunks_exact(4)) {
-        let code = |i: usize| (round_away(x[i] * id) + 1).clamp(0, 3) as u8;
-        *byte = (0..4).fold(0, |byte, i| byte | code(i) << (2 * i));
+    let mut codes = [0; 64];
+    for (code, &x) in codes.iter_mut().zip(x) {
+        *code = (round_away(x * id) + 1) as u8;
+    }
+    for (byte, c) in dst[2..].iter_mut().zip(codes.as_chunks::<4>().0) {
+        *byte = c[0] | c[1] << 2 | c[2] << 4 | c[3] << 6;
     }
 }
 
@@ -102,39 +138,54 @@ fn q8_0(x: &[f32; 32], dst: &mut [u8]) {
     let id = inverse(d);
     put_half(d, dst);
     for (byte, &x) in dst[2..].iter_mut().zip(x) {
-        *byte = round_away(x * id) as i8 as u8;
+        *byte = round_away(x * id) as u8;
     }
 }
 
 /// The element of largest magnitude gets the lowest code.
 #[inline(always)]
 fn scaled(x: &[f32; 32], steps: f32, dst: &mut [u8]) {
-    let largest = x
-        .iter()
-        .fold(0.0, |a: f32, &v| if v.abs() > a.abs() { v } else { a });
-    let d = largest / -steps;
+    let d = signed_peak(x) / -steps;
     let id = inverse(d);
     put_half(d, dst);
     let top = 2 * steps as u8 - 1;
-    put_codes(
-        &x.map(|x| ((x * id + (steps + 0.5)) as u8).min(top)),
-        &mut dst[2..],
-    );
+    let mut codes = [0; 32];
+    for (code, &x) in codes.iter_mut().zip(x) {
+        *code = truncate(x * id + (steps + 0.5)).min(top);
+    }
+    put_codes(&codes, &mut dst[2..]);
 }
 
 /// The range from least to greatest in equal steps.
 #[inline(always)]
 fn ranged(x: &[f32; 32], top: f32, dst: &mut [u8]) {
-    let low = x.iter().fold(f32::MAX, |a, &v| if v < a { v } else { a });
-    let high = x.iter().fold(f32::MIN, |a, &v| if v > a { v } else { a });
+    let (low, high) = range(x);
     let d = (high - low) / top;
     let id = inverse(d);
     put_half(d, dst);
     put_half(low, &mut dst[2..]);
-    put_codes(
-        &x.map(|x| (((x - low) * id + 0.5) as u8).min(top as u8)),
-        &mut dst[4..],
-    );
+    let mut codes = [0; 32];
+    for (code, &x) in codes.iter_mut().zip(x) {
+        *code = truncate((x - low) * id + 0.5).min(top as u8);
+    }
+    put_codes(&codes, &mut dst[4..]);
+}
+
+/// The least and the greatest element, eight runs at a time.
+#[inline(always)]
+fn range(x: &[f32; 32]) -> (f32, f32) {
+    let (mut low, mut high) = ([f32::MAX; 8], [f32::MIN; 8]);
+    for x in x.as_chunks::<8>().0 {
+        for i in 0..8 {
+            low[i] = if x[i] < low[i] { x[i] } else { low[i] };
+            high[i] = if x[i] > high[i] { x[i] } else { high[i] };
+        }
+    }
+    let least = low.iter().fold(f32::MAX, |a, &v| if v < a { v } else { a });
+    let greatest = high
+        .iter()
+        .fold(f32::MIN, |a, &v| if v > a { v } else { a });
+    (least, greatest)
 }
 
 /// Nibbles, after the fifth bits where there is room for them.
@@ -142,8 +193,10 @@ fn ranged(x: &[f32; 32], top: f32, dst: &mut [u8]) {
 fn put_codes(codes: &[u8; 32], dst: &mut [u8]) {
     let (high, low) = dst.split_at_mut(dst.len() - 16);
     pack::halves(codes, low);
-    for (byte, codes) in high.iter_mut().zip(codes.chunks_exact(8)) {
-        *byte = (0..8).fold(0, |byte, i| byte | ((codes[i] >> 4) & 1) << i);
+    for (byte, codes) in high.iter_mut().zip(codes.as_chunks::<8>().0) {
+        // The fifth bits, gathered into the top byte by a product.
+        let bits = (u64::from_le_bytes(*codes) >> 4) & 0x0101_0101_0101_0101;
+        *byte = (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
     }
 }
 

@@ -103,9 +103,11 @@ pub(super) fn refine<L: Lanes, const E: usize>(x: &[L; E], steps: f32) -> Refine
     let zero = L::splat(0.0);
     let (peak, value) = peak(x);
     let inverse = L::splat(-steps) / value;
-    let mut codes = x.map(|v| (inverse * v).code(-steps, steps - 1.0));
+    let mut codes = [zero; E];
     let (mut xl, mut l2) = (zero, zero);
-    for (&v, &l) in x.iter().zip(&codes) {
+    for (&v, code) in x.iter().zip(&mut codes) {
+        let l = (inverse * v).code(-steps, steps - 1.0);
+        *code = l;
         let w = v * v;
         xl = xl + w * v * l;
         l2 = l2 + w * l * l;
@@ -121,10 +123,13 @@ pub(super) fn refine<L: Lanes, const E: usize>(x: &[L; E], steps: f32) -> Refine
     }
     let scale = L::pick(zero.lt(l2), xl / l2, zero);
     let scale = L::pick(peak.lt(L::splat(TINY)), zero, scale);
-    let codes = codes.map(L::to_array);
+    let mut stored = [[0.0; LANES]; E];
+    for (stored, code) in stored.iter_mut().zip(&codes) {
+        *stored = code.to_array();
+    }
     Refined {
         scale: scale.to_array(),
-        codes,
+        codes: stored,
         steps,
         peak: peak.to_array(),
     }

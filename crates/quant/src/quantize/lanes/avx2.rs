@@ -70,6 +70,17 @@ impl Lanes for Pair {
     }
 
     #[inline(always)]
+    fn from_bytes(values: &[u8; LANES]) -> Self {
+        // SAFETY: see `Pair`; the load is the whole array and needs no alignment.
+        unsafe {
+            let bytes = _mm_loadu_si128(values.as_ptr().cast());
+            let low = _mm256_cvtepu8_epi32(bytes);
+            let high = _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes));
+            Self(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        }
+    }
+
+    #[inline(always)]
     fn to_array(self) -> [f32; LANES] {
         let mut out = [0.0; LANES];
         // SAFETY: see `Pair`; both stores are inside the array and need no alignment.

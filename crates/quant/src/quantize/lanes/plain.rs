@@ -41,6 +41,11 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
+    fn from_bytes(values: &[u8; LANES]) -> Self {
+        Self(values.map(f32::from))
+    }
+
+    #[inline(always)]
     fn to_array(self) -> [f32; LANES] {
         self.0
     }

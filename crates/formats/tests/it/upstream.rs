@@ -1,9 +1,9 @@
-//! Files written by the reference Python library (`tests/data/make.py`).
+//! Files written by the reference Python library (`tests/data/make.py`) and by MLX (`make_mlx.py`).
 
 use std::path::Path;
 
 use tokkata_core::{Array, DType, Value};
-use tokkata_formats::{Endian, ModelFile};
+use tokkata_formats::{Container, Endian, ModelFile, Scheme};
 
 fn open(name: &str) -> ModelFile {
     ModelFile::open(
@@ -69,4 +69,34 @@ fn a_reference_file_has_what_was_written() {
             .collect();
         assert_eq!(model.data(info).unwrap(), bytes, "{}", info.name);
     }
+}
+
+#[test]
+fn a_directory_that_mlx_wrote_is_described() {
+    let model = open("mlx");
+    assert_eq!(model.container(), Container::Mlx);
+    let names: Vec<_> = model.tensors().iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(names, ["plain.weight"]);
+    assert!(model.other_tensors().is_empty());
+    let schemes: Vec<_> = model
+        .packed()
+        .iter()
+        .map(|w| (w.name.as_str(), w.scheme))
+        .collect();
+    let affine = |bits, group| Scheme::Affine { bits, group };
+    let expected = [
+        ("affine2.weight", affine(2, 64)),
+        ("affine3.weight", affine(3, 64)),
+        ("affine4.weight", affine(4, 64)),
+        ("affine5.weight", affine(5, 64)),
+        ("affine6.weight", affine(6, 64)),
+        ("affine8.weight", affine(8, 64)),
+        ("group128.weight", affine(4, 128)),
+        ("group32.weight", affine(4, 32)),
+        ("mxfp4.weight", Scheme::Mxfp4),
+        ("mxfp8.weight", Scheme::Mxfp8),
+        ("nvfp4.weight", Scheme::Nvfp4),
+    ];
+    assert_eq!(schemes, expected);
+    assert!(model.packed().iter().all(|weight| weight.shape == [3, 128]));
 }

@@ -78,11 +78,12 @@ fn a_directory_that_mlx_wrote_is_described() {
     let names: Vec<_> = model.tensors().iter().map(|t| t.name.as_str()).collect();
     assert_eq!(names, ["plain.weight"]);
     assert!(model.other_tensors().is_empty());
-    let schemes: Vec<_> = model
+    let mut schemes: Vec<_> = model
         .packed()
         .iter()
         .map(|w| (w.name.as_str(), w.scheme))
         .collect();
+    schemes.sort_unstable_by_key(|scheme| scheme.0);
     let affine = |bits, group| Scheme::Affine { bits, group };
     let expected = [
         ("affine2.weight", affine(2, 64)),

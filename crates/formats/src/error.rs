@@ -60,6 +60,12 @@ pub enum Fault {
         action: &'static str,
         source: std::io::Error,
     },
+    #[error(
+        "found nothing under this name, expected a file; check the name, or download what is missing"
+    )]
+    Missing,
+    #[error("found a file that may not be read, expected one that may; change its permissions")]
+    Forbidden,
     #[error("found {found}, expected a model file; {advice}")]
     NotAFile {
         found: &'static str,
@@ -240,5 +246,16 @@ pub enum Fault {
 impl Fault {
     pub(crate) fn io(action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Fault::Io { action, source }
+    }
+
+    pub(crate) fn open(source: std::io::Error) -> Self {
+        match source.kind() {
+            std::io::ErrorKind::NotFound => Fault::Missing,
+            std::io::ErrorKind::PermissionDenied => Fault::Forbidden,
+            _ => Fault::Io {
+                action: "open the file",
+                source,
+            },
+        }
     }
 }

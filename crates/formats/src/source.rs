@@ -35,7 +35,7 @@ impl std::fmt::Debug for Source {
 impl Source {
     pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
         // Looked at before opening: opening a pipe would block.
-        let meta = std::fs::metadata(path).map_err(Fault::io("open the file"))?;
+        let meta = std::fs::metadata(path).map_err(Fault::open)?;
         if meta.is_dir() {
             let advice = "name a .gguf file inside it";
             return Err(Fault::NotAFile {
@@ -53,7 +53,7 @@ impl Source {
         if meta.len() == 0 {
             return Err(Fault::Empty);
         }
-        let file = File::open(path).map_err(Fault::io("open the file"))?;
+        let file = File::open(path).map_err(Fault::open)?;
         // SAFETY: the map is private and read-only. Its bytes change only if another process writes the
         // file meanwhile; they are treated as untrusted and every slice is checked against the map's length.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(Fault::io("map the file"))?;

@@ -111,7 +111,7 @@ pub(super) fn list(path: &Path) -> Result<Vec<String>> {
 /// A small file, read up to its limit whatever length the system reports.
 fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let read = || {
-        let meta = std::fs::metadata(path).map_err(Fault::io("open the file"))?;
+        let meta = std::fs::metadata(path).map_err(Fault::open)?;
         if !meta.is_file() {
             let advice = "put a plain file there";
             return Err(Fault::NotAFile {
@@ -119,7 +119,7 @@ fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>> {
                 advice,
             });
         }
-        let file = std::fs::File::open(path).map_err(Fault::io("open the file"))?;
+        let file = std::fs::File::open(path).map_err(Fault::open)?;
         let mut bytes = Vec::new();
         file.take(limit + 1)
             .read_to_end(&mut bytes)

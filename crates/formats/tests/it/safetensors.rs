@@ -316,7 +316,7 @@ fn an_index_and_files_that_disagree_are_refused() {
     let full = r#""a":"one.safetensors","b":"one.safetensors""#;
     let missing = refused(&format!(r#"{{{full},"c":"three.safetensors"}}"#));
     assert!(
-        missing.contains("three.safetensors: cannot open the file"),
+        missing.contains("three.safetensors: found nothing under this name"),
         "{missing}"
     );
     let moved = refused(r#"{"a":"two.safetensors","b":"one.safetensors","c":"two.safetensors"}"#);

@@ -101,7 +101,7 @@ fn missing_doubled_and_renamed_files_are_named() {
 
     std::fs::remove_file(&paths[1]).unwrap();
     assert!(
-        failure().contains("cut-00002-of-00003.gguf: cannot open the file"),
+        failure().contains("cut-00002-of-00003.gguf: found nothing under this name"),
         "{}",
         failure()
     );

@@ -235,6 +235,14 @@ impl Matrix {
         self.order
     }
 
+    /// Whether panel `p` holds outputs `16·p` and on: no part but the last ends inside a panel.
+    pub(crate) fn is_aligned(&self) -> bool {
+        let Some((_, rest)) = self.segments.split_last() else {
+            return true;
+        };
+        self.order == Order::Sequential && rest.iter().all(|s| s.rows.is_multiple_of(PANEL_ROWS))
+    }
+
     /// Bytes of all panels.
     #[must_use]
     pub fn bytes(&self) -> usize {

@@ -3,8 +3,10 @@
 use tokkata_ir::Act;
 use tokkata_ir::op::GateClamp;
 
+use super::Kernel;
 use super::lanes::{Lanes, N, map, map2, simd_fn};
 use super::math::{erf, exp, gelu, sigmoid, swish, tanh};
+use super::norm::in_place;
 
 /// Activations without vector form, or `None`.
 fn scalar(act: Act) -> Option<impl Fn(f32) -> f32> {
@@ -72,13 +74,13 @@ macro_rules! with_act {
 }
 
 #[inline(always)]
-fn unary<L: Lanes>(act: Act, x: &[f32], out: &mut [f32]) {
-    with_act!(act, f => map::<L>(x, out, f));
+fn activate<L: Lanes>(act: Act, x: &mut [f32]) {
+    with_act!(act, f => in_place::<L>(x, f));
 }
 
 simd_fn! {
-    /// `out = act(x)`.
-    pub(crate) fn unary_run(act: Act, x: &[f32], out: &mut [f32]) = unary;
+    /// `x = act(x)`.
+    pub(crate) fn act_run(act: Act, x: &mut [f32]) = activate;
 }
 
 #[inline(always)]
@@ -87,29 +89,67 @@ fn bound<L: Lanes>(x: L, limit: f32) -> L {
 }
 
 #[inline(always)]
-fn gate<L: Lanes>(act: Act, clamp: GateClamp, g: &[f32], u: &[f32], out: &mut [f32]) {
-    let one = L::splat(1.0);
-    with_act!(act, f => match clamp {
-        GateClamp::None => map2::<L>(g, u, out, |g, u| f(g).mul(u)),
-        GateClamp::Before(l) => {
-            map2::<L>(g, u, out, |g, u| f(L::splat(l).min(g)).mul(bound(u, l)));
-        }
-        GateClamp::After(l) => {
-            map2::<L>(g, u, out, |g, u| L::splat(l).min(f(g)).mul(bound(u, l)));
-        }
-        GateClamp::BeforePlusOne(l) => {
-            map2::<L>(g, u, out, |g, u| f(L::splat(l).min(g)).mul(bound(u, l).add(one)));
-        }
-        GateClamp::UpTanh(l) => {
-            let l = L::splat(l);
-            map2::<L>(g, u, out, |g, u| f(g).mul(l.mul(tanh(u.div(l)))));
-        }
-    });
+fn swiglu<L: Lanes>(alpha: f32, g: &[f32], u: &[f32], out: &mut [f32]) {
+    map2::<L>(g, u, out, |g, u| swish(g, alpha).mul(u));
 }
 
 simd_fn! {
-    /// `out = act(g) · u`.
-    pub(crate) fn gate_run(act: Act, clamp: GateClamp, g: &[f32], u: &[f32], out: &mut [f32]) = gate;
+    /// `out = g · σ(alpha · g) · u`.
+    fn swiglu_run(alpha: f32, g: &[f32], u: &[f32], out: &mut [f32]) = swiglu;
+}
+
+#[inline(always)]
+fn geglu<L: Lanes>(g: &[f32], u: &[f32], out: &mut [f32]) {
+    map2::<L>(g, u, out, |g, u| gelu(g).mul(u));
+}
+
+simd_fn! {
+    /// `out = gelu(g) · u`.
+    fn geglu_run(g: &[f32], u: &[f32], out: &mut [f32]) = geglu;
+}
+
+#[inline(always)]
+fn limit<L: Lanes>(limit: f32, g: &[f32], out: &mut [f32]) {
+    map::<L>(g, out, |g| L::splat(limit).min(g));
+}
+
+simd_fn! {
+    /// `out = min(g, limit)`.
+    fn limit_run(most: f32, g: &[f32], out: &mut [f32]) = limit;
+}
+
+#[inline(always)]
+fn times_up<L: Lanes>(clamp: GateClamp, u: &[f32], out: &mut [f32]) {
+    let one = L::splat(1.0);
+    for (o, u) in out.chunks_mut(N).zip(u.chunks(N)) {
+        let (g, u) = (L::load_part(o, 0.0), L::load_part(u, 0.0));
+        let product = match clamp {
+            GateClamp::None => g.mul(u),
+            GateClamp::Before(l) => g.mul(bound(u, l)),
+            GateClamp::After(l) => L::splat(l).min(g).mul(bound(u, l)),
+            GateClamp::BeforePlusOne(l) => g.mul(bound(u, l).add(one)),
+            GateClamp::UpTanh(l) => g.mul(L::splat(l).mul(tanh(u.div(L::splat(l))))),
+        };
+        product.store_part(o);
+    }
+}
+
+simd_fn! {
+    /// `out = out · u`, clamped.
+    fn times_up_run(clamp: GateClamp, u: &[f32], out: &mut [f32]) = times_up;
+}
+
+/// `out = act(g) · u`, clamped.
+pub(crate) fn gate_run(set: Kernel, (act, clamp): (Act, GateClamp), g: &[f32], u: &[f32], out: &mut [f32]) {
+    match (act, clamp) {
+        (Act::Silu, GateClamp::None) => return swiglu_run(set, 1.0, g, u, out),
+        (Act::Swish { alpha }, GateClamp::None) => return swiglu_run(set, alpha, g, u, out),
+        (Act::Gelu, GateClamp::None) => return geglu_run(set, g, u, out),
+        (_, GateClamp::Before(l) | GateClamp::BeforePlusOne(l)) => limit_run(set, l, g, out),
+        _ => out.copy_from_slice(g),
+    }
+    act_run(set, act, out);
+    times_up_run(set, clamp, u, out);
 }
 
 #[inline(always)]

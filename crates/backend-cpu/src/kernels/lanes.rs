@@ -21,6 +21,9 @@ pub(crate) const N: usize = 16;
 
 /// Sixteen floats.
 pub(crate) trait Lanes: Copy {
+    /// Enough registers to keep eight accumulators of this kind beside their operands.
+    const MANY: bool;
+
     fn splat(x: f32) -> Self;
     /// # Safety
     /// `p` is valid for sixteen floats.

@@ -160,6 +160,7 @@ pub(crate) struct Kv {
     /// Start of the slot in the group's memory, and bytes per block.
     at: usize,
     block_bytes: usize,
+    blocks: u32,
     pub(crate) heads: usize,
     pub(crate) keys: Plane,
     /// `None` when values are the first columns of the keys.
@@ -226,7 +227,7 @@ fn kv_layout(def: &CacheGroup, at: usize, heads: usize, (dim_k, dim_v): (usize, 
     let after = heads * keys.head_bytes;
     let values = (dim_v > 0).then(|| Plane::new(kind, after, dim_v, false, size));
     let block_bytes = after + values.map_or(0, |v| heads * v.head_bytes);
-    Ok(Kv { at, block_bytes, heads, keys, values })
+    Ok(Kv { at, block_bytes, blocks: def.n_blocks, heads, keys, values })
 }
 
 impl Group {
@@ -274,6 +275,7 @@ impl Caches {
 
     /// A block of a slot.
     pub(crate) fn block(&self, slot: SlotId, kv: &Kv, block: u32) -> BlockAt {
+        assert!(block < kv.blocks, "block {block} of a pool of {}", kv.blocks);
         BlockAt(self.groups[slot.group.index()].start.wrapping_add(kv.at + block as usize * kv.block_bytes))
     }
 

@@ -40,6 +40,8 @@ macro_rules! fold {
 }
 
 impl Lanes for Avx2 {
+    const MANY: bool = false;
+
     #[inline(always)]
     fn splat(x: f32) -> Self {
         let v = unsafe { _mm256_set1_ps(x) };

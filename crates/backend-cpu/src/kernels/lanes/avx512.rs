@@ -32,6 +32,8 @@ macro_rules! fold {
 }
 
 impl Lanes for Avx512 {
+    const MANY: bool = true;
+
     #[inline(always)]
     fn splat(x: f32) -> Self {
         unsafe { Avx512(_mm512_set1_ps(x)) }

@@ -32,6 +32,8 @@ fn larger(a: f32, b: f32) -> f32 {
 }
 
 impl Lanes for Portable {
+    const MANY: bool = false;
+
     #[inline(always)]
     fn splat(x: f32) -> Self {
         Portable([x; N])

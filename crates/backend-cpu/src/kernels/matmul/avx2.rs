@@ -17,6 +17,23 @@ unsafe fn enabled<T: Task>(task: T) {
 
 type Two<V> = [V; 2];
 
+/// The expression for both halves of a panel. `array::map` would not always be inlined, and calls
+/// between vector code and plain code are slow.
+macro_rules! both {
+    ($i:ident => $value:expr) => {
+        [
+            {
+                const $i: usize = 0;
+                $value
+            },
+            {
+                const $i: usize = 1;
+                $value
+            },
+        ]
+    };
+}
+
 #[inline(always)]
 unsafe fn splat_quad(a: *const i8) -> __m256i {
     // SAFETY: the caller gives four readable bytes and a processor with the set.
@@ -27,8 +44,8 @@ unsafe fn splat_quad(a: *const i8) -> __m256i {
 unsafe fn widen(bytes: __m128i) -> Two<__m256> {
     // SAFETY: the callers run on a processor with the set.
     unsafe {
-        let high = _mm_unpackhi_epi64(bytes, bytes);
-        [bytes, high].map(|b| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)))
+        let parts = [bytes, _mm_unpackhi_epi64(bytes, bytes)];
+        both!(I => _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(parts[I])))
     }
 }
 
@@ -36,13 +53,13 @@ unsafe fn widen(bytes: __m128i) -> Two<__m256> {
 #[inline(always)]
 unsafe fn pair_sums(v: Two<__m256i>) -> Two<__m256i> {
     // SAFETY: the callers run on a processor with the set.
-    unsafe { v.map(|h| _mm256_madd_epi16(h, _mm256_set1_epi16(1))) }
+    unsafe { both!(I => _mm256_madd_epi16(v[I], _mm256_set1_epi16(1))) }
 }
 
 #[inline(always)]
 unsafe fn narrow_add(n: Two<__m256i>, codes: Two<__m256i>, b: __m256i) -> Two<__m256i> {
     // SAFETY: the callers run on a processor with the set.
-    unsafe { [0, 1].map(|i| _mm256_add_epi16(n[i], _mm256_maddubs_epi16(codes[i], b))) }
+    unsafe { both!(I => _mm256_add_epi16(n[I], _mm256_maddubs_epi16(codes[I], b))) }
 }
 
 // SAFETY (of every block below): the trait's contract gives the processor and the pointers.
@@ -72,7 +89,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn codes(p: *const u8) -> Self::Codes {
-        unsafe { [0, 32].map(|at| _mm256_loadu_si256(p.add(at).cast())) }
+        unsafe { both!(I => _mm256_loadu_si256(p.add(32 * I).cast())) }
     }
     #[inline(always)]
     unsafe fn store_codes(p: *mut u8, v: Self::Codes) {
@@ -83,25 +100,25 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn mask(v: Self::Codes, byte: u8) -> Self::Codes {
-        unsafe { v.map(|h| _mm256_and_si256(h, _mm256_set1_epi8(byte as i8))) }
+        unsafe { both!(I => _mm256_and_si256(v[I], _mm256_set1_epi8(byte as i8))) }
     }
     #[inline(always)]
     unsafe fn or(a: Self::Codes, b: Self::Codes) -> Self::Codes {
-        unsafe { [0, 1].map(|i| _mm256_or_si256(a[i], b[i])) }
+        unsafe { both!(I => _mm256_or_si256(a[I], b[I])) }
     }
     #[inline(always)]
     unsafe fn shr(v: Self::Codes, bits: u32) -> Self::Codes {
-        unsafe { v.map(|h| _mm256_srl_epi16(h, _mm_cvtsi32_si128(bits as i32))) }
+        unsafe { both!(I => _mm256_srl_epi16(v[I], _mm_cvtsi32_si128(bits as i32))) }
     }
     #[inline(always)]
     unsafe fn shl(v: Self::Codes, bits: u32) -> Self::Codes {
-        unsafe { v.map(|h| _mm256_sll_epi16(h, _mm_cvtsi32_si128(bits as i32))) }
+        unsafe { both!(I => _mm256_sll_epi16(v[I], _mm_cvtsi32_si128(bits as i32))) }
     }
     #[inline(always)]
     unsafe fn lookup(v: Self::Codes, table: &[u8; 16]) -> Self::Codes {
         unsafe {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
-            v.map(|h| _mm256_shuffle_epi8(table, h))
+            both!(I => _mm256_shuffle_epi8(table, v[I]))
         }
     }
 
@@ -115,7 +132,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn floats_of(v: Self::Ints) -> Self::Floats {
-        unsafe { v.map(|h| _mm256_cvtepi32_ps(h)) }
+        unsafe { both!(I => _mm256_cvtepi32_ps(v[I])) }
     }
 
     #[inline(always)]
@@ -130,7 +147,7 @@ impl Simd for Avx2 {
     unsafe fn narrow_end(sum: Self::Ints, n: Self::Narrow) -> Self::Ints {
         unsafe {
             let pairs = pair_sums(n);
-            [0, 1].map(|i| _mm256_add_epi32(sum[i], pairs[i]))
+            both!(I => _mm256_add_epi32(sum[I], pairs[I]))
         }
     }
     #[inline(always)]
@@ -152,9 +169,9 @@ impl Simd for Avx2 {
     unsafe fn wide_end(sum: Self::Ints, n: Self::Wide) -> Self::Ints {
         unsafe {
             let (low, high) = (pair_sums(n[0]), pair_sums(n[1]));
-            [0, 1].map(|i| {
-                let high = _mm256_slli_epi32::<4>(high[i]);
-                _mm256_add_epi32(sum[i], _mm256_add_epi32(low[i], high))
+            both!(I => {
+                let high = _mm256_slli_epi32::<4>(high[I]);
+                _mm256_add_epi32(sum[I], _mm256_add_epi32(low[I], high))
             })
         }
     }
@@ -169,7 +186,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn floats(p: *const f32) -> Self::Floats {
-        unsafe { [0, 8].map(|at| _mm256_loadu_ps(p.add(at))) }
+        unsafe { both!(I => _mm256_loadu_ps(p.add(8 * I))) }
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, v: Self::Floats) {
@@ -180,25 +197,25 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn halves(p: *const u8) -> Self::Floats {
-        unsafe { [0, 16].map(|at| _mm256_cvtph_ps(_mm_loadu_si128(p.add(at).cast()))) }
+        unsafe { both!(I => _mm256_cvtph_ps(_mm_loadu_si128(p.add(16 * I).cast()))) }
     }
     #[inline(always)]
     unsafe fn bfloat_pairs(p: *const u8) -> (Self::Floats, Self::Floats) {
         unsafe {
             let pairs = Self::codes(p);
             let top = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-            let even = pairs.map(|h| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(h)));
+            let even = both!(I => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs[I])));
             (
                 even,
-                pairs.map(|h| _mm256_castsi256_ps(_mm256_and_si256(h, top))),
+                both!(I => _mm256_castsi256_ps(_mm256_and_si256(pairs[I], top))),
             )
         }
     }
     #[inline(always)]
     unsafe fn exponents(p: *const u8) -> Self::Floats {
         unsafe {
-            [0, 8].map(|at| {
-                let e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(at).cast()));
+            both!(I => {
+                let e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8 * I).cast()));
                 let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(e, _mm256_set1_epi32(1)));
                 let tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x20_0000), e);
                 let is_tiny = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
@@ -209,8 +226,10 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn signed_bytes(p: *const u8) -> Self::Floats {
         unsafe {
-            let wide = |at| _mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(at).cast()));
-            [0, 8].map(|at| _mm256_cvtepi32_ps(wide(at)))
+            both!(I => {
+                let eight = _mm_loadl_epi64(p.add(8 * I).cast());
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight))
+            })
         }
     }
     #[inline(always)]
@@ -231,18 +250,18 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats {
-        unsafe { [0, 1].map(|i| _mm256_add_ps(a[i], b[i])) }
+        unsafe { both!(I => _mm256_add_ps(a[I], b[I])) }
     }
     #[inline(always)]
     unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats {
-        unsafe { [0, 1].map(|i| _mm256_mul_ps(a[i], b[i])) }
+        unsafe { both!(I => _mm256_mul_ps(a[I], b[I])) }
     }
     #[inline(always)]
     unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
-        unsafe { [0, 1].map(|i| _mm256_fmadd_ps(a[i], b[i], c[i])) }
+        unsafe { both!(I => _mm256_fmadd_ps(a[I], b[I], c[I])) }
     }
     #[inline(always)]
     unsafe fn fnma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
-        unsafe { [0, 1].map(|i| _mm256_fnmadd_ps(a[i], b[i], c[i])) }
+        unsafe { both!(I => _mm256_fnmadd_ps(a[I], b[I], c[I])) }
     }
 }

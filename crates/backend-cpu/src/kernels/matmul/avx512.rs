@@ -30,7 +30,7 @@ impl Simd for Avx512 {
     type Narrow = __m512i;
     type Wide = __m512i;
 
-    const STREAM_COLS: usize = 8;
+    const STREAM_COLS: usize = 4;
     const LOOSE_COLS: usize = 12;
     const WIDE_COLS: usize = 12;
     const FLOAT_COLS: usize = 12;

@@ -68,7 +68,7 @@ impl<'a> Store<'a> {
 impl Epilogue for Store<'_> {
     fn tile(&mut self, rows: Range<usize>, cols: Range<usize>, values: &[[f32; ROWS]]) {
         self.each(rows, cols, |i, to| {
-            to.copy_from_slice(&values[i][..to.len()])
+            to.copy_from_slice(&values[i][..to.len()]);
         });
     }
 }

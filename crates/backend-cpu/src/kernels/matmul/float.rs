@@ -35,7 +35,15 @@ impl<S: Simd> Element<S> for Single {
     #[inline(always)]
     unsafe fn four(p: *const u8) -> [S::Floats; 4] {
         // SAFETY: the caller gives four K positions.
-        [0, 64, 128, 192].map(|at| unsafe { S::floats(p.add(at).cast()) })
+        unsafe {
+            let p = p.cast::<f32>();
+            [
+                S::floats(p),
+                S::floats(p.add(16)),
+                S::floats(p.add(32)),
+                S::floats(p.add(48)),
+            ]
+        }
     }
 }
 
@@ -44,7 +52,14 @@ impl<S: Simd> Element<S> for Half {
     #[inline(always)]
     unsafe fn four(p: *const u8) -> [S::Floats; 4] {
         // SAFETY: the caller gives four K positions.
-        [0, 32, 64, 96].map(|at| unsafe { S::halves(p.add(at)) })
+        unsafe {
+            [
+                S::halves(p),
+                S::halves(p.add(32)),
+                S::halves(p.add(64)),
+                S::halves(p.add(96)),
+            ]
+        }
     }
 }
 
@@ -78,9 +93,9 @@ unsafe fn typed<S: Simd, E: Element<S>>(job: Job<'_>) {
     // SAFETY: passed on.
     unsafe {
         if job.x.rows() <= STREAM_ROWS {
-            stream::<S, E>(job)
+            stream::<S, E>(job);
         } else {
-            grouped::<S, E>(job)
+            grouped::<S, E>(job);
         }
     }
 }
@@ -94,15 +109,22 @@ struct Columns {
 }
 
 unsafe fn stream<S: Simd, E: Element<S>>(job: Job<'_>) {
-    let (rows, groups) = (job.x.rows(), job.matrix.k().div_ceil(4));
+    let Job {
+        matrix,
+        x,
+        panels,
+        epilogue,
+        ..
+    } = job;
+    let (rows, groups) = (x.rows(), matrix.k().div_ceil(4));
     let columns = Columns {
-        values: job.x.floats(0).as_ptr(),
-        run: job.x.padded_k() / 4,
+        values: x.floats(0).as_ptr(),
+        run: x.padded_k() / 4,
         width: rows,
     };
     let mut out = Out::new();
-    for &panel in job.panels {
-        let from = job.matrix.at(panel);
+    for &panel in panels {
+        let from = matrix.at(panel);
         for c in 0..rows.div_ceil(2) {
             let (first, count) = (2 * c, (rows - 2 * c).min(2));
             // SAFETY: passed on; columns `first..first + count` exist.
@@ -133,8 +155,7 @@ unsafe fn stream<S: Simd, E: Element<S>>(job: Job<'_>) {
                 }
             }
         }
-        job.epilogue
-            .tile(0..rows, panel.row..panel.row + panel.rows, &out.0[..rows]);
+        epilogue.tile(0..rows, panel.row..panel.row + panel.rows, &out.0[..rows]);
     }
 }
 
@@ -258,28 +279,28 @@ impl<S: Simd, E: Element<S>> Task for On<S, Convert<E>> {
 unsafe fn passes<S: Simd>(panel: *const f32, groups: usize, columns: Columns, out: &mut Out) {
     let mut c = 0;
     while c < columns.width {
-        let count = (columns.width - c).min(S::FLOAT_COLS);
+        let left = (columns.width - c).min(S::FLOAT_COLS);
         // SAFETY: passed on; `c` is below the width.
         unsafe {
             let columns = Columns {
                 values: columns.values.add(c),
                 ..columns
             };
-            one_pass::<S>(count, (panel, groups), columns, out.0[c..].as_mut_ptr());
+            c += one_pass::<S>(left, (panel, groups), columns, out.0[c..].as_mut_ptr());
         }
-        c += count;
     }
 }
 
+/// Runs the inner loop for `left` columns, or for as many as there is one for; returns how many.
 unsafe fn one_pass<S: Simd>(
-    count: usize,
+    left: usize,
     (panel, groups): (*const f32, usize),
     columns: Columns,
     to: *mut [f32; ROWS],
-) {
+) -> usize {
     macro_rules! go {
-        ($cols:literal) => {
-            // SAFETY: passed on. Counts that the set never asks for are not compiled.
+        ($cols:literal) => {{
+            // Counts that the set never asks for are not compiled.
             if $cols <= S::FLOAT_COLS {
                 let task = Tile::<$cols> {
                     panel,
@@ -287,22 +308,19 @@ unsafe fn one_pass<S: Simd>(
                     columns,
                     to,
                 };
+                // SAFETY: passed on.
                 unsafe { S::vectorize(On(task, PhantomData::<S>)) }
             }
-        };
+            $cols
+        }};
     }
-    match count {
+    match left {
         1 => go!(1),
         2 => go!(2),
         3 => go!(3),
-        4 => go!(4),
-        5 => go!(5),
-        6 => go!(6),
-        7 => go!(7),
-        8 => go!(8),
-        9 => go!(9),
-        10 => go!(10),
-        11 => go!(11),
+        4 | 5 => go!(4),
+        6 | 7 => go!(6),
+        8..12 => go!(8),
         _ => go!(12),
     }
 }
@@ -347,8 +365,8 @@ impl<S: Simd, const C: usize> Task for On<S, Tile<C>> {
                     pair[c] = S::add(sums[0][c], sums[1][c]);
                 }
             }
-            for c in 0..C {
-                S::store(to.add(c).cast(), S::add(pairs[0][c], pairs[1][c]));
+            for (c, (&a, &b)) in pairs[0].iter().zip(&pairs[1]).enumerate() {
+                S::store(to.add(c).cast(), S::add(a, b));
             }
         }
     }

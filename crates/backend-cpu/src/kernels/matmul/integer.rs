@@ -48,7 +48,7 @@ unsafe fn unpacked<S: Simd, P: Panel<S>>(job: Job<'_>) {
                     format: PhantomData,
                 },
                 PhantomData::<S>,
-            ))
+            ));
         };
     };
     let stored = job.matrix.segment(job.panels[0].segment).panel_bytes;
@@ -147,14 +147,20 @@ fn columns(x: &Activations, scratch: &Scratch, t: usize, subs: usize) -> Columns
 /// Few rows: one pass over the stored panels.
 unsafe fn stream<S: Simd, P: Panel<S>>(job: Job<'_>) {
     let columns = columns(job.x, job.scratch, 0, P::SUBS);
+    let Job {
+        matrix,
+        x,
+        panels,
+        epilogue,
+        ..
+    } = job;
     let mut out = Out::new();
-    for &panel in job.panels {
-        let chunks = job.matrix.segment(panel.segment).panel_bytes / P::BYTES;
+    for &panel in panels {
+        let chunks = matrix.segment(panel.segment).panel_bytes / P::BYTES;
         // SAFETY: passed on.
-        unsafe { passes::<S, P>(job.matrix.at(panel), chunks, columns, &mut out) };
+        unsafe { passes::<S, P>(matrix.at(panel), chunks, columns, &mut out) };
         let cols = panel.row..panel.row + panel.rows;
-        job.epilogue
-            .tile(0..job.x.rows(), cols, &out.0[..job.x.rows()]);
+        epilogue.tile(0..x.rows(), cols, &out.0[..x.rows()]);
     }
 }
 
@@ -210,25 +216,24 @@ unsafe fn passes<S: Simd, P: Panel<S>>(
     while c < columns.width {
         // SAFETY: passed on; `c` is below the width.
         unsafe {
-            let count = (columns.width - c).min(most::<S, P>());
-            one_pass::<S, P>(
-                count,
+            let left = (columns.width - c).min(most::<S, P>());
+            c += one_pass::<S, P>(
+                left,
                 (panel, chunks),
                 columns.from(c),
                 out.0[c..].as_mut_ptr(),
             );
-            c += count;
         }
     }
 }
 
-/// Picks the inner loop for `count` columns.
+/// Runs the inner loop for `left` columns, or for as many as there is one for; returns how many.
 unsafe fn one_pass<S: Simd, P: Panel<S>>(
-    count: usize,
+    left: usize,
     (panel, chunks): (*const u8, usize),
     columns: Columns,
     out: *mut [f32; ROWS],
-) {
+) -> usize {
     macro_rules! go {
         ($cols:literal) => {{
             let tile = Tile::<P, $cols> {
@@ -238,24 +243,21 @@ unsafe fn one_pass<S: Simd, P: Panel<S>>(
                 out,
                 format: PhantomData,
             };
-            // SAFETY: passed on. Counts that the set never asks for are not compiled.
+            // Counts that the set never asks for are not compiled.
             if $cols <= most::<S, P>() {
+                // SAFETY: passed on.
                 unsafe { S::vectorize(On(tile, PhantomData::<S>)) }
             }
+            $cols
         }};
     }
-    match count {
+    match left {
         1 => go!(1),
         2 => go!(2),
         3 => go!(3),
-        4 => go!(4),
-        5 => go!(5),
-        6 => go!(6),
-        7 => go!(7),
-        8 => go!(8),
-        9 => go!(9),
-        10 => go!(10),
-        11 => go!(11),
+        4 | 5 => go!(4),
+        6 | 7 => go!(6),
+        8..12 => go!(8),
         _ => go!(12),
     }
 }

@@ -102,9 +102,10 @@ unsafe fn shift_bit<S: Simd>(v: S::Codes, from: usize, to: usize) -> S::Codes {
 #[inline(always)]
 unsafe fn plain<S: Simd>(scale: S::Floats) -> Factors<S> {
     // SAFETY: touches no memory.
+    let min = [unsafe { S::zero() }; 2];
     Factors {
         scale: [scale; 2],
-        min: [unsafe { S::zero() }; 2],
+        min,
     }
 }
 
@@ -194,12 +195,12 @@ panels! {
     Q6_K: 2 scales, mins false, bias 32, |S, chunk, i| {
         let (d, at) = (S::halves(chunk), chunk.add(scheme::Q6_K.head + 32 * i));
         let scales = [S::signed_bytes(at), S::signed_bytes(at.add(16))];
-        Factors { scale: scales.map(|s| S::mul(d, s)), min: [S::zero(); 2] }
+        Factors { scale: [S::mul(d, scales[0]), S::mul(d, scales[1])], min: [S::zero(); 2] }
     }
     /// Scales of six bits less 32 per 32, index of a table of values.
     IQ4_XS: 1 scales, mins false, bias 128, table IQ4_TABLE, |S, chunk, i| {
         let (s0, s1) = S::six_bit_pairs(chunk.add(scheme::IQ4_XS.head + SIX_BIT_PAIRS * (i / 2)));
-        signed_scales(S::halves(chunk), [if i % 2 == 0 { s0 } else { s1 }; 2])
+        signed_scales(S::halves(chunk), [if i.is_multiple_of(2) { s0 } else { s1 }; 2])
     }
 }
 
@@ -236,7 +237,10 @@ unsafe fn signed_scales<S: Simd>(d: S::Floats, stored: [S::Floats; 2]) -> Factor
     unsafe {
         let bias = S::splat(&-SCALE_BIAS);
         Factors {
-            scale: stored.map(|s| S::mul(d, S::add(s, bias))),
+            scale: [
+                S::mul(d, S::add(stored[0], bias)),
+                S::mul(d, S::add(stored[1], bias)),
+            ],
             min: [S::zero(); 2],
         }
     }

@@ -185,7 +185,10 @@ unsafe fn narrow<S: Simd, P: Panel<S>, const C: usize>(
 ) {
     // SAFETY: as the tile promises.
     unsafe {
-        let mut n = sums.map(|sum| S::narrow_start(sum));
+        let mut n = [S::narrow_start(sums[0]); C];
+        for c in 1..C {
+            n[c] = S::narrow_start(sums[c]);
+        }
         for j in first..first + count {
             let (low, high) = P::pair(chunk, i, j);
             let a = columns.codes.add(8 * j * columns.width);
@@ -214,7 +217,10 @@ unsafe fn wide<S: Simd, P: Panel<S>, const C: usize>(
 ) {
     // SAFETY: as the tile promises.
     unsafe {
-        let mut n = sums.map(|sum| S::wide_start(sum));
+        let mut n = [S::wide_start(sums[0]); C];
+        for c in 1..C {
+            n[c] = S::wide_start(sums[c]);
+        }
         for j in first..first + count {
             let (low, high) = P::pair(chunk, i, j);
             let a = columns.codes.add(8 * j * columns.width);

@@ -1,0 +1,89 @@
+//! The processor as a backend: kernel set, worker threads and memory at hand.
+
+use std::sync::Arc;
+
+use tokkata_ir::{Backend, BackendError, Instance, LoadOptions, Program, WeightSource};
+
+use crate::caps::Caps;
+use crate::kernels::Kernel;
+use crate::pool::Pool;
+use crate::run::CpuInstance;
+
+/// The CPU backend.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuBackend;
+
+impl Backend for CpuBackend {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn load(
+        &self,
+        program: Arc<Program>,
+        weights: &dyn WeightSource,
+        options: &LoadOptions,
+    ) -> Result<Box<dyn Instance>, BackendError> {
+        let kernel = kernel_set(options)?;
+        let pool = Pool::new(options.threads.max(1));
+        Ok(Box::new(CpuInstance::load(program, weights, options, (pool, kernel))?))
+    }
+}
+
+fn kernel_set(options: &LoadOptions) -> Result<Kernel, BackendError> {
+    let unsupported = |op: String| BackendError::Unsupported { backend: "cpu", op };
+    let caps = match &options.cpu_features {
+        Some(name) => Caps::limited_to(name).map_err(|e| unsupported(e.to_string()))?,
+        None => Caps::detect(),
+    };
+    Kernel::new(&caps).ok_or_else(|| unsupported(format!("the {} kernels", caps.level().name())))
+}
+
+/// Fails when `needed` bytes are more than the system has to give.
+pub(crate) fn check_memory(what: &str, needed: u64) -> Result<(), BackendError> {
+    match available_bytes() {
+        Some(available) if needed > available => {
+            Err(BackendError::OutOfMemory { what: what.to_owned(), needed, available })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes that may be taken without swapping, inside the control group of the process; `None` where unknown.
+#[must_use]
+pub fn available_bytes() -> Option<u64> {
+    let machine = machine_bytes();
+    let group = group_bytes();
+    machine.into_iter().chain(group).min()
+}
+
+#[cfg(target_os = "linux")]
+fn machine_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// What the process's control group (version 2) leaves; file pages count as free.
+#[cfg(target_os = "linux")]
+fn group_bytes() -> Option<u64> {
+    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = own.lines().find_map(|l| l.strip_prefix("0::"))?;
+    let folder = std::path::Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
+    let number = |name: &str| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    let (max, current) = (number("memory.max")?, number("memory.current")?);
+    let stat = std::fs::read_to_string(folder.join("memory.stat")).ok()?;
+    let file = stat.lines().find_map(|l| l.strip_prefix("file ")).and_then(|x| x.parse::<u64>().ok());
+    Some(max.saturating_sub(current.saturating_sub(file.unwrap_or(0))))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn machine_bytes() -> Option<u64> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+fn group_bytes() -> Option<u64> {
+    None
+}

@@ -1,0 +1,275 @@
+//! A loaded program: a flat list of prepared steps per plan, and the loop that replays it.
+//!
+//! A replay looks nothing up, allocates nothing and decides nothing: every worker of the pool walks the list,
+//! takes its share of each step and meets the others where the list says so.
+#![allow(unsafe_code)]
+
+pub(crate) mod acts;
+mod attention;
+mod cache;
+pub(crate) mod cx;
+mod linear;
+mod lower;
+mod rope;
+mod rowops;
+mod rows;
+pub(crate) mod sweep;
+pub(crate) mod weights;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokkata_ir::{
+    BackendError, GroupId, Instance, LoadOptions, Op, Plan, Program, StepInputs, StepState, ValType, ValueId,
+    WeightSource,
+};
+
+use crate::arena::{self, Place};
+use crate::kernels::Kernel as Set;
+use crate::memory::Aligned;
+use crate::pool::{Pool, Worker};
+use crate::select::{self, Facts, Planned, Schedule, Sync};
+use acts::{ActSet, Key};
+use attention::Scratch as AttentionScratch;
+use cache::Caches;
+use cx::{Cx, Memory, Own, Scratch, Ticket, count};
+use lower::{Lower, Prepared};
+use rope::{TurnSpec, TurnTable};
+use weights::Weights;
+
+/// Floats that attention may keep between its two halves.
+const PARTIALS: usize = 2 << 20;
+
+/// A step in its final form.
+struct Step {
+    kernel: Prepared,
+    sync: Sync,
+}
+
+struct Lowered {
+    steps: Vec<Step>,
+    places: Vec<Place>,
+    /// Inputs that a replay must find set.
+    embeds: Vec<ValueId>,
+}
+
+/// A program on the processor.
+pub(crate) struct CpuInstance {
+    program: Arc<Program>,
+    pool: Pool,
+    kernel: Set,
+    plans: Vec<Lowered>,
+    caches: Caches,
+    acts: ActSet,
+    arena: Aligned<f32>,
+    partials: Aligned<f32>,
+    turns: Vec<TurnTable>,
+    scratch: Vec<Own>,
+    tickets: Vec<Ticket>,
+    /// Plan replayed last and the rows that each lead had.
+    last: Option<(usize, [usize; 3])>,
+    weight_bytes: u64,
+}
+
+/// The plans of a program before memory is taken for them.
+struct Draft {
+    schedules: Vec<Schedule>,
+    keys: Vec<Key>,
+    places: Vec<(Vec<Place>, usize)>,
+}
+
+fn draft(program: &Program, weights: &Weights, options: &LoadOptions) -> Draft {
+    let product = |node: &tokkata_ir::Node, plan: &Plan| {
+        let Op::Matmul { weight, .. } = node.op else { unreachable!("products are matmuls") };
+        let matrix = weights.matrix(weight);
+        let shape = &plan.value(node.ins[0]).shape;
+        (matrix.is_aligned(), Key { lead: shape.lead, times: 1, k: matrix.k(), forms: matrix.forms() })
+    };
+    let facts = Facts { program, product: &product, fuse: !options.no_fuse };
+    let mut keys = Vec::new();
+    let schedules: Vec<Schedule> = program.plans.iter().map(|p| select::schedule(p, &facts, &mut keys)).collect();
+    let places = program.plans.iter().zip(&schedules);
+    let places = places.map(|(p, s)| arena::assign(p, &program.limits, &s.lives)).collect();
+    Draft { schedules, keys, places }
+}
+
+/// Bytes of sets of activations, roughly.
+fn act_bytes(program: &Program, keys: &[Key]) -> u64 {
+    let bytes = |key: &Key| {
+        let rows = arena::most(&program.limits, key.lead) * key.times;
+        let per = 2 * usize::from(key.forms.integer) + 4 * usize::from(key.forms.float);
+        (rows * key.k * per) as u64
+    };
+    keys.iter().map(bytes).sum()
+}
+
+/// Heads of attention, at most: columns of keys and of values.
+fn widest_heads(program: &Program) -> (usize, usize) {
+    let ops = program.plans.iter().flat_map(|p| &p.nodes).filter_map(|n| match &n.op {
+        Op::Attention(op) => Some((op.dim_k as usize, (op.dim_v as usize).next_multiple_of(16))),
+        _ => None,
+    });
+    ops.fold((0, 0), |m, d| (m.0.max(d.0), m.1.max(d.1)))
+}
+
+impl CpuInstance {
+    pub(crate) fn load(
+        program: Arc<Program>,
+        source: &dyn WeightSource,
+        options: &LoadOptions,
+        (pool, kernel): (Pool, Set),
+    ) -> Result<Self, BackendError> {
+        let cache_bytes = cache::bytes_needed(&program)?;
+        let weight_bytes = weights::bytes_needed(&program, source)?;
+        crate::device::check_memory("the model's weights and cache", weight_bytes + cache_bytes)?;
+        let weights = Weights::load(&program, source, &pool)?;
+        let draft = draft(&program, &weights, options);
+        let arena_floats = draft.places.iter().map(|p| p.1).max().unwrap_or(0) + 64;
+        let work = arena_floats as u64 * 4 + act_bytes(&program, &draft.keys);
+        crate::device::check_memory("the cache and work space", cache_bytes + work)?;
+        let caches = Caches::new(&program)?;
+        let (mut turns, mut tickets) = (Vec::new(), 0);
+        let mut plans = Vec::new();
+        for (plan, (schedule, (places, _))) in program.plans.iter().zip(draft.schedules.iter().zip(draft.places)) {
+            let lower = Lower {
+                program: &program,
+                plan,
+                weights: &weights,
+                places: &places,
+                turns: &mut turns,
+                tickets: &mut tickets,
+            };
+            let steps = lower_plan(lower, &schedule.steps)?;
+            let embeds = plan.inputs.iter().filter(|p| p.name == "embeds").map(|p| p.value).collect();
+            plans.push(Lowered { steps, places, embeds });
+        }
+        let workers = pool.count();
+        let rows = program.limits.rows as usize;
+        let heads = widest_heads(&program);
+        let widest = program.plans.iter().flat_map(|p| &p.values).map(|v| v.shape.width()).max().unwrap_or(0);
+        let scratch = || {
+            Own::new(Scratch {
+                matmul: crate::kernels::Scratch::default(),
+                attention: AttentionScratch::new(heads.0, heads.1),
+                row: vec![0.0; widest],
+                logits: Vec::new(),
+            })
+        };
+        Ok(CpuInstance {
+            acts: ActSet::new(&draft.keys, &program.limits, workers),
+            arena: Aligned::zeroed(arena_floats),
+            partials: Aligned::zeroed(if heads.0 > 0 && workers > 1 { PARTIALS } else { 0 }),
+            turns: turns.into_iter().map(|t: TurnSpec| TurnTable::new(t, rows)).collect(),
+            scratch: (0..workers).map(|_| scratch()).collect(),
+            tickets: (0..tickets).map(|_| Ticket::default()).collect(),
+            weight_bytes: weights.bytes(),
+            last: None,
+            plans,
+            caches,
+            pool,
+            kernel,
+            program,
+        })
+    }
+
+    /// Copies what comes from outside into the arena.
+    fn set_inputs(&mut self, plan: usize, step: &StepState, inputs: &StepInputs<'_>) {
+        let (lowered, defs) = (&self.plans[plan], &self.program.plans[plan].values);
+        for value in &lowered.embeds {
+            let place = lowered.places[value.index()];
+            let to = &mut self.arena[place.at..][..count(step, place.lead) * place.width];
+            match inputs.embeds {
+                Some(x) => to.copy_from_slice(&x[..to.len()]),
+                None => to.fill(0.0),
+            }
+        }
+        for (value, data) in &inputs.values {
+            let place = lowered.places[value.index()];
+            let to = &mut self.arena[place.at..][..data.len()];
+            match defs[value.index()].dtype {
+                ValType::F32 => to.copy_from_slice(data),
+                ValType::I32 => {
+                    to.iter_mut().zip(data).for_each(|(to, &x)| *to = f32::from_bits(x as i32 as u32));
+                }
+            }
+        }
+        for table in &mut self.turns {
+            (0..step.n_rows()).for_each(|row| table.fill(row, step.pos4(row)));
+        }
+        self.tickets.iter_mut().for_each(|t| *t.0.get_mut() = 0);
+        self.acts.begin(step);
+    }
+
+    fn value(&self, value: ValueId) -> &[f32] {
+        let Some((plan, rows)) = self.last else { return &[] };
+        let place = self.plans[plan].places[value.index()];
+        &self.arena[place.at..][..rows[place.lead as usize] * place.width]
+    }
+}
+
+fn lower_plan(mut lower: Lower<'_>, steps: &[Planned]) -> Result<Vec<Step>, BackendError> {
+    let step = |planned: &Planned| Ok(Step { kernel: lower.step(&planned.what)?, sync: planned.sync });
+    steps.iter().map(step).collect()
+}
+
+fn walk(steps: &[Step], cx: &Cx<'_>, worker: &Worker<'_>) {
+    for step in steps {
+        match step.sync {
+            Sync::Always => worker.barrier(),
+            Sync::IfSplit(set) if cx.acts.is_split(set) => worker.barrier(),
+            Sync::IfSplit(_) | Sync::None => {}
+        }
+        step.kernel.run(cx, worker);
+    }
+}
+
+impl Instance for CpuInstance {
+    fn replay(&mut self, plan: usize, step: &StepState, inputs: &StepInputs<'_>) -> Result<(), BackendError> {
+        self.set_inputs(plan, step, inputs);
+        self.last = Some((plan, [step.n_rows(), step.logit_rows().len(), step.n_seqs()]));
+        let failure = Mutex::new(None);
+        let cx = Cx {
+            kernel: self.kernel,
+            step,
+            inputs,
+            caches: &self.caches,
+            acts: &self.acts,
+            memory: Memory::new(&mut self.arena),
+            partials: Memory::new(&mut self.partials),
+            turns: &self.turns,
+            scratch: &self.scratch,
+            tickets: &self.tickets,
+            failure: &failure,
+        };
+        let steps = &self.plans[plan].steps;
+        let done = self.pool.run(&|worker| walk(steps, &cx, worker));
+        done.map_err(|error| BackendError::Lost(error.to_string()))?;
+        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
+    fn floats(&self, value: ValueId) -> &[f32] {
+        self.value(value)
+    }
+
+    fn ints(&self, value: ValueId) -> &[i32] {
+        let floats = self.value(value);
+        // SAFETY: both types have the same size and alignment and no invalid bits.
+        unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), floats.len()) }
+    }
+
+    fn copy_block(&mut self, group: GroupId, from: u32, to: u32) {
+        self.caches.copy_block(group, from, to);
+    }
+
+    fn export_block(&self, group: GroupId, block: u32) -> Vec<f32> {
+        self.caches.export_block(group, block)
+    }
+
+    fn import_block(&mut self, group: GroupId, block: u32, data: &[f32]) {
+        self.caches.import_block(group, block, data);
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        let floats = self.arena.len() + self.partials.len();
+        self.weight_bytes + self.caches.bytes() + floats as u64 * 4
+    }
+}

@@ -1,0 +1,196 @@
+//! What every step sees during a replay.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokkata_ir::{BackendError, Lead, StepInputs, StepState};
+
+use super::acts::ActSet;
+use super::attention::Scratch as AttentionScratch;
+use super::cache::Caches;
+use super::rope::TurnTable;
+use crate::arena::Place;
+use crate::kernels::{Kernel as Set, Scratch as MatmulScratch};
+use crate::pool::Worker;
+
+/// A prepared step. All workers run it; each takes its own share.
+pub(crate) trait Kernel: Send + Sync {
+    /// Does this worker's share.
+    fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>);
+}
+
+/// Working memory of one worker.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    pub(crate) matmul: MatmulScratch,
+    pub(crate) attention: AttentionScratch,
+    /// A row on its way through an op.
+    pub(crate) row: Vec<f32>,
+    /// Logits that a sampler may change.
+    pub(crate) logits: Vec<f32>,
+}
+
+/// A worker's scratch, on cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Own(UnsafeCell<Scratch>);
+
+// SAFETY: each worker reaches only the scratch of its index.
+unsafe impl Sync for Own {}
+
+impl Own {
+    pub(crate) fn new(scratch: Scratch) -> Self {
+        Own(UnsafeCell::new(scratch))
+    }
+}
+
+/// A counter on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Ticket(pub(crate) AtomicUsize);
+
+/// The start of memory that workers share by rows and columns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    start: *mut f32,
+    len: usize,
+}
+
+// SAFETY: steps give every element to one worker between two barriers.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    pub(crate) fn new(floats: &mut [f32]) -> Self {
+        Memory { start: floats.as_mut_ptr(), len: floats.len() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn read(&self, range: Range<usize>) -> &[f32] {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: in bounds; the plan's barriers keep writers away.
+        unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
+    }
+
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn write(&self, range: Range<usize>) -> &mut [f32] {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: in bounds; exclusivity is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+}
+
+/// A replay at work.
+pub(crate) struct Cx<'a> {
+    pub(crate) kernel: Set,
+    pub(crate) step: &'a StepState,
+    pub(crate) inputs: &'a StepInputs<'a>,
+    pub(crate) caches: &'a Caches,
+    pub(crate) acts: &'a ActSet,
+    pub(crate) memory: Memory,
+    pub(crate) partials: Memory,
+    pub(crate) turns: &'a [TurnTable],
+    pub(crate) scratch: &'a [Own],
+    pub(crate) tickets: &'a [Ticket],
+    pub(crate) failure: &'a Mutex<Option<BackendError>>,
+}
+
+impl<'a> Cx<'a> {
+    /// Rows that a leading dimension has in this step.
+    pub(crate) fn count(&self, lead: Lead) -> usize {
+        count(self.step, lead)
+    }
+
+    /// The step's row behind row `i` of a lead.
+    pub(crate) fn step_row(&self, lead: Lead, i: usize) -> usize {
+        match lead {
+            Lead::Rows => i,
+            Lead::LogitRows => self.step.logit_rows()[i] as usize,
+            Lead::Seqs => self.step.first_row(i),
+        }
+    }
+
+    /// A row of a value.
+    pub(crate) fn row(&self, place: Place, row: usize) -> &[f32] {
+        let at = place.at + row * place.stride;
+        self.memory.read(at..at + place.width)
+    }
+
+    /// Columns of a row of a value, to write.
+    ///
+    /// # Safety
+    /// No one else uses these columns until the next barrier.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn cols_mut(&self, place: Place, row: usize, cols: Range<usize>) -> &mut [f32] {
+        let at = place.at + row * place.stride;
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.write(at + cols.start..at + cols.end) }
+    }
+
+    /// A row of integers.
+    pub(crate) fn ints(&self, place: Place, row: usize) -> &[i32] {
+        let floats = self.row(place, row);
+        // SAFETY: both types have the same size and alignment and no invalid bits.
+        unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), floats.len()) }
+    }
+
+    /// A row of integers, to write.
+    ///
+    /// # Safety
+    /// As [`Cx::cols_mut`].
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn ints_mut(&self, place: Place, row: usize) -> &mut [i32] {
+        // SAFETY: the caller's promise, and as in `ints`.
+        unsafe {
+            let floats = self.cols_mut(place, row, 0..place.width);
+            std::slice::from_raw_parts_mut(floats.as_mut_ptr().cast(), floats.len())
+        }
+    }
+
+    /// Part of the memory between two halves of a step.
+    ///
+    /// # Safety
+    /// Between two barriers each part has one writer and no other reader.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn partial_mut(&self, at: usize, len: usize) -> &mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.partials.write(at..at + len) }
+    }
+
+    /// The scratch of a worker.
+    ///
+    /// # Safety
+    /// A step borrows it once at a time.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn scratch(&self, worker: &Worker<'_>) -> &'a mut Scratch {
+        // SAFETY: the index is this worker's own; one borrow at a time is the caller's promise.
+        unsafe { &mut *self.scratch[worker.index()].0.get() }
+    }
+
+    /// The next number of a counter.
+    pub(crate) fn ticket(&self, counter: usize) -> usize {
+        self.tickets[counter].0.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Remembers the first failure.
+    pub(crate) fn fail(&self, error: BackendError) {
+        let mut failure = self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        failure.get_or_insert(error);
+    }
+}
+
+/// Rows that a leading dimension has in a step.
+pub(crate) fn count(step: &StepState, lead: Lead) -> usize {
+    match lead {
+        Lead::Rows => step.n_rows(),
+        Lead::LogitRows => step.logit_rows().len(),
+        Lead::Seqs => step.n_seqs(),
+    }
+}

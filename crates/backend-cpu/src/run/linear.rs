@@ -1,0 +1,114 @@
+//! Products with weights: preparing activations, then panels.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::cx::{Cx, Kernel};
+use super::sweep::{RowOp, columns};
+use super::rowops::Norm;
+use crate::arena::Place;
+use crate::kernels::Epilogue;
+use crate::layout::{Matrix, PANEL_ROWS};
+use crate::pool::Worker;
+
+/// Puts the rows of a value, normalised on the way if need be, into the form a matmul reads.
+pub(crate) struct Prepare {
+    pub(crate) x: Place,
+    /// The norm folded into this step; its `x` is this `x`.
+    pub(crate) norm: Option<Norm>,
+    pub(crate) set: usize,
+}
+
+impl Kernel for Prepare {
+    fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
+        let count = cx.count(self.x.lead);
+        let rows = if cx.acts.is_split(self.set) { worker.share(count) } else { 0..count };
+        let writer = cx.acts.writer(self.set, worker);
+        // SAFETY: the scratch of this worker, borrowed once.
+        let scratch = unsafe { cx.scratch(worker) };
+        for row in rows {
+            let x = match &self.norm {
+                None => cx.row(self.x, row),
+                Some(norm) => {
+                    let out = &mut scratch.row[..self.x.width];
+                    norm.row(cx, row, 0..self.x.width, out);
+                    out
+                }
+            };
+            // SAFETY: shared rows are dealt out to workers, own copies belong to the worker.
+            unsafe { writer.write(&cx.kernel, row, x) };
+        }
+    }
+}
+
+/// What is done to a result before it is stored.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Finish {
+    /// `[1]` or `[N]`.
+    pub(crate) scale: Option<Vec<f32>>,
+    /// `[N]`.
+    pub(crate) bias: Option<Vec<f32>>,
+}
+
+impl Finish {
+    fn apply(&self, cols: Range<usize>, to: &mut [f32]) {
+        if let Some(scale) = &self.scale {
+            for (x, col) in to.iter_mut().zip(cols.clone()) {
+                *x *= scale[col % scale.len()];
+            }
+        }
+        if let Some(bias) = &self.bias {
+            to.iter_mut().zip(&bias[cols]).for_each(|(x, b)| *x += b);
+        }
+    }
+}
+
+/// Stores tiles in a value.
+struct Put<'a, 'b> {
+    cx: &'a Cx<'b>,
+    out: Place,
+    finish: &'a Finish,
+}
+
+impl Epilogue for Put<'_, '_> {
+    fn tile(&mut self, rows: Range<usize>, cols: Range<usize>, values: &[[f32; PANEL_ROWS]]) {
+        for (row, values) in rows.zip(values) {
+            // SAFETY: columns belong to the worker that computes their panel.
+            let to = unsafe { self.cx.cols_mut(self.out, row, cols.clone()) };
+            to.copy_from_slice(&values[..cols.len()]);
+            self.finish.apply(cols.clone(), to);
+        }
+    }
+}
+
+/// `out = (x · weightᵀ) ⊙ scale + bias`.
+pub(crate) struct Product {
+    pub(crate) matrix: Arc<Matrix>,
+    pub(crate) set: usize,
+    pub(crate) out: Place,
+    pub(crate) finish: Finish,
+    /// Columns that stay together, a multiple of a panel's; `None` when panels are not aligned to columns.
+    pub(crate) part: Option<usize>,
+}
+
+impl Kernel for Product {
+    fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
+        let panels = match self.part {
+            Some(part) => {
+                let cols = columns(self.out.width, part, worker);
+                cols.start / PANEL_ROWS..cols.end.div_ceil(PANEL_ROWS)
+            }
+            None => self.matrix.share(worker.index(), worker.count()),
+        };
+        if panels.is_empty() || cx.count(self.out.lead) == 0 {
+            return;
+        }
+        // SAFETY: rows are prepared before the barrier that precedes this step, or by this worker.
+        let x = unsafe { cx.acts.get(self.set, worker) };
+        // SAFETY: the scratch of this worker, borrowed once.
+        let scratch = unsafe { &mut cx.scratch(worker).matmul };
+        let mut put = Put { cx, out: self.out, finish: &self.finish };
+        cx.kernel.matmul(&self.matrix, x, panels, scratch, &mut put);
+    }
+}

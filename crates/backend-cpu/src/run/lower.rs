@@ -1,0 +1,259 @@
+//! From scheduled steps to prepared ones: places, weights and constants are looked up here, once.
+
+use tokkata_ir::{
+    AttentionOp, BackendError, ConstId, KvSource, Node, Op, Plan, Program, RopeOp, SlotDef, ValueId,
+    WeightId,
+};
+
+use super::attention::{Attention, Bucket};
+use super::cx::Kernel;
+use super::linear::{Finish, Prepare, Product};
+use super::rope::{Rotation, TurnSpec};
+use super::rowops::{
+    Binary, Combine, Concat, Gate, GaussianTopK, Map, Mapped, Norm, Operand, PerRun, Pool, PosScale, Repeat, Rope,
+    Runs, SelectRows, Slice, Statistic,
+};
+use super::rows::{CacheWrite, Gather, Sample};
+use super::sweep::{RowOp, Split, Sweep};
+use super::weights::Weights;
+use crate::arena::Place;
+use crate::kernels::attention::Form;
+use crate::kernels::lanes::N;
+use crate::kernels::norm::NormSpec;
+use crate::select::{What, head_dims};
+
+/// A kernel ready to run.
+pub(crate) type Prepared = Box<dyn Kernel>;
+
+/// Makes kernels of one plan.
+pub(crate) struct Lower<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) plan: &'a Plan,
+    pub(crate) weights: &'a Weights,
+    pub(crate) places: &'a [Place],
+    /// Tables of turns over all plans.
+    pub(crate) turns: &'a mut Vec<TurnSpec>,
+    /// Counters handed out over all plans.
+    pub(crate) tickets: &'a mut usize,
+}
+
+fn unsupported(node: &Node, what: &str) -> BackendError {
+    BackendError::Unsupported { backend: "cpu", op: format!("{} at {}: {what}", node.op.name(), node.site) }
+}
+
+impl Lower<'_> {
+    fn place(&self, value: ValueId) -> Place {
+        self.places[value.index()]
+    }
+
+    fn vector(&self, id: Option<WeightId>) -> Option<Vec<f32>> {
+        id.map(|id| self.weights.vector(id))
+    }
+
+    fn floats(&self, id: ConstId) -> Vec<f32> {
+        self.program.constant(id).f32s().to_vec()
+    }
+
+    /// The kernel of a step.
+    pub(crate) fn step(&mut self, what: &What) -> Result<Prepared, BackendError> {
+        Ok(match what {
+            What::Prepare { value, norm, set } => {
+                let norm = norm.map(|n| self.norm(&self.plan.nodes[n])).transpose()?;
+                Box::new(Prepare { x: self.place(*value), norm, set: *set })
+            }
+            What::Product { node, set, part } => {
+                let node = &self.plan.nodes[*node];
+                let Op::Matmul { weight, scale, bias } = node.op else {
+                    unreachable!("products are matmuls");
+                };
+                Box::new(Product {
+                    matrix: self.weights.matrix(weight),
+                    set: *set,
+                    out: self.place(node.outs[0]),
+                    finish: Finish { scale: self.vector(scale), bias: self.vector(bias) },
+                    part: *part,
+                })
+            }
+            What::Node { node, splits } => self.node(&self.plan.nodes[*node], splits)?,
+        })
+    }
+
+    fn norm(&self, node: &Node) -> Result<Norm, BackendError> {
+        let Op::Norm { kind, eps, width, weight, bias } = node.op else {
+            unreachable!("called for norms only");
+        };
+        let (weight, bias) = (self.vector(weight), self.vector(bias));
+        let fits = |v: &Option<Vec<f32>>| v.as_ref().is_none_or(|v| v.len().is_multiple_of(width as usize));
+        if !fits(&weight) || !fits(&bias) {
+            return Err(unsupported(node, "a weight shorter than a run"));
+        }
+        let spec = NormSpec { kind, eps };
+        Ok(Norm { x: self.place(node.ins[0]), spec, width: width as usize, weight, bias })
+    }
+
+    fn node(&mut self, node: &Node, splits: &[Split]) -> Result<Prepared, BackendError> {
+        match &node.op {
+            Op::Attention(op) => self.attention(node, op),
+            Op::CacheWrite { slot } => {
+                let dims = head_dims(self.program, *slot);
+                let planes = node.ins.iter().zip(dims).zip(splits);
+                let planes = planes.map(|((&v, dim), &split)| (self.place(v), dim, split)).collect();
+                Ok(Box::new(CacheWrite { slot: *slot, planes }))
+            }
+            Op::Gather { table, index } => Ok(Box::new(Gather {
+                table: self.weights.matrix(*table),
+                index: *index,
+                embeds: node.ins.first().map(|&v| self.place(v)),
+                out: self.place(node.outs[0]),
+            })),
+            Op::Sample => {
+                let (logits, out) = (self.place(node.ins[0]), self.place(node.outs[0]));
+                Ok(Box::new(Sample { logits, out }))
+            }
+            _ => self.sweep(node, splits.first().copied().unwrap_or(Split::Rows)),
+        }
+    }
+
+    fn sweep(&mut self, node: &Node, split: Split) -> Result<Prepared, BackendError> {
+        let out = self.place(node.outs.first().copied().ok_or_else(|| unsupported(node, "no output"))?);
+        fn boxed<O: RowOp + 'static>(op: O, out: Place, split: Split) -> Prepared {
+            Box::new(Sweep { op, out, split })
+        }
+        let x = self.place(*node.ins.first().ok_or_else(|| unsupported(node, "no input"))?);
+        let mapped = |map| boxed(Mapped { x, map }, out, split);
+        let runs = |width: u32, statistic| boxed(Runs { x, width: width as usize, statistic }, out, split);
+        let second = || self.place(node.ins[1]);
+        Ok(match node.op {
+            Op::Norm { .. } => boxed(self.norm(node)?, out, split),
+            Op::Unary(act) => mapped(Map::Unary(act)),
+            Op::Affine { scale, offset } => mapped(Map::Affine { scale, offset }),
+            Op::Softcap { cap } => mapped(Map::Softcap(cap)),
+            Op::Clamp { lo, hi } => mapped(Map::Clamp { lo, hi }),
+            Op::Suppress { first, last } => mapped(Map::Suppress(first as usize..last as usize)),
+            Op::Copy => mapped(Map::Copy),
+            Op::Gate { act, clamp } => boxed(Gate { gate: x, up: second(), act, clamp }, out, split),
+            Op::Binary { kind, a_scale, b_scale } => {
+                let b = Operand::Value(second());
+                boxed(Binary { kind, scales: (a_scale, b_scale), a: x, b }, out, split)
+            }
+            Op::Weighted { kind, weight } => {
+                let b = Operand::Weight(self.weights.vector(weight));
+                boxed(Binary { kind, scales: (1.0, 1.0), a: x, b }, out, split)
+            }
+            Op::PerRun { kind, width } => boxed(PerRun { kind, width: width as usize, x, y: second() }, out, split),
+            Op::Softmax { width } => runs(width, Statistic::Softmax),
+            Op::SumRuns { width } => runs(width, Statistic::Sum),
+            Op::RmsRuns { width, eps } => runs(width, Statistic::Rms { eps }),
+            Op::GaussianTopK { z } => boxed(GaussianTopK { x, z }, out, split),
+            Op::Rope(ref op) => {
+                let rotation = self.rotation(op);
+                boxed(Rope { x, rotation }, out, split)
+            }
+            Op::PosScale { coef, length, offset } => boxed(PosScale { x, coef, length, offset }, out, split),
+            Op::Slice { group, start, len } => {
+                let (group, start, len) = (group as usize, start as usize, len as usize);
+                boxed(Slice { x, group, start, len }, out, split)
+            }
+            Op::Concat { groups } => boxed(self.concat(node, groups as usize)?, out, split),
+            Op::Repeat { width, times, tiled } => {
+                let width = if tiled { x.width } else { width as usize };
+                boxed(Repeat { x, width, times: times as usize }, out, split)
+            }
+            Op::SelectRows => boxed(SelectRows { x }, out, split),
+            Op::Pool(kind) => boxed(Pool { x, kind }, out, split),
+            Op::Combine => boxed(Combine { x, weights: second() }, out, split),
+            _ => return Err(unsupported(node, "no kernel")),
+        })
+    }
+
+    fn rotation(&mut self, op: &RopeOp) -> Rotation {
+        let spec = TurnSpec {
+            freqs: self.floats(op.freqs),
+            channels: op.channels.map(|c| self.program.constant(c).u32s().to_vec()),
+            magnitude: op.magnitude,
+            inverse: op.inverse,
+        };
+        let table = self.turns.iter().position(|t| *t == spec).unwrap_or_else(|| {
+            self.turns.push(spec);
+            self.turns.len() - 1
+        });
+        let (head_dim, offset) = (op.head_dim as usize, op.offset as usize);
+        Rotation { pairing: op.pairing, head_dim, offset, table }
+    }
+
+    /// Which inputs have a run per group (the others repeat). Widths decide; where they fit more than one way, an
+    /// input whose first dimension is the number of groups is split, and the first input rather than the later.
+    fn concat(&self, node: &Node, groups: usize) -> Result<Concat, BackendError> {
+        let places: Vec<Place> = node.ins.iter().map(|&v| self.place(v)).collect();
+        let per_group = self.place(node.outs[0]).width / groups;
+        let splits = |mask: u32, i: usize| mask >> i & 1 == 1;
+        let fits = |&mask: &u32| {
+            let run = |(i, p): (usize, &Place)| match splits(mask, i) {
+                true if p.width.is_multiple_of(groups) => Some(p.width / groups),
+                true => None,
+                false => Some(p.width),
+            };
+            places.iter().enumerate().map(run).sum::<Option<usize>>() == Some(per_group)
+        };
+        let named = |v: &ValueId| {
+            let dims = &self.plan.value(*v).shape.dims;
+            dims.len() > 1 && dims[0] as usize == groups
+        };
+        let named: u32 = node.ins.iter().enumerate().filter(|(_, v)| named(v)).map(|(i, _)| 1 << i).sum();
+        let best = (0..1_u32 << places.len()).filter(fits).min_by_key(|m| ((m ^ named).count_ones(), m.trailing_zeros()));
+        let mask = best.ok_or_else(|| unsupported(node, "widths that do not add up"))?;
+        let inputs = places.into_iter().enumerate().map(|(i, p)| (p, splits(mask, i))).collect();
+        Ok(Concat { inputs, groups })
+    }
+
+    fn attention(&mut self, node: &Node, op: &AttentionOp) -> Result<Prepared, BackendError> {
+        let value = |i: usize| node.ins.get(i).map(|&v| self.place(v));
+        let own = (op.source == KvSource::Rows).then(|| value(1).map(|k| (k, value(2)))).flatten();
+        if let KvSource::Cache(slot) | KvSource::Cross(slot) = op.source {
+            self.check_slot(node, op, slot)?;
+        } else if own.is_none() {
+            return Err(unsupported(node, "own rows without keys"));
+        }
+        *self.tickets += 1;
+        let dim_v = op.dim_v as usize;
+        let form = Form {
+            dim_k: op.dim_k as usize,
+            dim_v: dim_v.next_multiple_of(N),
+            scale: op.scale,
+            cap: op.cap,
+        };
+        let bucket = op.bucket.map(|b| Bucket {
+            table: self.weights.vector(b.table),
+            buckets: b.buckets as usize,
+            max_distance: b.max_distance as usize,
+            bidirectional: b.bidirectional,
+        });
+        Ok(Box::new(Attention {
+            q: self.place(node.ins[0]),
+            own,
+            out: self.place(node.outs[0]),
+            source: op.source,
+            mask: op.mask,
+            form,
+            heads: op.n_heads as usize,
+            kv_heads: op.n_kv_heads as usize,
+            dim_v,
+            sinks: self.vector(op.sinks),
+            slopes: op.alibi.map(|c| self.floats(c)),
+            bucket,
+            tickets: *self.tickets - 1,
+        }))
+    }
+
+    fn check_slot(&self, node: &Node, op: &AttentionOp, slot: tokkata_ir::SlotId) -> Result<(), BackendError> {
+        let SlotDef::Kv { n_kv_heads, dim_k, dim_v } = self.program.group(slot.group).slots[slot.slot as usize] else {
+            return Err(unsupported(node, "a slot that holds a state"));
+        };
+        let values = dim_v.filter(|&d| d > 0).map_or(op.dim_v <= dim_k, |d| d == op.dim_v);
+        if n_kv_heads != op.n_kv_heads || dim_k != op.dim_k || !values {
+            return Err(unsupported(node, "a slot of another shape"));
+        }
+        Ok(())
+    }
+}
+

@@ -1,0 +1,121 @@
+//! Ops that look rows up, write caches or draw tokens.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use tokkata_ir::sample::{SampleSide, argmax, sample};
+use tokkata_ir::step::ROW_EMBEDS;
+use tokkata_ir::{BackendError, GatherIndex, SlotId};
+
+use super::cache::Write;
+use super::cx::{Cx, Kernel};
+use super::sweep::{Split, columns};
+use crate::arena::Place;
+use crate::layout::Matrix;
+use crate::pool::Worker;
+
+/// Rows of a table.
+pub(crate) struct Gather {
+    pub(crate) table: Arc<Matrix>,
+    pub(crate) index: GatherIndex,
+    pub(crate) embeds: Option<Place>,
+    pub(crate) out: Place,
+}
+
+impl Kernel for Gather {
+    fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
+        // SAFETY: the scratch of this worker, borrowed once.
+        let scratch = unsafe { &mut cx.scratch(worker).matmul };
+        for i in worker.share(cx.count(self.out.lead)) {
+            let row = cx.step_row(self.out.lead, i);
+            // SAFETY: each row belongs to one worker.
+            let out = unsafe { cx.cols_mut(self.out, i, 0..self.out.width) };
+            match self.embeds {
+                Some(x) if cx.step.flags(row) & ROW_EMBEDS != 0 => out.copy_from_slice(cx.row(x, i)),
+                _ => self.look_up(cx, row, scratch, out),
+            }
+        }
+    }
+}
+
+impl Gather {
+    fn look_up(&self, cx: &Cx<'_>, row: usize, scratch: &mut crate::kernels::Scratch, out: &mut [f32]) {
+        let entry = match self.index {
+            GatherIndex::Token => cx.step.tokens()[row],
+            GatherIndex::Position { offset } => cx.step.pos(row) + offset,
+            GatherIndex::Fixed(entry) => entry,
+        };
+        if entry as usize >= self.table.rows() {
+            out.fill(0.0);
+            let op = format!("row {entry} of a table of {}", self.table.rows());
+            return cx.fail(BackendError::Unsupported { backend: "cpu", op });
+        }
+        cx.kernel.gather(&self.table, entry as usize, scratch, out);
+    }
+}
+
+/// Stores keys and values of every row.
+pub(crate) struct CacheWrite {
+    pub(crate) slot: SlotId,
+    /// Keys, then values unless the slot keeps none: the value, its head and how it is dealt out.
+    pub(crate) planes: Vec<(Place, usize, Split)>,
+}
+
+impl Kernel for CacheWrite {
+    fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
+        for (plane, &(x, dim, split)) in self.planes.iter().enumerate() {
+            let rows = if split == Split::Rows { worker.share(cx.step.n_rows()) } else { 0..cx.step.n_rows() };
+            let cols = match split {
+                Split::Rows => 0..x.width,
+                Split::Columns(part) => columns(x.width, part, worker),
+            };
+            for row in rows {
+                let seq = cx.step.seqs()[row] as usize;
+                let position = cx.step.past_len(seq) + row - cx.step.first_row(seq);
+                for head in cols.start / dim..cols.end / dim {
+                    let x = &cx.row(x, row)[head * dim..][..dim];
+                    let at = Write { seq, position, head, values: plane == 1, x };
+                    cx.caches.write(cx.step, self.slot, at);
+                }
+            }
+        }
+    }
+}
+
+/// Draws a token per logit row.
+pub(crate) struct Sample {
+    pub(crate) logits: Place,
+    pub(crate) out: Place,
+}
+
+impl Sample {
+    fn draw(&self, cx: &Cx<'_>, i: usize, copy: &mut Vec<f32>) -> Result<u32, BackendError> {
+        let seq = cx.step.seqs()[cx.step.logit_rows()[i] as usize] as usize;
+        let record = cx.step.sampler(seq);
+        let logits = cx.row(self.logits, i);
+        let none = SampleSide::default();
+        let side = cx.inputs.sample.get(i).unwrap_or(&none);
+        let token = if record.temperature <= 0.0 && *side == none {
+            argmax(logits)
+        } else {
+            copy.clear();
+            copy.extend_from_slice(logits);
+            sample(copy, &record, side)
+        };
+        token.map_err(|_| BackendError::NotANumber { seq })
+    }
+}
+
+impl Kernel for Sample {
+    fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
+        // SAFETY: the scratch of this worker, borrowed once.
+        let scratch = unsafe { cx.scratch(worker) };
+        for i in worker.share(cx.step.logit_rows().len()) {
+            match self.draw(cx, i, &mut scratch.logits) {
+                // SAFETY: each row belongs to one worker.
+                Ok(token) => unsafe { cx.ints_mut(self.out, i)[0] = token as i32 },
+                Err(error) => cx.fail(error),
+            }
+        }
+    }
+}

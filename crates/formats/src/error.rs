@@ -19,15 +19,24 @@ pub struct FormatError {
 }
 
 impl FormatError {
-    pub(crate) fn new(file: impl Into<String>, fault: impl Into<Box<Fault>>) -> Self {
+    pub(crate) fn new(file: &str, fault: impl Into<Box<Fault>>) -> Self {
+        // An index names files; a line break in a name must not break the message.
+        let escape = |c: char| {
+            if c.is_control() {
+                c.escape_default().to_string()
+            } else {
+                c.into()
+            }
+        };
+        let file = file.chars().map(escape).collect();
         Self {
-            file: file.into(),
+            file,
             fault: fault.into(),
         }
     }
 
     pub(crate) fn at(path: &Path, fault: impl Into<Box<Fault>>) -> Self {
-        Self::new(path.display().to_string(), fault)
+        Self::new(&path.display().to_string(), fault)
     }
 }
 

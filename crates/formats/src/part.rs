@@ -34,7 +34,7 @@ impl Part {
     }
 
     pub(crate) fn fail(&self, fault: Fault) -> FormatError {
-        FormatError::new(self.name.clone(), fault)
+        FormatError::new(&self.name, fault)
     }
 
     /// The bytes of `span`, out of the map.

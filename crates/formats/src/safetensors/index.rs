@@ -94,5 +94,5 @@ fn clash<T>(found: String, expected: String) -> Result<T, Fault> {
 fn plain_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let normal = matches!(parts.next(), Some(Component::Normal(_)));
-    normal && parts.next().is_none() && !name.contains('\\')
+    normal && parts.next().is_none() && !name.contains(|c: char| c == '\\' || c.is_control())
 }

@@ -209,6 +209,7 @@ fn what_is_no_file_is_refused_by_what_it_is() {
             .to_string()
     };
     assert!(open("none.gguf").contains("none.gguf: found nothing under this name"));
+    assert!(open("a\nb\u{1b}c.gguf").contains("a\\nb\\u{1b}c.gguf: found nothing"));
     assert!(open("").contains("found a directory without config.json, expected a model file"));
     std::fs::write(dir.path().join("empty.gguf"), b"").unwrap();
     assert!(open("empty.gguf").contains("the file is empty"));

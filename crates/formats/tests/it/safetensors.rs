@@ -345,6 +345,11 @@ fn an_index_and_files_that_disagree_are_refused() {
         outside.contains("found the file name \"../two.safetensors\""),
         "{outside}"
     );
+    let broken = refused(&format!(r#"{{{full},"c":"two\n.safetensors"}}"#));
+    assert!(
+        broken.contains(r#"found the file name "two\n.safetensors""#),
+        "{broken}"
+    );
     let shape = refused("[]");
     assert!(shape.contains("does not parse"), "{shape}");
 }

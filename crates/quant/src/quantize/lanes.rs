@@ -106,3 +106,64 @@ pub(super) fn transpose<L: Lanes, const E: usize>(src: &[f32]) -> [L; E] {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every operation on awkward numbers, as bits.
+    struct Operations<'a>(&'a mut Vec<u32>);
+
+    const LEFT: [f32; LANES] = [
+        0.0, -0.0, 1.5, -1.5, 2.5, 0.5, 1e-40, -1e30, 3e30, 7.0, -8.25, 127.5, 0.1, 4e6, -4e6, 1.0,
+    ];
+
+    impl Operations<'_> {
+        #[inline(always)]
+        fn put<L: Lanes>(&mut self, value: L) {
+            self.0.extend(value.to_array().map(f32::to_bits));
+        }
+    }
+
+    impl Job for Operations<'_> {
+        #[inline(always)]
+        fn run<L: Lanes>(mut self) {
+            let (a, b) = (L::load(&LEFT), L::splat(1.25));
+            let bytes: [u8; LANES] = std::array::from_fn(|i| 17 * i as u8);
+            for value in [
+                a + b,
+                a - b,
+                a * b,
+                a / b,
+                a.abs(),
+                a.abs().sqrt(),
+                a.min(b),
+                a.max(b),
+            ] {
+                self.put(value);
+            }
+            let between = L::both(a.lt(b), L::splat(-2.0).lt(a));
+            self.put(L::pick(between, a, b));
+            self.put(a.round());
+            self.put(a.code(-4.0, 3.0));
+            self.put(L::from_bytes(&bytes));
+            self.0.push(u32::from(L::any(between)));
+            self.0.push(u32::from(L::any(a.lt(L::splat(f32::MIN)))));
+            self.put(total(&squares(&transpose::<L, 2>(&LEFT))));
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let (mut plain, mut widest) = (Vec::new(), Vec::new());
+        Operations(&mut plain).run::<plain::Plain>();
+        run(Operations(&mut widest));
+        assert_eq!(plain, widest);
+    }
+
+    #[test]
+    fn nearest_rounds_ties_to_even_and_wraps() {
+        let rounded = [0.5, 1.5, 2.5, -0.5, -1.5, 2.4999, 16_777_216.0].map(nearest);
+        assert_eq!(rounded, [0, 2, 2, 0, -2, 2, 0x20_0000]);
+    }
+}

@@ -62,6 +62,9 @@ impl Registry {
     /// [`ArchError::Descriptor`] with the line of the mistake.
     pub fn add_text(&mut self, file: &str, text: &str) -> Result<(), ArchError> {
         let descriptor = self.parse(file, text)?;
+        if let (Some(stem), Ok(table)) = (Path::new(file).file_stem(), text.parse::<toml::Table>()) {
+            self.sources.insert(stem.to_string_lossy().into_owned(), table);
+        }
         for name in &descriptor.names {
             self.by_name.insert(name.clone(), self.descriptors.len());
         }
@@ -101,6 +104,10 @@ impl Registry {
             .parse()
             .map_err(|e: toml::de::Error| mistake(e.to_string()))?;
         let mut merged = base_table.clone();
+        // What belongs to one family only.
+        for key in ["names", "about", "hf"] {
+            merged.remove(key);
+        }
         merge(&mut merged, own);
         toml::Value::Table(merged)
             .try_into()

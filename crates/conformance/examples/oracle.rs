@@ -1,5 +1,5 @@
-//! Compares models with an oracle's logits: `oracle DIR [NAME…]`, where DIR holds `archs/*.gguf` and
-//! `oracle/*.{bin,ids}`. Prints one line per file: backend errors or the NMSE of every way of feeding.
+//! Compares models with an oracle's logits: `oracle DIR [--archs FOLDER] [NAME…]`, where DIR holds `archs/*.gguf` and
+//! `oracle/*.{bin,ids}` and FOLDER further descriptors. Prints the NMSE of every way of feeding each file.
 
 use std::path::Path;
 
@@ -10,7 +10,12 @@ use tokkata_formats::ModelFile;
 use tokkata_ir::Backend;
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let mut registry = Registry::builtin();
+    if let Some(at) = args.iter().position(|a| a == "--archs") {
+        let folder = args.drain(at..at + 2).nth(1).expect("--archs FOLDER");
+        overlay(&mut registry, Path::new(&folder));
+    }
     let dir = Path::new(&args[0]);
     let mut files: Vec<_> = std::fs::read_dir(dir.join("archs"))
         .expect("archs/")
@@ -18,7 +23,6 @@ fn main() {
         .collect();
     files.retain(|f| f.extension().is_some_and(|e| e == "gguf"));
     files.sort();
-    let registry = Registry::builtin();
     let (mut good, mut total) = (0, 0);
     for file in files {
         let stem = file
@@ -44,6 +48,17 @@ fn main() {
         println!("{stem:<24} {text}");
     }
     println!("{good} of {total} agree");
+}
+
+/// Adds every descriptor of a folder, those without a base first.
+fn overlay(registry: &mut Registry, folder: &Path) {
+    let mut files: Vec<_> = std::fs::read_dir(folder).expect("folder").map(|e| e.expect("entry").path()).collect();
+    files.sort();
+    for file in files {
+        if let Err(e) = registry.add_file(&file) {
+            println!("{e}");
+        }
+    }
 }
 
 fn compare(

@@ -104,6 +104,17 @@ impl Family {
     }
 }
 
+/// Every case of a family and what its comparison found.
+#[must_use]
+pub fn measure(subject: &Subject, family: Family) -> Vec<(String, Result<Verdict, BackendError>)> {
+    let cases = family.cases().into_iter();
+    let measured = cases.map(|case| {
+        let verdict = measure::run(subject, &case);
+        (case.name, verdict)
+    });
+    measured.collect()
+}
+
 /// Runs a family and panics with every case that fails, or that is unsupported without being declared so.
 ///
 /// # Panics

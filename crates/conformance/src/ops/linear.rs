@@ -20,9 +20,10 @@ fn columns(dtype: DType) -> Vec<u32> {
     }
 }
 
-/// Rms error of a sum of `k` products in f32, in units of 2⁻²⁴ of the sum's rms.
+/// Rms error of a sum of `k` products in f32, in units of 2⁻²⁴ of the sum's rms. Partial sums grow as √j and each
+/// is rounded by about 0.4 units, so that a plain loop strays by 0.4·√(k/2).
 pub(crate) fn sum_ulps(k: u32) -> f64 {
-    2.0 + f64::from(k).sqrt()
+    1.0 + 0.3 * f64::from(k).sqrt()
 }
 
 pub(crate) fn products() -> Vec<Case> {

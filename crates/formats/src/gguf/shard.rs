@@ -1,13 +1,13 @@
 //! Cutting a model into several files and putting it together again.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
 use tokkata_core::{Metadata, Value};
 
 use super::output::GgufOutput;
 use super::write::{Declared, GgufWriter, Shard, without_split};
-use crate::error::{Fault, Result};
+use crate::error::{Fault, FormatError, Result};
 use crate::model::ModelFile;
 
 /// Bytes moved at a time when a model is copied.
@@ -137,15 +137,15 @@ fn shard_path(path: &Path, number: usize, count: usize) -> PathBuf {
 
 /// Writes `model` to `path` as GGUF, cut to the limit or put together, and returns the files' names.
 ///
-/// `on_bytes` hears how many tensor bytes each step has copied.
+/// `on_bytes` hears how many tensor bytes each step has copied, and may stop the copy.
 ///
 /// # Errors
-/// A failed read or write; nothing is left under the target's name then.
+/// A failed read or write, or [`Fault::Stopped`]; nothing is left beside or under the target's name then.
 pub fn copy_gguf(
     model: &ModelFile,
     path: &Path,
     limit: ShardLimit,
-    mut on_bytes: impl FnMut(u64),
+    mut on_bytes: impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Vec<PathBuf>> {
     let mut writer = GgufWriter::new(path, model.metadata().clone())?;
     for tensor in model.tensors() {
@@ -164,7 +164,7 @@ fn copy_tensor(
     tensor: &crate::TensorInfo,
     output: &mut GgufOutput,
     buf: &mut [u8],
-    on_bytes: &mut impl FnMut(u64),
+    on_bytes: &mut impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<()> {
     let mut at = 0;
     while at < tensor.bytes {
@@ -172,7 +172,9 @@ fn copy_tensor(
         let chunk = &mut buf[..now as usize];
         model.read_at(tensor, at, chunk)?;
         output.write(chunk)?;
-        on_bytes(now);
+        if on_bytes(now).is_break() {
+            return Err(FormatError::at(output.path(), Fault::Stopped));
+        }
         at += now;
     }
     Ok(())

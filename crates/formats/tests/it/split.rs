@@ -1,6 +1,7 @@
 //! Models in several files.
 
 use std::num::{NonZeroU64, NonZeroUsize};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use tokkata_core::{DType, Value};
@@ -27,7 +28,10 @@ fn tensors(most: usize) -> ShardLimit {
 }
 
 fn cut(dir: &Path, limit: ShardLimit) -> Vec<PathBuf> {
-    copy_gguf(&whole(dir), &dir.join("cut.gguf"), limit, |_| ()).unwrap()
+    copy_gguf(&whole(dir), &dir.join("cut.gguf"), limit, |_| {
+        ControlFlow::Continue(())
+    })
+    .unwrap()
 }
 
 fn same(a: &ModelFile, b: &ModelFile) {
@@ -56,7 +60,11 @@ fn split_and_merge_give_the_same_file() {
             );
             let merged = dir.path().join("merged.gguf");
             let mut copied = 0;
-            copy_gguf(&split, &merged, ShardLimit::Whole, |n| copied += n).unwrap();
+            copy_gguf(&split, &merged, ShardLimit::Whole, |n| {
+                copied += n;
+                ControlFlow::Continue(())
+            })
+            .unwrap();
             assert_eq!(copied, model.tensors().iter().map(|t| t.bytes).sum::<u64>());
             let original = std::fs::read(dir.path().join("m.gguf")).unwrap();
             assert_eq!(std::fs::read(merged).unwrap(), original);
@@ -135,4 +143,23 @@ fn a_tensor_in_two_files_is_refused() {
     assert!(open([file(0, "a"), file(1, "b")]).is_ok());
     let error = open([file(0, "a"), file(1, "a")]).unwrap_err();
     assert!(matches!(*error.fault, Fault::DuplicateTensor { .. }));
+}
+
+#[test]
+fn a_stopped_copy_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = whole(dir.path());
+    let before = std::fs::read_dir(dir.path()).unwrap().count();
+    let mut steps = 0;
+    let stop = |_| {
+        steps += 1;
+        if steps < 20 {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    };
+    let error = copy_gguf(&model, &dir.path().join("cut.gguf"), tensors(3), stop).unwrap_err();
+    assert!(matches!(*error.fault, Fault::Stopped), "{error}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), before);
 }

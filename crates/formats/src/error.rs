@@ -73,6 +73,8 @@ pub enum Fault {
         "found nothing under this name, expected a file; check the name, or download what is missing"
     )]
     Missing,
+    #[error("writing was stopped, nothing is left of it; start again for the whole file")]
+    Stopped,
     #[error("found a file that may not be read, expected one that may; change its permissions")]
     Forbidden,
     #[error("found {found}, expected a model file; {advice}")]

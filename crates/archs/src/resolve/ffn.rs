@@ -459,7 +459,7 @@ impl Resolver<'_> {
         let (e, d) = (experts / group, self.spec.n_embd);
         let width = self.size_of(
             None,
-            &format!("nz(expert_chunk_feed_forward_length) ?? {width}"),
+            &format!("nz(expert_chunk_feed_forward_length) ?? head_dim"),
         )?;
         let form = self.expert_form(rule, "chexps", (e, width, d))?;
         let down = self.expert_proj("ffn_down_chexps", (e, d, width))?;

@@ -4,8 +4,8 @@ use tokkata_backend_ref::{Precision, RefBackend};
 use tokkata_conformance::fixture::{Feed, Fixture, Rows, Run, noises, small_limits};
 use tokkata_core::DType;
 use tokkata_ir::{
-    AttentionOp, BinaryKind, CacheKind, ConstData, GatherIndex, GroupId, Instance, KvSource,
-    Limits, LoadOptions, Mask, NormKind, Op, Pairing, RopeOp, Scan, SlotDef, SlotId, StepBuilder,
+    AttentionOp, BinaryKind, CacheKind, ConstData, GatherIndex, GroupId, KvSource, Limits,
+    LoadOptions, Mask, NormKind, Op, Pairing, RopeOp, Scan, SlotDef, SlotId, StepBuilder,
     StepInputs, ValueId, WeightId,
 };
 

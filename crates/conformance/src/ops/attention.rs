@@ -52,7 +52,7 @@ fn plain(sizes: Sizes, mask: Mask, source: KvSource) -> AttentionOp {
 }
 
 /// Rounding of scores, of the softmax and of the sum of values.
-const ULPS: f64 = 32.0;
+const ULPS: f64 = 8.0;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

@@ -6,7 +6,7 @@ use super::case::Case;
 use crate::fixture::{Fixture, noises};
 
 /// Rounding of a state over the rows of a case.
-const ULPS: f64 = 48.0;
+const ULPS: f64 = 12.0;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

@@ -104,7 +104,7 @@ fn pool(kind: PoolKind, width: u32) -> Case {
     let out = fixture.value(Lead::Seqs, &[width], ValType::F32);
     fixture.node(Op::Pool(kind), &[x], &[out]);
     let case = Case::new(format!("pool/{kind:?}/{width}"), fixture, vec![out]);
-    case.ulps(6.0).step(mixed()).step(vec![Rows::first(1)])
+    case.ulps(1.5).step(mixed()).step(vec![Rows::first(1)])
 }
 
 fn greedy() -> SamplerRecord {

@@ -12,6 +12,8 @@ pub struct Detokenizer {
     /// Less than one character.
     held: Vec<u8>,
     begun: bool,
+    /// Spaces before the text that were left out.
+    dropped: usize,
 }
 
 impl Detokenizer {
@@ -30,10 +32,13 @@ impl Detokenizer {
             return;
         }
         let mut bytes = tokenizer.token_bytes(id);
-        if !self.begun && !bytes.is_empty() {
-            self.begun = true;
-            if tokenizer.special().add_space_prefix && !self.options.continues {
-                bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
+        while !self.begun && !self.options.continues && !bytes.is_empty() {
+            match bytes.strip_prefix(b" ") {
+                Some(rest) if self.dropped < tokenizer.leading_spaces() => {
+                    self.dropped += 1;
+                    bytes = rest;
+                }
+                _ => self.begun = true,
             }
         }
         self.push_bytes(bytes, out);
@@ -64,6 +69,7 @@ impl Detokenizer {
         }
         self.held.clear();
         self.begun = false;
+        self.dropped = 0;
     }
 }
 

@@ -6,12 +6,14 @@
 //! `unigram`, `rwkv`.
 
 mod added;
+mod base64;
 mod bert;
 mod bpe;
 mod bytes;
 mod charsmap;
 mod error;
 mod gguf;
+mod hf;
 mod normalize;
 mod pre;
 mod rwkv;
@@ -31,10 +33,11 @@ use tokkata_core::Metadata;
 
 use added::{AddedTokens, Segment};
 use normalize::{Before, Normalizer};
-use split::Rule;
+use split::Step;
 use vocab::Vocab;
 
 pub use error::TokenizerError;
+pub use hf::HfFiles;
 pub use special::SpecialTokens;
 pub use vocab::TokenKind;
 
@@ -78,12 +81,27 @@ pub struct DecodeOptions {
 pub struct Tokenizer {
     vocab: Vocab,
     added: AddedTokens,
+    second: Option<Second>,
+    trim: Trim,
     special: SpecialTokens,
     ends_generation: Vec<u32>,
     normalizers: Vec<Normalizer>,
-    rules: Vec<Rule>,
+    steps: Vec<Step>,
     model: Model,
     ends: Ends,
+}
+
+/// Tokens cut out of a text after it was normalised.
+#[derive(Clone, Debug)]
+struct Second {
+    added: AddedTokens,
+}
+
+/// Spaces at the ends of a decoded text that are not part of it: at most so many.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trim {
+    leading: usize,
+    trailing: usize,
 }
 
 /// Tokens around a text.
@@ -101,6 +119,7 @@ enum Model {
     WordPiece(wordpiece::WordPiece),
     Unigram(unigram::Unigram),
     Rwkv(rwkv::Rwkv),
+    WordLevel { unk: Option<u32> },
 }
 
 impl Tokenizer {
@@ -113,30 +132,41 @@ impl Tokenizer {
         gguf::load(meta)
     }
 
+    /// Builds the tokenizer of a Hugging Face repository, from the file that says most.
+    ///
+    /// # Errors
+    /// When there is no such file, when it cannot be parsed, or when it asks for something that this
+    /// engine does not do.
+    pub fn from_hf(files: &HfFiles) -> Result<Self, TokenizerError> {
+        hf::load(files)
+    }
+
     /// The token ids of `text`.
     #[must_use]
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Vec<u32> {
-        let mut out = Vec::with_capacity(text.len() / 3 + 8);
+        let mut run = Run {
+            parse_special: options.parse_special,
+            ..Run::default()
+        };
         if options.add_special {
-            out.extend(&self.ends.before);
+            run.out.extend(&self.ends.before);
         }
-        let mut work = Work::default();
         let mut before = Before::Start;
         self.added
             .split(text, options.parse_special, &mut |segment| match segment {
                 Segment::Token(id) => {
-                    out.push(id);
+                    run.out.push(id);
                     before = Before::Token;
                 }
                 Segment::Text(text) => {
-                    self.encode_text(text, before, &mut work, &mut out);
+                    self.encode_text(text, before, &mut run);
                     before = Before::Text;
                 }
             });
         if options.add_special {
-            out.extend(&self.ends.after);
+            run.out.extend(&self.ends.after);
         }
-        out
+        run.out
     }
 
     /// The token ids of a text that may not be UTF-8.
@@ -154,16 +184,39 @@ impl Tokenizer {
         Ok(self.encode(text, options))
     }
 
-    fn encode_text(&self, text: &str, before: Before, work: &mut Work, out: &mut Vec<u32>) {
-        let mut text = Cow::Borrowed(text);
-        for normalizer in &self.normalizers {
-            text = normalizer.apply(text, before);
-        }
-        let mut emit = |word: &str| self.model.encode(word, work, out);
+    fn encode_text(&self, text: &str, before: Before, run: &mut Run) {
+        let text = normalize_all(&self.normalizers, text, before);
+        let Some(second) = &self.second else {
+            return self.encode_words(&text, before, run);
+        };
+        let mut before = before;
+        second
+            .added
+            .split(&text, run.parse_special, &mut |segment| match segment {
+                Segment::Token(id) => {
+                    run.out.push(id);
+                    before = Before::Token;
+                }
+                Segment::Text(text) => self.encode_words(text, before, run),
+            });
+    }
+
+    fn encode_words(&self, text: &str, before: Before, run: &mut Run) {
+        let mut emit = |word: &str| self.encode_word(word, run);
         match &self.model {
-            Model::WordPiece(_) => bert::words(&text, &mut emit),
-            Model::Spm(spm) => spm.parts(&text, &mut emit),
-            _ => split::split(&self.rules, &text, &mut emit),
+            Model::Spm(spm) => spm.parts(text, &mut emit),
+            _ => split::split(&self.steps, text, before == Before::Start, &mut emit),
+        }
+    }
+
+    fn encode_word(&self, word: &str, run: &mut Run) {
+        match &self.model {
+            Model::Bpe(bpe) => bpe.encode(word, &mut run.bpe, &mut run.out),
+            Model::Spm(spm) => spm.encode(word, &mut run.spm, &mut run.out),
+            Model::WordPiece(wordpiece) => wordpiece.encode(word, &mut run.out),
+            Model::Unigram(unigram) => unigram.encode(word, &mut run.unigram, &mut run.out),
+            Model::Rwkv(rwkv) => rwkv.encode(word, &mut run.out),
+            Model::WordLevel { unk } => run.out.extend(self.vocab.find(word.as_bytes()).or(*unk)),
         }
     }
 
@@ -176,9 +229,13 @@ impl Tokenizer {
                 out.extend_from_slice(self.token_bytes(id));
             }
         }
-        if self.special.add_space_prefix && !options.continues && out.first() == Some(&b' ') {
-            out.remove(0);
+        let spaces = |bytes: &mut dyn Iterator<Item = &u8>, most| {
+            bytes.take(most).take_while(|&&b| b == b' ').count()
+        };
+        if !options.continues {
+            out.drain(..spaces(&mut out.iter(), self.trim.leading));
         }
+        out.truncate(out.len() - spaces(&mut out.iter().rev(), self.trim.trailing));
         out
     }
 
@@ -225,6 +282,11 @@ impl Tokenizer {
         self.vocab.len()
     }
 
+    /// How many spaces at the start of a text are the encoder's.
+    pub(crate) fn leading_spaces(&self) -> usize {
+        self.trim.leading
+    }
+
     /// Whether `id` has no text of its own unless special tokens are spelled out.
     #[must_use]
     pub fn is_special(&self, id: u32) -> bool {
@@ -235,22 +297,19 @@ impl Tokenizer {
     }
 }
 
-/// Buffers of one call.
+fn normalize_all<'a>(normalizers: &[Normalizer], text: &'a str, before: Before) -> Cow<'a, str> {
+    let start = Cow::Borrowed(text);
+    normalizers
+        .iter()
+        .fold(start, |text, normalizer| normalizer.apply(text, before))
+}
+
+/// The state of one call: buffers and the tokens so far.
 #[derive(Debug, Default)]
-struct Work {
+struct Run {
+    parse_special: bool,
+    out: Vec<u32>,
     bpe: bpe::Scratch,
     spm: spm::Scratch,
     unigram: unigram::Scratch,
-}
-
-impl Model {
-    fn encode(&self, word: &str, work: &mut Work, out: &mut Vec<u32>) {
-        match self {
-            Model::Bpe(bpe) => bpe.encode(word, &mut work.bpe, out),
-            Model::Spm(spm) => spm.encode(word, &mut work.spm, out),
-            Model::WordPiece(wordpiece) => wordpiece.encode(word, out),
-            Model::Unigram(unigram) => unigram.encode(word, &mut work.unigram, out),
-            Model::Rwkv(rwkv) => rwkv.encode(word, out),
-        }
-    }
 }

@@ -1,8 +1,8 @@
-//! BERT's clean-up of a text and its cut into words.
+//! BERT's clean-up of a text.
 
 use unicode_normalization::UnicodeNormalization;
 
-use super::unicode::{MARK_NONSPACING, OTHER, PUNCT};
+use super::unicode::{MARK_NONSPACING, OTHER};
 
 /// What BERT's clean-up does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,25 +65,4 @@ fn is_ideograph(c: char) -> bool {
     matches!(c as u32,
         0x4E00..=0x9FFF | 0x3400..=0x4DBF | 0x20000..=0x2A6DF | 0x2A700..=0x2B73F
         | 0x2B740..=0x2B81F | 0x2B920..=0x2CEAF | 0xF900..=0xFAFF | 0x2F800..=0x2FA1F)
-}
-
-/// Calls `emit` with the words of `text`: what lies between white space, punctuation standing alone.
-pub(super) fn words<'a>(text: &'a str, emit: &mut dyn FnMut(&'a str)) {
-    let mut start = 0;
-    for (at, c) in text.char_indices() {
-        let alone = c.is_ascii_punctuation() || PUNCT.has(c);
-        if !alone && !c.is_whitespace() {
-            continue;
-        }
-        if at > start {
-            emit(&text[start..at]);
-        }
-        start = at + c.len_utf8();
-        if alone {
-            emit(&text[at..start]);
-        }
-    }
-    if start < text.len() {
-        emit(&text[start..]);
-    }
 }

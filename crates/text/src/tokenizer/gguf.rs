@@ -9,16 +9,18 @@ use super::bpe::{Bpe, BpeParts, Start, Unknown, WholeWords};
 use super::bytes::{from_alphabet, to_alphabet};
 use super::charsmap::Charsmap;
 use super::error::TokenizerError;
-use super::normalize::{Normalizer, UnigramSpaces};
+use super::normalize::{Normalizer, Spaces};
 use super::pre::{self, Flags, Pre};
 use super::rwkv::{Rwkv, unescape};
 use super::special::{KEYS, SpecialTokens};
-use super::split::Rule;
+use super::split::runs::Runs;
+use super::split::{Rule, Step};
 use super::spm::Spm;
-use super::unigram::Unigram;
+use super::unicode::SPACE;
+use super::unigram::{Sums, Unigram, UnigramParts};
 use super::vocab::{Blob, TokenKind, Vocab, byte_of, byte_tokens};
 use super::wordpiece::WordPiece;
-use super::{Ends, Model, Tokenizer};
+use super::{Ends, Model, Tokenizer, Trim};
 
 const PREFIX: &str = "tokenizer.ggml.";
 const KNOWN: &str = "gpt2, gemma4, llama, bert, t5, rwkv, whitespace";
@@ -56,15 +58,18 @@ pub(super) fn load(meta: &Metadata) -> Result<Tokenizer, TokenizerError> {
         special: &special,
         kind,
     };
-    let (normalizers, rules, model) = parts.pipeline(pre)?;
+    let (normalizers, steps, model) = parts.pipeline(pre)?;
     let ends = kind.ends(&special);
+    let trim = trim(meta, &special)?;
     Ok(Tokenizer {
         vocab,
         added,
+        second: None,
+        trim,
         special,
         ends_generation,
         normalizers,
-        rules,
+        steps,
         model,
         ends,
     })
@@ -171,8 +176,8 @@ fn read_vocab(meta: &Metadata) -> Result<Vocab, TokenizerError> {
     let n = texts.len();
     let scores = match meta.array(&key("scores")) {
         None => vec![0.0; n],
-        Some(Array::F32(scores)) => scores.clone(),
-        Some(Array::I32(scores)) => scores.iter().map(|&s| s as f32).collect(),
+        Some(Array::F32(scores)) => scores.iter().map(|&s| s.into()).collect(),
+        Some(Array::I32(scores)) => scores.iter().map(|&s| s.into()).collect(),
         Some(_) => return Err(wrong_type("scores", "an array of numbers")),
     };
     let kinds = match meta.array(&key("token_type")) {
@@ -282,6 +287,21 @@ fn flag(meta: &Metadata, name: &str) -> Result<Option<bool>, TokenizerError> {
     }
 }
 
+/// What of a text's ends the encoder has put there.
+fn trim(meta: &Metadata, special: &SpecialTokens) -> Result<Trim, TokenizerError> {
+    let merged = flag(meta, "sentencepiece")? == Some(true)
+        && flag(meta, "remove_extra_whitespaces")? == Some(true);
+    let leading = if merged {
+        usize::MAX
+    } else {
+        usize::from(special.add_space_prefix)
+    };
+    Ok(Trim {
+        leading,
+        trailing: 0,
+    })
+}
+
 /// The bytes each token adds to an output.
 fn pieces(vocab: &Vocab, kind: Kind, flags: Flags) -> Blob {
     let mut pieces = Blob::default();
@@ -341,7 +361,7 @@ struct Parts<'a> {
     kind: Kind,
 }
 
-type Pipeline = (Vec<Normalizer>, Vec<Rule>, Model);
+type Pipeline = (Vec<Normalizer>, Vec<Step>, Model);
 
 impl Parts<'_> {
     fn pipeline(&self, pre: Option<Pre>) -> Result<Pipeline, TokenizerError> {
@@ -355,7 +375,7 @@ impl Parts<'_> {
                 vec![],
                 Model::Rwkv(Rwkv::new(&vocab.pieces, self.special.unk)),
             ),
-            _ => self.spm(),
+            _ => self.spm()?,
         })
     }
 
@@ -395,24 +415,50 @@ impl Parts<'_> {
         } else {
             vec![]
         };
-        Ok((normalizers, pre.rules, Model::Bpe(bpe)))
+        Ok((normalizers, pre.steps, Model::Bpe(bpe)))
     }
 
-    fn spm(&self) -> Pipeline {
+    fn spm(&self) -> Result<Pipeline, TokenizerError> {
+        let mut bytes = byte_tokens(self.vocab);
+        for (b, token) in (0..=255_u8).zip(bytes.iter_mut()) {
+            *token = token.or_else(|| self.vocab.find(&[b]));
+        }
+        let model = Model::Spm(Spm::new(self.vocab, bytes, self.special.unk));
+        if self.from_sentencepiece()? {
+            return Ok((vec![Normalizer::Spaces(self.spaces()?)], vec![], model));
+        }
         let mut normalizers = Vec::new();
         if self.special.add_space_prefix {
             normalizers.push(Normalizer::SpacePrefix);
         }
         normalizers.push(Normalizer::EscapeSpaces);
-        let mut bytes = byte_tokens(self.vocab);
-        for (b, token) in (0..=255_u8).zip(bytes.iter_mut()) {
-            *token = token.or_else(|| self.vocab.find(&[b]));
-        }
-        (
-            normalizers,
-            vec![],
-            Model::Spm(Spm::new(self.vocab, bytes, self.special.unk)),
-        )
+        Ok((normalizers, vec![], model))
+    }
+
+    /// Whether the keys come from a SentencePiece model, which says more than a GGUF file.
+    fn from_sentencepiece(&self) -> Result<bool, TokenizerError> {
+        Ok(flag(self.meta, "sentencepiece")?.unwrap_or(false))
+    }
+
+    fn spaces(&self) -> Result<Spaces, TokenizerError> {
+        let charsmap = match self.meta.array(&key("precompiled_charsmap")) {
+            None => None,
+            Some(Array::U8(bytes)) => Some(Charsmap::parse(bytes)?),
+            Some(Array::I8(bytes)) => Some(Charsmap::parse(
+                &bytes.iter().map(|&b| b as u8).collect::<Vec<_>>(),
+            )?),
+            Some(_) => return Err(wrong_type("precompiled_charsmap", "an array of bytes")),
+        };
+        let merge = flag(self.meta, "remove_extra_whitespaces")?.unwrap_or(false);
+        let only_first = self.from_sentencepiece()?;
+        // In a GGUF file merged spaces begin every word, the first one too.
+        let prefix = self.special.add_space_prefix || (merge && !only_first);
+        Ok(Spaces {
+            charsmap,
+            prefix,
+            only_first,
+            merge,
+        })
     }
 
     fn wordpiece(&self) -> Result<Pipeline, TokenizerError> {
@@ -439,33 +485,56 @@ impl Parts<'_> {
         };
         Ok((
             vec![Normalizer::Bert(clean)],
-            vec![],
+            bert_steps(),
             Model::WordPiece(model),
         ))
     }
 
     fn unigram(&self) -> Result<Pipeline, TokenizerError> {
-        let charsmap = match self.meta.array(&key("precompiled_charsmap")) {
-            None => None,
-            Some(Array::U8(bytes)) => Some(Charsmap::parse(bytes)?),
-            Some(Array::I8(bytes)) => Some(Charsmap::parse(
-                &bytes.iter().map(|&b| b as u8).collect::<Vec<_>>(),
-            )?),
-            Some(_) => return Err(wrong_type("precompiled_charsmap", "an array of bytes")),
+        let bytes = byte_tokens(self.vocab);
+        let all = bytes.iter().all(Option::is_some);
+        let bytes = all.then(|| Box::new(bytes.map(Option::unwrap_or_default)));
+        let sums = if self.from_sentencepiece()? {
+            Sums::Single
+        } else {
+            Sums::Double
         };
-        let merge = flag(self.meta, "remove_extra_whitespaces")?.unwrap_or(false);
-        let spaces = UnigramSpaces {
-            charsmap,
-            prefix: self.special.add_space_prefix,
-            merge,
+        let vocab = self.vocab;
+        let wanted = |id| {
+            let kind = vocab.kind(id);
+            matches!(
+                kind,
+                TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused
+            )
         };
-        let model = Unigram::new(self.vocab, self.special.unk, None);
+        let score = |id: u32| match vocab.kind(id) {
+            // Always better than the log probability of any other cover.
+            TokenKind::UserDefined => 0.0,
+            _ => vocab.scores[id as usize],
+        };
+        let parts = UnigramParts {
+            wanted: &wanted,
+            score: &score,
+            unk: self.special.unk,
+            bytes,
+            sums,
+        };
+        let model = Unigram::new(vocab, parts);
         Ok((
-            vec![Normalizer::Unigram(spaces)],
+            vec![Normalizer::Spaces(self.spaces()?)],
             vec![],
             Model::Unigram(model),
         ))
     }
+}
+
+/// Words lie between white space; punctuation stands alone.
+pub(super) fn bert_steps() -> Vec<Step> {
+    let space = Rule::Runs(Runs::Class(SPACE, 1));
+    vec![
+        Step::removed(space),
+        Step::isolated(Rule::Runs(Runs::OnePunctOrAscii)),
+    ]
 }
 
 /// Words longer than this are unknown to BERT.

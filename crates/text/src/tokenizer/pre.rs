@@ -3,9 +3,9 @@
 #[cfg(test)]
 mod tests;
 
-use super::split::Rule;
 use super::split::runs::{DigitGroups, Ranges, Runs};
 use super::split::words as w;
+use super::split::{Rule, Step};
 use super::unicode::{LETTER, NUMBER, PUNCT};
 
 /// What a name says beyond the splits.
@@ -32,15 +32,20 @@ pub(super) struct Flags {
 /// A pre-tokenizer.
 #[derive(Clone, Debug)]
 pub(super) struct Pre {
-    pub(super) rules: Vec<Rule>,
+    pub(super) steps: Vec<Step>,
     pub(super) flags: Flags,
 }
 
 /// The rules and flags of `name`.
 pub(super) fn find(name: &str) -> Option<Pre> {
     let &(_, rules, flags) = TABLE.iter().find(|(names, ..)| names.contains(&name))?;
+    let step = if flags.dropped_spaces {
+        Step::kept
+    } else {
+        Step::isolated
+    };
     Some(Pre {
-        rules: rules(),
+        steps: rules().into_iter().map(step).collect(),
         flags,
     })
 }

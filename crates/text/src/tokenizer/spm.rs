@@ -12,7 +12,7 @@ const SPACE: &str = "▁";
 pub(super) struct Spm {
     texts: Blob,
     index: BytesIndex,
-    scores: Vec<f32>,
+    scores: Vec<f64>,
     bytes: Box<[Option<u32>; 256]>,
     unk: Option<u32>,
     /// Bytes that some token has just before a `▁`; anywhere else a `▁` begins a part of its own.
@@ -113,7 +113,7 @@ struct Symbol {
 
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
-    score: f32,
+    score: f64,
     left: u32,
     len: usize,
 }
@@ -199,7 +199,8 @@ impl Work<'_> {
                 out.push(id);
             } else if piece.iter().all(|&b| self.spm.bytes[b as usize].is_some()) {
                 out.extend(piece.iter().filter_map(|&b| self.spm.bytes[b as usize]));
-            } else {
+            } else if out.last() != self.spm.unk.as_ref() {
+                // A run of unknown characters is one unknown token.
                 out.extend(self.spm.unk);
             }
         }

@@ -4,7 +4,7 @@ use super::trie::Trie;
 use super::vocab::{TokenKind, Vocab};
 
 /// What an unknown character costs below the worst token.
-const UNKNOWN_PENALTY: f32 = 10.0;
+const UNKNOWN_PENALTY: f64 = 10.0;
 
 /// The encoder.
 #[derive(Clone, Debug)]
@@ -15,39 +15,53 @@ pub(super) struct Unigram {
     unk: Option<u32>,
     /// Tokens of single bytes, for text without tokens.
     bytes: Option<Box<[u32; 256]>>,
+    sums: Sums,
+}
+
+/// The parts of an encoder.
+pub(super) struct UnigramParts<'a> {
+    /// Whether a token can come out of a text.
+    pub(super) wanted: &'a dyn Fn(u32) -> bool,
+    /// Its score.
+    pub(super) score: &'a dyn Fn(u32) -> f64,
+    pub(super) unk: Option<u32>,
+    pub(super) bytes: Option<Box<[u32; 256]>>,
+    pub(super) sums: Sums,
+}
+
+/// How exactly scores are added, which decides between covers of equal scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sums {
+    /// As 32-bit numbers.
+    Single,
+    /// As 64-bit numbers.
+    Double,
+}
+
+impl Sums {
+    fn add(self, a: f64, b: f64) -> f64 {
+        match self {
+            Sums::Single => (a as f32 + b as f32).into(),
+            Sums::Double => a + b,
+        }
+    }
 }
 
 impl Unigram {
-    /// Builds the encoder over the normal, user-defined and unused tokens.
-    pub(super) fn new(vocab: &Vocab, unk: Option<u32>, bytes: Option<Box<[u32; 256]>>) -> Self {
-        let kind = |id: u32| vocab.kind(id);
-        let wanted = |id| {
-            matches!(
-                kind(id),
-                TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused
-            )
-        };
-        let normal = (0..vocab.len() as u32).filter(|&id| kind(id) == TokenKind::Normal);
+    /// Builds the encoder.
+    pub(super) fn new(vocab: &Vocab, parts: UnigramParts<'_>) -> Self {
+        let normal = (0..vocab.len() as u32).filter(|&id| vocab.kind(id) == TokenKind::Normal);
         let worst = normal
             .map(|id| vocab.scores[id as usize])
-            .fold(f32::MAX, f32::min);
-        let score = |id: u32| match kind(id) {
-            // Always better than the log probability of any other cover.
-            TokenKind::UserDefined => 0.0,
-            _ => f64::from(vocab.scores[id as usize]),
-        };
+            .fold(f64::MAX, f64::min);
+        let wanted = vocab.texts.iter().filter(|&(id, _)| (parts.wanted)(id));
         Unigram {
-            tokens: Trie::build(
-                vocab
-                    .texts
-                    .iter()
-                    .filter(|&(id, _)| wanted(id))
-                    .map(|(id, t)| (t, id)),
-            ),
-            scores: (0..vocab.len() as u32).map(score).collect(),
-            unknown_score: f64::from(worst - UNKNOWN_PENALTY),
-            unk,
-            bytes,
+            tokens: Trie::build(wanted.map(|(id, text)| (text, id))),
+            scores: (0..vocab.len() as u32).map(parts.score).collect(),
+            unknown_score: worst - UNKNOWN_PENALTY,
+            unk: parts.unk,
+            bytes: parts.bytes,
+            sums: parts.sums,
         }
     }
 
@@ -85,10 +99,18 @@ impl Unigram {
         };
         for (length, id) in self.tokens.prefixes(&text.as_bytes()[at..]) {
             covered |= length == char_len;
-            offer(at + length, score + self.scores[id as usize], Some(id));
+            offer(
+                at + length,
+                self.sums.add(score, self.scores[id as usize]),
+                Some(id),
+            );
         }
         if !covered {
-            offer(at + char_len, score + self.unknown_score, None);
+            offer(
+                at + char_len,
+                self.sums.add(score, self.unknown_score),
+                None,
+            );
         }
     }
 

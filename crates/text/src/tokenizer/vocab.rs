@@ -56,13 +56,13 @@ pub(super) struct Vocab {
     /// Bytes each token adds to an output.
     pub(super) pieces: Blob,
     pub(super) kinds: Vec<TokenKind>,
-    pub(super) scores: Vec<f32>,
+    pub(super) scores: Vec<f64>,
     by_text: BytesIndex,
 }
 
 impl Vocab {
     /// A vocabulary whose output bytes are still to be set.
-    pub(super) fn new(texts: Blob, kinds: Vec<TokenKind>, scores: Vec<f32>) -> Self {
+    pub(super) fn new(texts: Blob, kinds: Vec<TokenKind>, scores: Vec<f64>) -> Self {
         let by_text = BytesIndex::build(&texts, |_| true);
         Vocab {
             texts,

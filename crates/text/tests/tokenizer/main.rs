@@ -2,5 +2,6 @@
 
 mod common;
 mod differential;
+mod goldens;
 mod strings;
 mod vocab;

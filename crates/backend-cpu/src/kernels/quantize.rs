@@ -203,10 +203,17 @@ impl RowWriter<'_> {
 
     fn spread(&self, values: &[f32], to: *mut f32, width: usize) {
         let run = self.padded_k / 4;
-        let padding = std::iter::repeat_n(0.0, self.padded_k - self.k);
-        for (i, value) in values.iter().copied().chain(padding).enumerate() {
-            // SAFETY: four runs of `run * width` floats from the start of the tile.
-            unsafe { *to.add((i % 4 * run + i / 4) * width) = value };
+        for g in 0..run {
+            let four = values
+                .get(4 * g..4 * g + 4)
+                .and_then(|v| v.first_chunk::<4>());
+            let four = four.copied().unwrap_or_else(|| {
+                std::array::from_fn(|j| values.get(4 * g + j).copied().unwrap_or(0.0))
+            });
+            for (j, value) in four.into_iter().enumerate() {
+                // SAFETY: four runs of `run * width` floats from the start of the tile.
+                unsafe { *to.add((j * run + g) * width) = value };
+            }
         }
     }
 }

@@ -56,10 +56,23 @@ unsafe fn pair_sums(v: Two<__m256i>) -> Two<__m256i> {
     unsafe { both!(I => _mm256_madd_epi16(v[I], _mm256_set1_epi16(1))) }
 }
 
+/// `sum + products`. The empty assembly keeps the compiler from regrouping long chains of sums,
+/// which needs more registers than there are.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn add_in_order(sum: __m256i, codes: __m256i, b: __m256i) -> __m256i {
+    let mut sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, b));
+    // SAFETY: no instruction at all.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(ymm_reg) sum, options(pure, nomem, nostack, preserves_flags));
+    }
+    sum
+}
+
 #[inline(always)]
 unsafe fn narrow_add(n: Two<__m256i>, codes: Two<__m256i>, b: __m256i) -> Two<__m256i> {
     // SAFETY: the callers run on a processor with the set.
-    unsafe { both!(I => _mm256_add_epi16(n[I], _mm256_maddubs_epi16(codes[I], b))) }
+    unsafe { both!(I => add_in_order(n[I], codes[I], b)) }
 }
 
 // SAFETY (of every block below): the trait's contract gives the processor and the pointers.

@@ -1,5 +1,6 @@
 //! Tokenizers, detokeniser, chat templates, grammars and output parsers.
 
 pub mod detokenize;
+pub mod grammar;
 pub mod template;
 pub mod tokenizer;

@@ -1,3 +1,45 @@
 //! The `tokkata` command.
+//!
+//! Each command is a module of `commands`; they share flags (`args`), the console (`console`) and the way models are
+//! loaded (`load`). Everything that computes lies in the `tokkata` crate.
 
-fn main() {}
+mod args;
+mod commands;
+mod console;
+mod legacy;
+mod load;
+mod sampling;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::commands::Command;
+
+/// Run language models from a file.
+#[derive(Debug, Parser)]
+#[command(name = "tokkata", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+fn main() -> ExitCode {
+    console::install_panic_message();
+    let cli = match Cli::try_parse_from(legacy::normalise(std::env::args_os())) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and usage go to a stream that may be closed; there is nobody to tell.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match cli.command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if console::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            console::report(&error);
+            ExitCode::from(if error.is::<args::Usage>() { 2 } else { 1 })
+        }
+    }
+}

@@ -1,1 +1,65 @@
-//! Run language models from a file: the Rust API of Tokkata.
+//! Run language models from a file.
+//!
+//! This crate is the Rust API of Tokkata, and all that its own command line, server and bindings use: a
+//! [`Checkpoint`] is an opened file, a [`Model`] a loaded one, a [`Generation`] the events of an answer. It holds no
+//! kernels and no parsers of its own.
+//!
+//! Invariants: opening reads the header only; weights are read once, straight into the device's memory, and only
+//! after it is certain that they fit; the tokenizer is built only when text is needed; every error is one line that
+//! names the file, what was found, what was expected and what to do.
+//!
+//! Reading order: [`checkpoint`], [`options`], [`model`], [`chat`], [`cost`].
+//!
+//! ```no_run
+//! use tokkata::{EventKind, Model, OpenOptions, Sampling};
+//! # fn main() -> tokkata::Result<()> {
+//! let mut model = Model::open("model.gguf", &OpenOptions::default())?;
+//! let ids = model.tokenize("Once upon a time", tokkata::EncodeOptions { add_special: true, parse_special: false })?;
+//! let mut request = model.request(ids)?;
+//! request.sampling = Sampling::greedy();
+//! request.stop.max_tokens = Some(40);
+//! for event in model.generate(request, None)? {
+//!     if let EventKind::Token { text, .. } = event? {
+//!         print!("{}", String::from_utf8_lossy(&text));
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod chat;
+pub mod checkpoint;
+pub mod cost;
+pub mod decode;
+pub mod device;
+pub mod error;
+pub mod measure;
+pub mod memory;
+pub mod model;
+pub mod options;
+pub mod synthetic;
+pub mod weights;
+
+pub use chat::Message;
+pub use checkpoint::Checkpoint;
+pub use decode::{ByteDecoder, TextDecoder};
+pub use device::{device, devices};
+pub use error::{Bytes, Error, Result};
+pub use model::{Generation, Model};
+pub use options::OpenOptions;
+pub use tokkata_core::{Array, DType, Metadata, Value};
+pub use tokkata_engine::{
+    Dry, Engine, EngineError, Event, EventKind, Feed, FeedLogits, FinishReason, Logprobs, Request,
+    RequestId, RowKind, Sampling, ScorePlan, SessionId, Stats, StopRules,
+};
+pub use tokkata_formats::{ModelFile, SafetensorsOutput, SafetensorsWriter};
+pub use tokkata_ir::{Limits, Program};
+pub use tokkata_plan::{BuildOptions, dump};
+pub use tokkata_text::template::ChatTemplate;
+pub use tokkata_text::tokenizer::{DecodeOptions, EncodeOptions, TokenKind, Tokenizer};
+
+/// The name of a GGUF file's `general.file_type`, such as `Q4_K_M`.
+#[must_use]
+pub fn file_type_name(file_type: u32) -> Option<&'static str> {
+    tokkata_quant::mix::Preset::from_file_type(file_type).map(|preset| preset.name)
+}

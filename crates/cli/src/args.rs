@@ -1,0 +1,237 @@
+//! Flags that several commands share, named as people know them.
+
+use std::ffi::OsString;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Args;
+use tokkata::{DType, OpenOptions};
+
+/// A command line that makes no sense; exits with 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}; see --help")]
+pub(crate) struct Usage(pub(crate) String);
+
+/// An error of usage.
+pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
+    Usage(text.into()).into()
+}
+
+/// Which model, and whatever else stands without a flag.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    /// The model file; also the first argument without a flag
+    #[arg(short, long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// The model file, unless -m is given, then further values
+    #[arg(value_name = "ARGS")]
+    rest: Vec<OsString>,
+    /// Also know the architectures of this descriptor
+    #[arg(long = "arch-file", value_name = "TOML")]
+    pub(crate) arch_files: Vec<PathBuf>,
+}
+
+impl ModelArgs {
+    /// The model file, if one was named, and the remaining arguments.
+    pub(crate) fn split_optional(&self) -> (Option<&Path>, &[OsString]) {
+        match (&self.model, self.rest.split_first()) {
+            (Some(model), _) => (Some(model), &self.rest),
+            (None, Some((model, rest))) => (Some(Path::new(model)), rest),
+            (None, None) => (None, &[]),
+        }
+    }
+
+    /// The model file and the remaining arguments.
+    pub(crate) fn split(&self) -> Result<(&Path, &[OsString])> {
+        let (model, rest) = self.split_optional();
+        let model = model.ok_or_else(|| usage("no model was named; give -m FILE"))?;
+        Ok((model, rest))
+    }
+
+    /// The model file, which must be the only argument without a flag.
+    pub(crate) fn only_model(&self) -> Result<&Path> {
+        let (model, rest) = self.split()?;
+        refuse(rest)?;
+        Ok(model)
+    }
+}
+
+/// Refuses arguments that nothing uses.
+pub(crate) fn refuse(rest: &[OsString]) -> Result<()> {
+    match rest.first() {
+        Some(arg) => Err(usage(format!(
+            "found the argument '{}', expected flags only",
+            arg.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// How a model is run.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// Where to compute: cpu, or ref for the slow reference
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Use no more than these instruction sets: avx512, avx2 or portable
+    #[arg(long, value_name = "NAME")]
+    cpu_features: Option<String>,
+    /// Type of cached keys: f32, f16, bf16 or q8_0
+    #[arg(long = "cache-type-k", visible_alias = "ctk", value_name = "TYPE", value_parser = cache_type)]
+    cache_k: Option<DType>,
+    /// Type of cached values; the same as that of the keys
+    #[arg(long = "cache-type-v", visible_alias = "ctv", value_name = "TYPE", value_parser = cache_type)]
+    cache_v: Option<DType>,
+    /// Positions per cache block
+    #[arg(long, value_name = "N", hide = true)]
+    block_size: Option<NonZeroU32>,
+    /// Compute op by op, without fused kernels
+    #[arg(long)]
+    no_fuse: bool,
+    /// Compute from the mapped file, without repacked weights
+    #[arg(long)]
+    no_repack: bool,
+}
+
+fn cache_type(text: &str) -> Result<DType, String> {
+    let known = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
+    let found = DType::from_name(text).filter(|t| known.contains(t));
+    found.ok_or_else(|| format!("found '{text}', expected f32, f16, bf16 or q8_0"))
+}
+
+impl DeviceArgs {
+    /// Options with these choices; `kv` is the cache's type unless one was named.
+    pub(crate) fn options(&self, model: &ModelArgs, kv: DType) -> Result<OpenOptions> {
+        let (k, v) = (self.cache_k.or(self.cache_v), self.cache_v.or(self.cache_k));
+        if k != v {
+            return Err(usage(
+                "keys and values have different types, expected the same type for both",
+            ));
+        }
+        Ok(OpenOptions {
+            device: self.device.clone(),
+            cpu_features: self.cpu_features.clone(),
+            kv: k.unwrap_or(kv),
+            block_size: self.block_size,
+            arch_files: model.arch_files.clone(),
+            no_fuse: self.no_fuse,
+            no_repack: self.no_repack,
+            ..OpenOptions::default()
+        })
+    }
+}
+
+/// Sizes of a run.
+#[derive(Debug, Args)]
+pub(crate) struct SizeArgs {
+    /// Threads [default: one per physical core]
+    #[arg(short, long, value_name = "N")]
+    threads: Option<usize>,
+    /// Tokens of context; 0 for as many as the model was trained for [default: the model's, at most 4096]
+    #[arg(short, long = "ctx-size", value_name = "N")]
+    ctx: Option<u32>,
+    /// Accepted for llama.cpp's sake; steps are at most --ubatch-size rows
+    #[arg(short, long, value_name = "N", hide = true)]
+    batch_size: Option<u32>,
+    /// Rows of a step
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    ubatch_size: u32,
+}
+
+impl SizeArgs {
+    /// Sets what these flags say; `trained` is the model's own context.
+    pub(crate) fn apply(&self, options: &mut OpenOptions, trained: Option<u32>) -> Result<()> {
+        options.threads = self.threads;
+        options.rows = self.batch_size.unwrap_or(u32::MAX).min(self.ubatch_size);
+        options.ctx = match self.ctx {
+            Some(0) => trained.and_then(NonZeroU32::new),
+            other => other.and_then(NonZeroU32::new),
+        };
+        if self.threads == Some(0) || options.rows == 0 {
+            return Err(usage(
+                "found 0, expected at least 1 for --threads and --ubatch-size",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Where a prompt comes from.
+#[derive(Debug, Args)]
+pub(crate) struct PromptArgs {
+    /// The prompt; given again, each is another turn
+    #[arg(short, long, value_name = "TEXT")]
+    prompt: Vec<OsString>,
+    /// Read the prompt from a file (less one newline at its end); - for standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+impl PromptArgs {
+    /// The prompts as bytes: of the flags, or else of the arguments without one.
+    pub(crate) fn read(&self, rest: &[OsString]) -> Result<Vec<Vec<u8>>> {
+        let mut prompts: Vec<Vec<u8>> = self.prompt.iter().map(|p| bytes_of(p)).collect();
+        prompts.extend(rest.iter().map(|p| bytes_of(p)));
+        if let Some(path) = &self.file {
+            prompts.insert(0, read_file(path)?);
+        }
+        Ok(prompts)
+    }
+}
+
+#[cfg(unix)]
+fn bytes_of(text: &OsString) -> Vec<u8> {
+    use std::os::unix::ffi::OsStrExt;
+    text.as_bytes().to_vec()
+}
+
+#[cfg(not(unix))]
+fn bytes_of(text: &OsString) -> Vec<u8> {
+    text.to_string_lossy().into_owned().into_bytes()
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>> {
+    if path == Path::new("-") {
+        return read_stdin();
+    }
+    let mut bytes = std::fs::read(path)
+        .map_err(|e| anyhow::anyhow!("{}: the prompt cannot be read: {e}", path.display()))?;
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    Ok(bytes)
+}
+
+/// Everything that comes in on standard input.
+pub(crate) fn read_stdin() -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut std::io::stdin(), &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Token ids written `1,2,3` or `[1, 2, 3]`.
+pub(crate) fn token_ids(text: &str) -> Result<Vec<u32>, String> {
+    let inner = text.trim().trim_start_matches('[').trim_end_matches(']');
+    let ids = inner
+        .split([',', ' '])
+        .map(str::trim)
+        .filter(|t| !t.is_empty());
+    ids.map(|t| {
+        t.parse()
+            .map_err(|_| format!("found '{t}', expected token ids such as 1,2,3"))
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_read_with_and_without_brackets() {
+        assert_eq!(token_ids("1,2, 3"), Ok(vec![1, 2, 3]));
+        assert_eq!(token_ids("[1, 2]"), Ok(vec![1, 2]));
+        assert!(token_ids("1,x").unwrap_err().contains("'x'"));
+    }
+}

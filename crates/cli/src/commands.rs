@@ -1,0 +1,50 @@
+//! The commands, one module each.
+
+mod bench;
+mod complete;
+mod detokenize;
+mod inspect;
+mod logits;
+mod plan;
+mod run;
+mod tokenize;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Chat with a model, or ask it once with -p
+    Run(run::RunArgs),
+    /// Continue a text
+    Complete(complete::CompleteArgs),
+    /// Measure speed
+    Bench(bench::BenchArgs),
+    /// Show what a model file holds
+    Inspect(inspect::InspectArgs),
+    /// Show what a model computes, and what that costs on this machine
+    Plan(plan::PlanArgs),
+    /// Show the tokens of a text
+    Tokenize(tokenize::TokenizeArgs),
+    /// Show the text of tokens
+    Detokenize(detokenize::DetokenizeArgs),
+    /// Write the logits of given tokens to a file
+    Logits(logits::LogitsArgs),
+}
+
+impl Command {
+    /// Does it.
+    pub(crate) fn run(self) -> Result<()> {
+        match self {
+            Command::Run(args) => run::run(&args),
+            Command::Complete(args) => complete::run(&args),
+            Command::Bench(args) => bench::run(&args),
+            Command::Inspect(args) => inspect::run(&args),
+            Command::Plan(args) => plan::run(&args),
+            Command::Tokenize(args) => tokenize::run(&args),
+            Command::Detokenize(args) => detokenize::run(&args),
+            Command::Logits(args) => logits::run(&args),
+        }
+    }
+}

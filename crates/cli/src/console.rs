@@ -1,0 +1,157 @@
+//! What people see: errors of one line, progress of what takes long, output that may be cut off.
+
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long something takes before people are told.
+const PATIENCE: Duration = Duration::from_secs(1);
+const REDRAW: Duration = Duration::from_millis(200);
+const RETELL: Duration = Duration::from_secs(5);
+
+/// Prints an error as one line on stderr.
+pub(crate) fn report(error: &anyhow::Error) {
+    let text = format!("{error:#}");
+    let line: Vec<&str> = text
+        .split(['\n', '\r'])
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .collect();
+    say(&format!("tokkata: {}", line.join(" ")));
+}
+
+/// Prints a line on stderr, which may be closed.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Whether output went to a reader that left.
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let io = error
+        .chain()
+        .filter_map(|e| e.downcast_ref::<std::io::Error>());
+    io.into_iter()
+        .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// Turns a bug of ours into one line.
+pub(crate) fn install_panic_message() {
+    std::panic::set_hook(Box::new(|info| {
+        say(&format!(
+            "tokkata: internal error, please report it: {}",
+            info.to_string().replace('\n', " ")
+        ));
+    }));
+}
+
+/// Whether stderr is a terminal that understands colours and cursor moves, and may be given them.
+pub(crate) fn is_fancy() -> bool {
+    let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    std::io::stderr().is_terminal() && !dumb && !set("NO_COLOR")
+}
+
+/// Shows what is being waited for, once that takes longer than a second. Dropping it ends the wait.
+pub(crate) struct Wait {
+    shared: Arc<Shared>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+struct Shared {
+    what: String,
+    done: AtomicU64,
+    total: AtomicU64,
+    over: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Wait {
+    /// Begins to wait for `what`, such as "loading model.gguf".
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        let shared = Arc::new(Shared {
+            what: what.into(),
+            done: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+            over: Mutex::new(false),
+            wake: Condvar::new(),
+        });
+        let inner = shared.clone();
+        let thread = std::thread::Builder::new().spawn(move || inner.show()).ok();
+        Wait { shared, thread }
+    }
+
+    /// Notes how much is done.
+    pub(crate) fn set(&self, done: u64, total: u64) {
+        self.shared.done.store(done, Ordering::Relaxed);
+        self.shared.total.store(total, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        *self.shared.lock() = true;
+        self.shared.wake.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // The thread only draws; a panic in it is no reason for another.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, bool> {
+        self.over
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Sleeps; true when the wait is over.
+    fn sleep(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut over = self.lock();
+        while !*over {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            over = match self.wake.wait_timeout(over, left) {
+                Ok((guard, _)) => guard,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        true
+    }
+
+    fn show(&self) {
+        if self.sleep(PATIENCE) {
+            return;
+        }
+        let fancy = is_fancy();
+        loop {
+            if fancy {
+                let _ = write!(std::io::stderr(), "\r\x1b[K{}", self.line());
+                let _ = std::io::stderr().flush();
+            } else {
+                say(&self.line());
+            }
+            if self.sleep(if fancy { REDRAW } else { RETELL }) {
+                break;
+            }
+        }
+        if fancy {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+
+    fn line(&self) -> String {
+        let (done, total) = (
+            self.done.load(Ordering::Relaxed),
+            self.total.load(Ordering::Relaxed),
+        );
+        match (done * 100).checked_div(total) {
+            Some(percent) => format!("{} … {percent} %", self.what),
+            None => format!("{} …", self.what),
+        }
+    }
+}

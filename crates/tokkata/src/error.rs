@@ -1,0 +1,117 @@
+//! What can go wrong between a path and an answer. Every text is one line.
+
+use std::path::Path;
+
+use tokkata_archs::ArchError;
+use tokkata_engine::EngineError;
+use tokkata_formats::FormatError;
+use tokkata_ir::BackendError;
+use tokkata_plan::PlanError;
+use tokkata_text::template::TemplateError;
+use tokkata_text::tokenizer::TokenizerError;
+
+/// Result of the facade.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a model could not be opened or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum Error {
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    #[error("{file}: {source}")]
+    Arch { file: String, source: ArchError },
+    #[error("{0}")]
+    Descriptor(ArchError),
+    #[error("{file}: {source}")]
+    Plan { file: String, source: PlanError },
+    #[error("{file}: {source}")]
+    Tokenizer {
+        file: String,
+        source: TokenizerError,
+    },
+    #[error("{file}: the chat template: {source}")]
+    Template { file: String, source: TemplateError },
+    #[error(
+        "{file}: found no chat template, expected tokenizer.chat_template; give one with --chat-template-file, or use `complete`"
+    )]
+    NoTemplate { file: String },
+    #[error("{file}: {source}")]
+    Backend { file: String, source: BackendError },
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("found device '{found}', expected one of {known}")]
+    Device { found: String, known: String },
+    #[error(
+        "{file}: a context of {ctx} tokens needs {needed} of memory and {available} are available; use a smaller context (-c), a smaller cache type (-ctk) or a smaller model"
+    )]
+    Memory {
+        file: String,
+        ctx: u32,
+        needed: Bytes,
+        available: Bytes,
+    },
+    #[error("found '{found}', expected {expected}")]
+    Synthetic { found: String, expected: String },
+}
+
+impl Error {
+    pub(crate) fn arch(path: &Path) -> impl FnOnce(ArchError) -> Error {
+        let file = path.display().to_string();
+        move |source| Error::Arch { file, source }
+    }
+
+    pub(crate) fn plan(path: &Path) -> impl FnOnce(PlanError) -> Error {
+        let file = path.display().to_string();
+        move |source| Error::Plan { file, source }
+    }
+
+    pub(crate) fn tokenizer(path: &Path) -> impl FnOnce(TokenizerError) -> Error {
+        let file = path.display().to_string();
+        move |source| Error::Tokenizer { file, source }
+    }
+
+    pub(crate) fn template(path: &Path) -> impl FnOnce(TemplateError) -> Error {
+        let file = path.display().to_string();
+        move |source| Error::Template { file, source }
+    }
+
+    pub(crate) fn backend(path: &Path) -> impl FnOnce(BackendError) -> Error {
+        let file = path.display().to_string();
+        move |source| Error::Backend { file, source }
+    }
+}
+
+/// A number of bytes, written with a fitting unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(pub u64);
+
+impl std::fmt::Display for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let units = ["KiB", "MiB", "GiB", "TiB"];
+        if self.0 < 1024 {
+            return write!(f, "{} B", self.0);
+        }
+        let (mut size, mut unit) = (self.0 as f64 / 1024.0, 0);
+        while size >= 1024.0 && unit + 1 < units.len() {
+            size /= 1024.0;
+            unit += 1;
+        }
+        write!(f, "{size:.1} {}", units[unit])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_fitting_units() {
+        let shown = |n| Bytes(n).to_string();
+        assert_eq!(shown(1023), "1023 B");
+        assert_eq!(shown(1536), "1.5 KiB");
+        assert_eq!(shown(5 << 30), "5.0 GiB");
+        assert_eq!(shown(u64::MAX), "16777216.0 TiB");
+    }
+}

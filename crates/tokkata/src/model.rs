@@ -1,0 +1,261 @@
+//! A loaded model.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use tokkata_engine::{
+    CacheOptions, Engine, Event, EventKind, Request, RequestId, ScorePlan, SessionId,
+};
+use tokkata_ir::Limits;
+use tokkata_plan::BuildOptions;
+use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
+
+use crate::checkpoint::Checkpoint;
+use crate::decode::TextDecoder;
+use crate::device::device;
+use crate::error::{Bytes, Error, Result};
+use crate::memory::{MemoryNeed, available};
+use crate::options::OpenOptions;
+use crate::weights::{FileWeights, Progress};
+
+/// A model whose weights are loaded, with the engine that runs it.
+pub struct Model {
+    checkpoint: Checkpoint,
+    engine: Engine,
+    device: &'static str,
+    threads: usize,
+    tokenizer: OnceLock<Arc<Tokenizer>>,
+}
+
+impl Model {
+    /// Opens and loads the model at `path`.
+    ///
+    /// # Errors
+    /// A file that cannot be read or run, or memory that does not suffice.
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
+        let checkpoint = Checkpoint::open(path.as_ref(), &options.arch_files)?;
+        Self::load(checkpoint, options, None)
+    }
+
+    /// Loads the weights of an opened file.
+    ///
+    /// # Errors
+    /// A model that cannot be run, or memory that does not suffice.
+    pub fn load(
+        checkpoint: Checkpoint,
+        options: &OpenOptions,
+        progress: Option<Progress<'_>>,
+    ) -> Result<Self> {
+        let backend = device(options.device.as_deref())?;
+        let limits = options.limits(checkpoint.trained_ctx());
+        let mut build = BuildOptions::default();
+        if let Some(size) = options.block_size {
+            build.block_size = size.get();
+        }
+        let program = Arc::new(checkpoint.program(&limits, &build)?);
+        let weights = FileWeights::new(checkpoint.file(), progress);
+        check_memory(&checkpoint, MemoryNeed::of(&program, &weights), &limits)?;
+        let load = options.load_options();
+        let instance = backend.load(program.clone(), &weights, &load);
+        let instance = instance.map_err(Error::backend(checkpoint.path()))?;
+        let cache = CacheOptions {
+            no_prefix_cache: options.no_prefix_cache,
+            shuffle_blocks: None,
+        };
+        let engine = Engine::new(program, instance, &cache)?;
+        let (device, threads) = (backend.name(), load.threads);
+        Ok(Model {
+            checkpoint,
+            engine,
+            device,
+            threads,
+            tokenizer: OnceLock::new(),
+        })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
+    /// The engine, for callers that run many requests at once.
+    pub fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// The sizes it was loaded for.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        self.engine.limits()
+    }
+
+    /// Width of its logits.
+    #[must_use]
+    pub fn n_vocab(&self) -> u32 {
+        self.engine.program().n_vocab
+    }
+
+    /// Name of its device.
+    #[must_use]
+    pub fn device(&self) -> &'static str {
+        self.device
+    }
+
+    /// Worker threads.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Bytes held for weights, caches and scratch.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.engine.instance().memory_bytes()
+    }
+
+    /// The tokenizer, built when it is first asked for.
+    ///
+    /// # Errors
+    /// A file without a tokenizer, or with one that is not known.
+    pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>> {
+        if self.tokenizer.get().is_none() {
+            // Two threads may both build it; one of the equal results stays.
+            let _ = self.tokenizer.set(Arc::new(self.checkpoint.tokenizer()?));
+        }
+        Ok(self.tokenizer.get().expect("it was set"))
+    }
+
+    /// Token ids of a text.
+    ///
+    /// # Errors
+    /// As [`Model::tokenizer`].
+    pub fn tokenize(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
+        Ok(self.tokenizer()?.encode(text, options))
+    }
+
+    /// A request whose answer comes as text and ends where the model ends it.
+    ///
+    /// # Errors
+    /// As [`Model::tokenizer`].
+    pub fn request(&self, prompt: Vec<u32>) -> Result<Request> {
+        let tokenizer = self.tokenizer()?;
+        let mut request = Request {
+            prompt,
+            ..Request::default()
+        };
+        request.stop.stop_ids = tokenizer.eog().to_vec();
+        request.decoder = Some(Box::new(TextDecoder::new(tokenizer.clone())));
+        Ok(request)
+    }
+
+    /// A sequence whose cache stays from one request to the next.
+    pub fn open_session(&mut self) -> SessionId {
+        self.engine.open_session(0)
+    }
+
+    /// Answers one request; with a session, what its prompt shares with what the session holds is not computed
+    /// again.
+    ///
+    /// # Errors
+    /// A prompt that is empty or longer than the context.
+    pub fn generate(
+        &mut self,
+        request: Request,
+        session: Option<SessionId>,
+    ) -> Result<Generation<'_>> {
+        let id = match session {
+            Some(session) => self.engine.submit_to(session, request)?,
+            None => self.engine.submit(request)?,
+        };
+        Ok(Generation {
+            engine: &mut self.engine,
+            id,
+            events: Vec::new(),
+            ended: false,
+        })
+    }
+
+    /// Logits of every token, as `sink(copy, position, logits)`.
+    ///
+    /// # Errors
+    /// Tokens that do not fit the context or the vocabulary; the backend's.
+    pub fn logits(
+        &mut self,
+        ids: &[u32],
+        plan: ScorePlan,
+        sink: impl FnMut(usize, usize, &[f32]),
+    ) -> Result<()> {
+        Ok(self.engine.logits(ids, plan, sink)?)
+    }
+}
+
+fn check_memory(checkpoint: &Checkpoint, need: MemoryNeed, limits: &Limits) -> Result<()> {
+    match available() {
+        Some(available) if need.total() > available => Err(Error::Memory {
+            file: checkpoint.path().display().to_string(),
+            ctx: limits.ctx,
+            needed: Bytes(need.total()),
+            available: Bytes(available),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The events of one answer, in order. Dropping it cancels the answer.
+pub struct Generation<'a> {
+    engine: &'a mut Engine,
+    id: RequestId,
+    /// Newest first.
+    events: Vec<Event>,
+    ended: bool,
+}
+
+impl Iterator for Generation<'_> {
+    type Item = Result<EventKind>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            while let Some(event) = self.events.pop() {
+                if event.request != self.id {
+                    continue;
+                }
+                self.ended = matches!(
+                    event.kind,
+                    EventKind::Finished { .. } | EventKind::Failed(_)
+                );
+                return Some(match event.kind {
+                    EventKind::Failed(error) => Err(error.into()),
+                    kind => Ok(kind),
+                });
+            }
+            if self.ended || self.engine.is_idle() {
+                return None;
+            }
+            match self.engine.step() {
+                Ok(events) => self.events = events.into_iter().rev().collect(),
+                Err(error) => {
+                    self.ended = true;
+                    return Some(Err(error.into()));
+                }
+            }
+        }
+    }
+}
+
+impl Generation<'_> {
+    /// Ends the answer; what it computed stays in its session.
+    pub fn cancel(&mut self) {
+        self.engine.cancel(self.id);
+    }
+}
+
+impl Drop for Generation<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.engine.cancel(self.id);
+            // The step only ends the request; an error would come again at the next request.
+            let _ = self.engine.step();
+        }
+    }
+}

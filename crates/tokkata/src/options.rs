@@ -1,0 +1,135 @@
+//! How a model is opened.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use tokkata_core::DType;
+use tokkata_ir::{Limits, LoadOptions};
+
+/// Context when none is asked for, if the model was trained for as much.
+pub const DEFAULT_CTX: u32 = 4096;
+
+/// Choices of a load. The default runs on the CPU with as many threads as it has cores.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Device by name; `None` for the default one.
+    pub device: Option<String>,
+    /// Worker threads; `None` for one per physical core.
+    pub threads: Option<usize>,
+    /// Positions of a sequence; `None` for the model's own, at most [`DEFAULT_CTX`].
+    pub ctx: Option<NonZeroU32>,
+    /// Element type of the cache.
+    pub kv: DType,
+    /// Rows of a step.
+    pub rows: u32,
+    /// Sequences of a step.
+    pub seqs: u32,
+    /// Rows of a step whose logits can be asked for.
+    pub logit_rows: u32,
+    /// Positions per cache block; `None` for the default.
+    pub block_size: Option<NonZeroU32>,
+    /// Descriptors to know beside the built-in ones.
+    pub arch_files: Vec<PathBuf>,
+    /// Run ops one by one.
+    pub no_fuse: bool,
+    /// Run from the mapped file where the backend can.
+    pub no_repack: bool,
+    /// Forces a lower instruction set, by name.
+    pub cpu_features: Option<String>,
+    /// Forget a sequence's cache as soon as it ends.
+    pub no_prefix_cache: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions {
+            device: None,
+            threads: None,
+            ctx: None,
+            kv: DType::F16,
+            rows: 512,
+            seqs: 1,
+            logit_rows: 1,
+            block_size: None,
+            arch_files: Vec::new(),
+            no_fuse: false,
+            no_repack: false,
+            cpu_features: None,
+            no_prefix_cache: false,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// Limits for a model trained for `trained` positions.
+    #[must_use]
+    pub fn limits(&self, trained: Option<u32>) -> Limits {
+        let own = trained
+            .filter(|&n| n > 0)
+            .unwrap_or(DEFAULT_CTX)
+            .min(DEFAULT_CTX);
+        let ctx = self.ctx.map_or(own, NonZeroU32::get);
+        Limits {
+            rows: self.rows.max(1),
+            seqs: self.seqs.max(1),
+            logit_rows: self.logit_rows.max(self.seqs).max(1),
+            ctx,
+            kv_dtype: self.kv,
+            ..Limits::default()
+        }
+    }
+
+    /// What a backend is told.
+    #[must_use]
+    pub fn load_options(&self) -> LoadOptions {
+        LoadOptions {
+            threads: self.threads.unwrap_or_else(default_threads).max(1),
+            no_fuse: self.no_fuse,
+            no_repack: self.no_repack,
+            cpu_features: self.cpu_features.clone(),
+        }
+    }
+}
+
+/// One thread per physical core, as far as the system tells; otherwise one per logical core.
+#[must_use]
+pub fn default_threads() -> usize {
+    let logical = std::thread::available_parallelism().map_or(1, usize::from);
+    physical_cores().map_or(logical, |cores| cores.clamp(1, logical))
+}
+
+/// Distinct (package, core) pairs of `/proc/cpuinfo`.
+fn physical_cores() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let mut cores = std::collections::BTreeSet::new();
+    let mut package = "";
+    for line in text.lines() {
+        match line.split_once(':').map(|(k, v)| (k.trim(), v.trim())) {
+            Some(("physical id", id)) => package = id,
+            Some(("core id", id)) => {
+                cores.insert((package, id));
+            }
+            _ => {}
+        }
+    }
+    (!cores.is_empty()).then_some(cores.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_context_is_the_models_own_but_not_huge_unless_asked_for() {
+        let options = OpenOptions::default();
+        assert_eq!(options.limits(Some(2048)).ctx, 2048);
+        assert_eq!(options.limits(Some(131_072)).ctx, DEFAULT_CTX);
+        assert_eq!(options.limits(None).ctx, DEFAULT_CTX);
+        let asked = OpenOptions {
+            ctx: NonZeroU32::new(100_000),
+            ..options
+        };
+        assert_eq!(asked.limits(Some(2048)).ctx, 100_000);
+        assert!(default_threads() > 0);
+    }
+}

@@ -1,0 +1,287 @@
+//! Models of true shapes with random contents, for timing.
+
+use std::path::Path;
+
+use tokkata_core::{DType, Metadata, Value};
+use tokkata_formats::{GgufWriter, ShardLimit};
+use tokkata_ir::sample::uniform;
+use tokkata_quant::mix::{MixOptions, ModelFacts, Preset, TensorFacts, mix};
+use tokkata_quant::quantize;
+
+use crate::error::{Error, Result};
+
+/// Random rows that a tensor's contents repeat.
+const ROWS: usize = 16;
+
+/// Sizes of a model.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    name: &'static str,
+    arch: &'static str,
+    n_embd: usize,
+    n_layers: usize,
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+    n_ff: usize,
+    n_vocab: usize,
+    tied: bool,
+    rope_base: f32,
+    n_ctx: u32,
+}
+
+macro_rules! shapes {
+    ($($name:literal $arch:literal $embd:literal $layers:literal $heads:literal $kv:literal $dim:literal $ff:literal
+       $vocab:literal $tied:literal $base:literal $ctx:literal;)*) => {
+        const SHAPES: &[Shape] = &[$(Shape {
+            name: $name, arch: $arch, n_embd: $embd, n_layers: $layers, n_heads: $heads, n_kv_heads: $kv,
+            head_dim: $dim, n_ff: $ff, n_vocab: $vocab, tied: $tied, rope_base: $base, n_ctx: $ctx,
+        },)*];
+    };
+}
+
+shapes! {
+    "qwen3-0.6b"     "qwen3" 1024 28 16 8 128  3072 151936 true  1e6  40960;
+    "qwen3-4b"       "qwen3" 2560 36 32 8 128  9728 151936 true  1e6  40960;
+    "qwen3-8b"       "qwen3" 4096 36 32 8 128 12288 151936 false 1e6  40960;
+    "llama-3.2-1b"   "llama" 2048 16 32 8  64  8192 128256 true  5e5 131072;
+    "llama-3.1-8b"   "llama" 4096 32 32 8 128 14336 128256 false 5e5 131072;
+    "tinyllama-1.1b" "llama" 2048 22 32 4  64  5632  32000 false 1e4   2048;
+    "smollm2-135m"   "llama"  576 30  9 3  64  1536  49152 true  1e5   8192;
+    "tiny"           "llama"  256  2  4 2  64   512    512 true  1e4   2048;
+}
+
+/// A model to be made up: a known shape in a named mix of types.
+#[derive(Clone, Copy, Debug)]
+pub struct Synthetic {
+    shape: &'static Shape,
+    preset: &'static Preset,
+}
+
+struct Planned {
+    name: String,
+    shape: Vec<usize>,
+    dtype: DType,
+}
+
+impl Synthetic {
+    /// Reads `SHAPE:MIX`, such as `qwen3-0.6b:q4_0`.
+    ///
+    /// # Errors
+    /// [`Error::Synthetic`] lists the known names.
+    pub fn parse(text: &str) -> Result<Self> {
+        let (shape, mix) = text.split_once(':').unwrap_or((text, "q4_0"));
+        let found = SHAPES.iter().find(|s| s.name.eq_ignore_ascii_case(shape));
+        let shape = found.ok_or_else(|| Error::Synthetic {
+            found: text.to_owned(),
+            expected: format!("SHAPE:MIX with a shape of {}", Self::shapes().join(", ")),
+        })?;
+        let preset = Preset::from_name(mix).ok_or_else(|| Error::Synthetic {
+            found: mix.to_owned(),
+            expected: "a mix of types such as q4_0, q4_k_m, q8_0 or f16".to_owned(),
+        })?;
+        Ok(Synthetic { shape, preset })
+    }
+
+    /// Names of the known shapes.
+    #[must_use]
+    pub fn shapes() -> Vec<&'static str> {
+        SHAPES.iter().map(|s| s.name).collect()
+    }
+
+    /// `SHAPE MIX` as people write it.
+    #[must_use]
+    pub fn title(&self) -> String {
+        format!("{} {}", self.shape.name, self.preset.name)
+    }
+
+    /// Writes the model to `path`; `progress` hears of bytes written and bytes in all.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn write(&self, path: &Path, progress: impl Fn(u64, u64)) -> Result<()> {
+        let tensors = self.tensors();
+        let mut writer = GgufWriter::new(path, self.metadata())?;
+        for t in &tensors {
+            writer.declare(&t.name, t.dtype, &t.shape)?;
+        }
+        let total = writer.data_bytes();
+        let mut output = writer.create(ShardLimit::Whole)?;
+        let mut done = 0;
+        for (seed, t) in tensors.iter().enumerate() {
+            let rows: usize = t.shape[..t.shape.len() - 1].iter().product();
+            let pattern = contents(t, rows.min(ROWS), seed as u64)?;
+            let row_bytes = pattern.len() / rows.min(ROWS);
+            let mut left = rows;
+            while left > 0 {
+                let now = left.min(ROWS);
+                output.write(&pattern[..now * row_bytes])?;
+                left -= now;
+                done += (now * row_bytes) as u64;
+            }
+            progress(done, total);
+        }
+        output.finish()?;
+        Ok(())
+    }
+
+    fn metadata(&self) -> Metadata {
+        let s = self.shape;
+        let mut meta = Metadata::default();
+        meta.insert("general.architecture", s.arch.into());
+        meta.insert(
+            "general.name",
+            Value::from(format!("{} random", s.name).as_str()),
+        );
+        meta.insert("general.file_type", Value::U32(self.preset.file_type));
+        let mut set = |key: &str, value: Value| meta.insert(format!("{}.{key}", s.arch), value);
+        let uint = |n: usize| Value::U32(n as u32);
+        set("context_length", Value::U32(s.n_ctx));
+        set("embedding_length", uint(s.n_embd));
+        set("block_count", uint(s.n_layers));
+        set("feed_forward_length", uint(s.n_ff));
+        set("attention.head_count", uint(s.n_heads));
+        set("attention.head_count_kv", uint(s.n_kv_heads));
+        set("attention.key_length", uint(s.head_dim));
+        set("attention.value_length", uint(s.head_dim));
+        set("attention.layer_norm_rms_epsilon", Value::F32(1e-6));
+        set("rope.dimension_count", uint(s.head_dim));
+        set("rope.freq_base", Value::F32(s.rope_base));
+        set("vocab_size", uint(s.n_vocab));
+        meta.insert("tokenizer.ggml.model", "no_vocab".into());
+        meta
+    }
+
+    fn tensors(&self) -> Vec<Planned> {
+        let s = self.shape;
+        let mut all = vec![plan("token_embd.weight", &[s.n_vocab, s.n_embd])];
+        all.push(plan("output_norm.weight", &[s.n_embd]));
+        if !s.tied {
+            all.push(plan("output.weight", &[s.n_vocab, s.n_embd]));
+        }
+        for layer in 0..s.n_layers {
+            all.extend(self.layer(layer));
+        }
+        self.choose(&mut all);
+        all
+    }
+
+    fn layer(&self, i: usize) -> Vec<Planned> {
+        let s = self.shape;
+        let (q, kv) = (s.n_heads * s.head_dim, s.n_kv_heads * s.head_dim);
+        let mut parts: Vec<(&str, Vec<usize>)> = vec![
+            ("attn_norm", vec![s.n_embd]),
+            ("attn_q", vec![q, s.n_embd]),
+            ("attn_k", vec![kv, s.n_embd]),
+            ("attn_v", vec![kv, s.n_embd]),
+            ("attn_output", vec![s.n_embd, q]),
+            ("ffn_norm", vec![s.n_embd]),
+            ("ffn_gate", vec![s.n_ff, s.n_embd]),
+            ("ffn_up", vec![s.n_ff, s.n_embd]),
+            ("ffn_down", vec![s.n_embd, s.n_ff]),
+        ];
+        if s.arch == "qwen3" {
+            parts.push(("attn_q_norm", vec![s.head_dim]));
+            parts.push(("attn_k_norm", vec![s.head_dim]));
+        }
+        let named =
+            |(name, shape): (&str, Vec<usize>)| plan(&format!("blk.{i}.{name}.weight"), &shape);
+        parts.into_iter().map(named).collect()
+    }
+
+    /// Gives matrices the types of the mix.
+    fn choose(&self, tensors: &mut [Planned]) {
+        let s = self.shape;
+        let model = ModelFacts {
+            architecture: s.arch,
+            n_layers: s.n_layers,
+            n_experts: 0,
+            n_heads: s.n_heads,
+            n_kv_heads: s.n_kv_heads,
+        };
+        let dims: Vec<Vec<u64>> = tensors
+            .iter()
+            .map(|t| t.shape.iter().rev().map(|&d| d as u64).collect())
+            .collect();
+        let facts: Vec<TensorFacts<'_>> = tensors
+            .iter()
+            .zip(&dims)
+            .map(|(t, shape)| TensorFacts {
+                name: &t.name,
+                shape,
+                dtype: t.dtype,
+            })
+            .collect();
+        let choices = mix(self.preset, &model, &facts, &MixOptions::default());
+        for (t, choice) in tensors.iter_mut().zip(choices) {
+            t.dtype = choice.dtype;
+        }
+    }
+}
+
+fn plan(name: &str, shape: &[usize]) -> Planned {
+    let dtype = if shape.len() > 1 {
+        DType::F16
+    } else {
+        DType::F32
+    };
+    Planned {
+        name: name.to_owned(),
+        shape: shape.to_vec(),
+        dtype,
+    }
+}
+
+/// `rows` rows: norms of ones, matrices of variance 1 / columns.
+fn contents(tensor: &Planned, rows: usize, seed: u64) -> Result<Vec<u8>> {
+    let cols = *tensor.shape.last().expect("a tensor has dimensions");
+    if tensor.shape.len() == 1 {
+        return Ok(1.0f32.to_le_bytes().repeat(cols));
+    }
+    let scale = (3.0 / cols as f32).sqrt() / (1 << 23) as f32;
+    let value = |i: usize| ((uniform(seed, i as u64) >> 40) as f32 - (1 << 23) as f32) * scale;
+    let floats: Vec<f32> = (0..rows * cols).map(value).collect();
+    let unusable = |what: String| Error::Synthetic {
+        found: format!("{} of {}", tensor.name, tensor.dtype),
+        expected: what,
+    };
+    let row_bytes = tensor.dtype.row_bytes(cols);
+    let row_bytes = row_bytes.ok_or_else(|| unusable("rows of whole blocks".to_owned()))?;
+    let mut bytes = vec![0; rows * row_bytes];
+    let flat = vec![1.0; cols];
+    let made = quantize(tensor.dtype, &floats, cols, Some(&flat), &mut bytes);
+    made.map_err(|e| unusable(e.to_string()))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokkata_formats::ModelFile;
+
+    #[test]
+    fn a_made_up_model_has_the_mix_of_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.gguf");
+        Synthetic::parse("tiny:q4_k_m")
+            .unwrap()
+            .write(&path, |_, _| {})
+            .unwrap();
+        let file = ModelFile::open(&path).unwrap();
+        let dtype = |name: &str| file.tensor(name).unwrap().dtype;
+        assert_eq!(dtype("token_embd.weight"), DType::Q6_K, "a tied head");
+        assert_eq!(dtype("blk.0.attn_q.weight"), DType::Q4_K);
+        assert_eq!(dtype("blk.0.attn_norm.weight"), DType::F32);
+        assert_eq!(file.tensor("token_embd.weight").unwrap().shape, [512, 256]);
+    }
+
+    #[test]
+    fn unknown_names_list_the_known_ones() {
+        let error = Synthetic::parse("gpt-9:q4_0").unwrap_err().to_string();
+        assert!(
+            error.contains("found 'gpt-9:q4_0'") && error.contains("qwen3-0.6b"),
+            "{error}"
+        );
+        assert!(Synthetic::parse("tiny:q9").is_err());
+    }
+}

@@ -1,0 +1,57 @@
+//! A model file as a backend reads it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokkata_core::DType;
+use tokkata_formats::ModelFile;
+use tokkata_ir::{BackendError, WeightSource};
+
+/// Reports how much of a load is done: bytes read, bytes in all.
+pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
+
+/// The tensors of a file, read with `pread` and never through the map.
+pub struct FileWeights<'a> {
+    file: &'a ModelFile,
+    progress: Option<Progress<'a>>,
+    read: AtomicU64,
+    total: u64,
+}
+
+impl<'a> FileWeights<'a> {
+    /// The tensors of `file`; `progress` hears of every read.
+    #[must_use]
+    pub fn new(file: &'a ModelFile, progress: Option<Progress<'a>>) -> Self {
+        let total = file.tensors().iter().map(|t| t.bytes).sum();
+        FileWeights {
+            file,
+            progress,
+            read: AtomicU64::new(0),
+            total,
+        }
+    }
+}
+
+impl WeightSource for FileWeights<'_> {
+    fn tensor(&self, name: &str) -> Option<(DType, Vec<usize>)> {
+        let tensor = self.file.tensor(name)?;
+        Some((tensor.dtype, tensor.shape.clone()))
+    }
+
+    fn read(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), BackendError> {
+        let tensor = self.file.tensor(name);
+        let tensor =
+            tensor.ok_or_else(|| BackendError::Weight(format!("tensor {name} is absent")))?;
+        let read = self.file.read_at(tensor, offset, out);
+        read.map_err(|e| BackendError::Weight(e.fault.to_string()))?;
+        if let Some(progress) = self.progress {
+            let done = self.read.fetch_add(out.len() as u64, Ordering::Relaxed) + out.len() as u64;
+            progress(done.min(self.total), self.total);
+        }
+        Ok(())
+    }
+
+    fn decode(&self, dtype: DType, raw: &[u8], out: &mut [f32]) -> Result<(), BackendError> {
+        let decoded = tokkata_quant::dequantize(dtype, raw, out);
+        decoded.map_err(|e| BackendError::Weight(e.to_string()))
+    }
+}

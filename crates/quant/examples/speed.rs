@@ -8,14 +8,14 @@ use tokkata_core::DType;
 use tokkata_quant::{can_quantize, dequantize, quantize};
 
 const WIDTH: usize = 4096;
-const ROWS: usize = 64;
+const ROWS: usize = 8;
 
 /// The shortest of repeated runs, as million elements a second.
 fn rate(mut run: impl FnMut()) -> f64 {
     let start = Instant::now();
     let mut best = Duration::MAX;
     let mut runs = 0;
-    while runs < 3 || start.elapsed() < Duration::from_millis(300) {
+    while runs < 3 || start.elapsed() < Duration::from_millis(1000) {
         let one = Instant::now();
         run();
         best = best.min(one.elapsed());

@@ -239,6 +239,37 @@ fn values_can_be_the_first_columns_of_the_keys() {
 }
 
 #[test]
+fn each_key_head_starts_its_own_values() {
+    let mut f = Fixture::default();
+    let slot = SlotDef::Kv {
+        n_kv_heads: 2,
+        dim_k: 2,
+        dim_v: None,
+    };
+    let group = f.cache(CacheKind::Full, 4, vec![slot]);
+    let slot = SlotId { group, slot: 0 };
+    let k = f.input(&[4]);
+    let q = f.input(&[4]);
+    f.node(Op::CacheWrite { slot }, &[k], &[]);
+    let source = KvSource::Cache(slot);
+    let op = AttentionOp {
+        n_heads: 2,
+        n_kv_heads: 2,
+        dim_k: 2,
+        source,
+        ..one_head()
+    };
+    let out = f.op(Op::Attention(op), &[q], &[2]);
+    let feed = feed(&[(k, &[1.0, 2.0, 3.0, 4.0]), (q, &[0.0; 4])]);
+    for precision in BOTH {
+        near(
+            &run(&f, precision, &[Rows::first(1)], &feed, out),
+            &[1.0, 3.0],
+        );
+    }
+}
+
+#[test]
 fn cross_attention_reads_what_an_encoder_wrote() {
     let (mut fixture, slot) = cached(CacheKind::Cross, Some(1));
     let [k, v, q]: [ValueId; 3] = [2, 1, 2].map(|w| fixture.input(&[w]));

@@ -2,5 +2,6 @@
 
 pub mod detokenize;
 pub mod grammar;
+pub mod parse;
 pub mod template;
 pub mod tokenizer;

@@ -13,6 +13,7 @@ pub mod matmul;
 pub(crate) mod norm;
 pub mod quantize;
 pub(crate) mod rope;
+pub(crate) mod scan;
 
 pub use matmul::{Add, Epilogue, Scratch, Store};
 pub use quantize::{Activations, Forms, RowWriter};

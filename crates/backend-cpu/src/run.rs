@@ -10,6 +10,8 @@ mod cache;
 pub(crate) mod cx;
 mod linear;
 mod lower;
+mod moe;
+mod recurrent;
 mod rope;
 mod rowops;
 mod rows;
@@ -33,6 +35,7 @@ use attention::Scratch as AttentionScratch;
 use cache::Caches;
 use cx::{Cx, Memory, Own, Scratch, Ticket, count};
 use lower::{Lower, Prepared};
+use moe::{Scratch as MoeScratch, Sizes};
 use rope::{TurnSpec, TurnTable};
 use weights::Weights;
 
@@ -111,6 +114,29 @@ fn widest_heads(program: &Program) -> (usize, usize) {
     ops.fold((0, 0), |m, d| (m.0.max(d.0), m.1.max(d.1)))
 }
 
+/// What routed products need at most.
+fn routing(program: &Program, weights: &Weights) -> Sizes {
+    let rows = program.limits.rows as usize;
+    let mut sizes = Sizes { rows, ..Sizes::default() };
+    for op in program.plans.iter().flat_map(|p| &p.nodes).map(|n| &n.op) {
+        let (weight, parts) = match *op {
+            Op::Experts { weight, top_k, .. } => (weight, top_k as usize),
+            Op::HeadMatmul { weight, heads } => (weight, heads as usize),
+            Op::Route(ref op) => {
+                sizes.experts = sizes.experts.max(op.n_experts as usize);
+                continue;
+            }
+            _ => continue,
+        };
+        let matrix = weights.matrix(weight);
+        sizes.routed = sizes.routed.max(rows * parts);
+        sizes.experts = sizes.experts.max(program.weights[weight.index()].shape[0] as usize);
+        sizes.k = sizes.k.max(matrix.k());
+        sizes.forms = sizes.forms.union(matrix.forms());
+    }
+    sizes
+}
+
 impl CpuInstance {
     pub(crate) fn load(
         program: Arc<Program>,
@@ -145,11 +171,13 @@ impl CpuInstance {
         let workers = pool.count();
         let rows = program.limits.rows as usize;
         let heads = widest_heads(&program);
+        let routing = routing(&program, &weights);
         let widest = program.plans.iter().flat_map(|p| &p.values).map(|v| v.shape.width()).max().unwrap_or(0);
         let scratch = || {
             Own::new(Scratch {
                 matmul: crate::kernels::Scratch::default(),
                 attention: AttentionScratch::new(heads.0, heads.1),
+                moe: MoeScratch::new(&routing),
                 row: vec![0.0; widest],
                 logits: Vec::new(),
             })

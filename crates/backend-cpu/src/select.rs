@@ -374,6 +374,8 @@ fn column_parts(plan: &Plan, program: &Program) -> Vec<usize> {
         if let Op::CacheWrite { slot } = node.op {
             for (&value, dim) in node.ins.iter().zip(head_dims(program, slot)) {
                 parts.widen(value, dim);
+                // Blocks of a quantised cache run across heads.
+                parts.widen(value, program.group(slot.group).dtype.block_elems());
             }
         } else if let Work::Columns { run, local } = work_of(node, plan) {
             local.iter().for_each(|&i| parts.join(node.ins[i], node.outs[0]));

@@ -2,7 +2,7 @@
 
 use tokkata_ir::BinaryKind;
 
-use super::lanes::{Lanes, map, map2, simd_fn};
+use super::lanes::{Lanes, N, map, map2, simd_fn};
 
 #[inline(always)]
 fn combine<L: Lanes>(kind: BinaryKind) -> impl Fn(L, L) -> L {
@@ -65,7 +65,7 @@ simd_fn! {
 #[inline(always)]
 fn add_scaled<L: Lanes>(x: &[f32], w: f32, out: &mut [f32]) {
     let w = L::splat(w);
-    for (o, x) in out.chunks_mut(super::lanes::N).zip(x.chunks(super::lanes::N)) {
+    for (o, x) in out.chunks_mut(N).zip(x.chunks(N)) {
         w.mul(L::load_part(x, 0.0)).add(L::load_part(o, 0.0)).store_part(o);
     }
 }
@@ -73,4 +73,16 @@ fn add_scaled<L: Lanes>(x: &[f32], w: f32, out: &mut [f32]) {
 simd_fn! {
     /// `out += w · x`.
     pub(crate) fn add_scaled_run(x: &[f32], w: f32, out: &mut [f32]) = add_scaled;
+}
+
+#[inline(always)]
+fn multiply_add<L: Lanes>(a: &[f32], b: &[f32], out: &mut [f32]) {
+    for (o, (a, b)) in out.chunks_mut(N).zip(a.chunks(N).zip(b.chunks(N))) {
+        L::load_part(a, 0.0).mul(L::load_part(b, 0.0)).add(L::load_part(o, 0.0)).store_part(o);
+    }
+}
+
+simd_fn! {
+    /// `out += a · b`.
+    pub(crate) fn multiply_add_run(a: &[f32], b: &[f32], out: &mut [f32]) = multiply_add;
 }

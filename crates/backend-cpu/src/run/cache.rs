@@ -58,15 +58,18 @@ pub(crate) struct Plane {
     pub(crate) padded: usize,
     /// Positions lie side by side in panels.
     pub(crate) panels: bool,
+    /// Columns of a stored scale: those of a head that share a block of the row for certain.
+    pub(crate) granule: usize,
     positions: usize,
 }
 
 impl Plane {
     fn new(kind: Kind, at: usize, dim: usize, panels: bool, positions: usize) -> Self {
         let padded = if panels { dim } else { dim.next_multiple_of(N) };
-        let scales = if kind == Kind::Q8 { padded / Q8_BLOCK * 2 } else { 0 };
+        let granule = 1 << dim.trailing_zeros().min(Q8_BLOCK.trailing_zeros());
+        let scales = if kind == Kind::Q8 { padded / granule * 2 } else { 0 };
         let head_bytes = (positions * (padded * kind.bytes() + scales)).next_multiple_of(64);
-        Plane { kind, at, head_bytes, dim, padded, panels, positions }
+        Plane { kind, at, head_bytes, dim, padded, panels, granule, positions }
     }
 
     /// Element index of a column of a position.
@@ -80,7 +83,7 @@ impl Plane {
 
     /// Index among the halves behind the codes.
     pub(crate) fn scale(&self, position: usize, block: usize) -> usize {
-        let blocks = self.padded / Q8_BLOCK;
+        let blocks = self.padded / self.granule;
         if self.panels {
             (position / N * blocks + block) * N + position % N
         } else {
@@ -93,41 +96,37 @@ impl Plane {
         self.positions * self.padded
     }
 
-    /// Stores one head of one position.
+    /// Stores one head of one position; `row` holds all heads.
     ///
     /// # Safety
-    /// `head` points to this plane's head in a block and no one else uses the position.
-    unsafe fn store(&self, head: *mut u8, position: usize, x: &[f32]) {
+    /// `to` points to this plane's head `head` in a block and no one else uses the position.
+    unsafe fn store(&self, to: *mut u8, position: usize, row: &[f32], head: usize) {
+        let x = &row[head * self.dim..][..self.dim];
+        let (first, step) = (self.element(position, 0), if self.panels { N } else { 1 });
         // SAFETY: elements and scales of a position lie inside the head.
         unsafe {
-            for (column, &x) in x.iter().enumerate() {
-                let i = self.element(position, column);
-                match self.kind {
-                    Kind::F32 => head.cast::<f32>().add(i).write(x),
-                    Kind::F16 => head.cast::<u16>().add(i).write(f32_to_f16(x)),
-                    Kind::Bf16 => head.cast::<u16>().add(i).write(f32_to_bf16(x)),
-                    Kind::Q8 => {}
-                }
-            }
-            if self.kind == Kind::Q8 {
-                self.store_q8(head, position, x);
+            match self.kind {
+                Kind::F32 => spread(to.cast::<f32>().add(first), step, x, |x| x),
+                Kind::F16 => spread(to.cast::<u16>().add(first), step, x, f32_to_f16),
+                Kind::Bf16 => spread(to.cast::<u16>().add(first), step, x, f32_to_bf16),
+                Kind::Q8 => self.store_q8(to, position, row, head),
             }
         }
     }
 
-    unsafe fn store_q8(&self, head: *mut u8, position: usize, x: &[f32]) {
-        let scales = head.wrapping_add(self.code_bytes()).cast::<u16>();
-        for (block, x) in x.chunks(Q8_BLOCK).enumerate() {
-            let largest = x.iter().map(|x| x.abs()).fold(0.0, f32::max);
-            let step = largest / 127.0;
+    /// Blocks of 32 run through the row, across heads.
+    unsafe fn store_q8(&self, to: *mut u8, position: usize, row: &[f32], head: usize) {
+        let scales = to.wrapping_add(self.code_bytes()).cast::<u16>();
+        for (i, x) in row[head * self.dim..][..self.dim].chunks(self.granule).enumerate() {
+            let column = (head * self.dim + i * self.granule) / Q8_BLOCK * Q8_BLOCK;
+            let block = &row[column..(column + Q8_BLOCK).min(row.len())];
+            let step = block.iter().map(|x| x.abs()).fold(0.0, f32::max) / 127.0;
             let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
             // SAFETY: as `store`.
             unsafe {
-                scales.add(self.scale(position, block)).write(f32_to_f16(step));
-                for (i, x) in x.iter().enumerate() {
-                    let code = (x * inverse).round() as i8;
-                    head.add(self.element(position, block * Q8_BLOCK + i)).cast::<i8>().write(code);
-                }
+                scales.add(self.scale(position, i)).write(f32_to_f16(step));
+                let first = to.cast::<i8>().add(self.element(position, i * self.granule));
+                spread(first, if self.panels { N } else { 1 }, x, |x| (x * inverse).round() as i8);
             }
         }
     }
@@ -146,11 +145,20 @@ impl Plane {
                 Kind::Bf16 => bf16_to_f32(head.cast::<u16>().add(i).read()),
                 Kind::Q8 => {
                     let scales = head.add(self.code_bytes()).cast::<u16>();
-                    let scale = scales.add(self.scale(position, column / Q8_BLOCK)).read();
+                    let scale = scales.add(self.scale(position, column / self.granule)).read();
                     f32::from(head.cast::<i8>().add(i).read()) * f16_to_f32(scale)
                 }
             }
         }
+    }
+}
+
+/// Writes converted elements `step` apart.
+#[inline(always)]
+unsafe fn spread<T>(to: *mut T, step: usize, x: &[f32], convert: impl Fn(f32) -> T) {
+    for (i, &x) in x.iter().enumerate() {
+        // SAFETY: the caller gives room for all.
+        unsafe { to.add(i * step).write(convert(x)) };
     }
 }
 
@@ -218,10 +226,6 @@ fn lay_out(def: &CacheGroup) -> Result<(Vec<Slot>, usize), BackendError> {
 
 fn kv_layout(def: &CacheGroup, at: usize, heads: usize, (dim_k, dim_v): (usize, usize)) -> Result<Kv, BackendError> {
     let kind = Kind::of(def.dtype).ok_or_else(|| unsupported(format!("a cache of {}", def.dtype)))?;
-    let whole = dim_k.is_multiple_of(Q8_BLOCK) && dim_v.is_multiple_of(Q8_BLOCK);
-    if kind == Kind::Q8 && !whole {
-        return Err(unsupported(format!("a Q8_0 cache of heads of {dim_k} and {dim_v} columns")));
-    }
     let size = def.block_size as usize;
     let keys = Plane::new(kind, 0, dim_k, size.is_multiple_of(N), size);
     let after = heads * keys.head_bytes;
@@ -291,7 +295,7 @@ impl Caches {
         let plane = plane.expect("a slot that keeps values");
         let head = self.block(slot, kv, block).head(plane, at.head).cast_mut();
         // SAFETY: the block lies in the pool; the step that writes gives each head of a row to one worker.
-        unsafe { plane.store(head, at.position % size, at.x) };
+        unsafe { plane.store(head, at.position % size, at.row, at.head) };
     }
 
     /// The state of a slot in a block.
@@ -338,7 +342,7 @@ impl Caches {
                     let at = self.block(id, &kv, block);
                     for plane in [Some(kv.keys), kv.values].into_iter().flatten() {
                         for position in 0..def.block_size {
-                            (0..kv.heads).for_each(|h| f(Element::Row(plane, at.head(&plane, h).cast_mut(), position)));
+                            f(Element::Row(plane, at, position, kv.heads));
                         }
                     }
                 }
@@ -353,7 +357,11 @@ impl Caches {
             unsafe {
                 match element {
                     Element::State(x) => out.push(x.read()),
-                    Element::Row(plane, head, p) => out.extend((0..plane.dim).map(|c| plane.load(head, p, c))),
+                    Element::Row(plane, block, p, heads) => {
+                        for head in (0..heads).map(|h| block.head(&plane, h)) {
+                            out.extend((0..plane.dim).map(|c| plane.load(head, p, c)));
+                        }
+                    }
                 }
             }
         });
@@ -365,7 +373,7 @@ impl Caches {
         self.visit(group, block, |element| {
             let len = match &element {
                 Element::State(_) => 1,
-                Element::Row(plane, ..) => plane.dim,
+                Element::Row(plane, _, _, heads) => plane.dim * heads,
             };
             let Some((x, after)) = rest.split_at_checked(len) else { return };
             rest = after;
@@ -373,7 +381,9 @@ impl Caches {
             unsafe {
                 match element {
                     Element::State(to) => to.write(x[0]),
-                    Element::Row(plane, head, p) => plane.store(head, p, x),
+                    Element::Row(plane, block, p, heads) => {
+                        (0..heads).for_each(|h| plane.store(block.head(&plane, h).cast_mut(), p, x, h));
+                    }
                 }
             }
         });
@@ -386,7 +396,8 @@ impl Caches {
 
 enum Element {
     State(*mut f32),
-    Row(Plane, *mut u8, usize),
+    /// All heads of a position.
+    Row(Plane, BlockAt, usize, usize),
 }
 
 /// One head of one row, on its way to a cache.
@@ -397,5 +408,6 @@ pub(crate) struct Write<'a> {
     pub(crate) head: usize,
     /// Values rather than keys.
     pub(crate) values: bool,
-    pub(crate) x: &'a [f32],
+    /// All heads of the row.
+    pub(crate) row: &'a [f32],
 }

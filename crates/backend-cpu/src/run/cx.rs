@@ -11,6 +11,7 @@ use tokkata_ir::{BackendError, Lead, StepInputs, StepState};
 use super::acts::ActSet;
 use super::attention::Scratch as AttentionScratch;
 use super::cache::Caches;
+use super::moe::Scratch as MoeScratch;
 use super::rope::TurnTable;
 use crate::arena::Place;
 use crate::kernels::{Kernel as Set, Scratch as MatmulScratch};
@@ -27,6 +28,7 @@ pub(crate) trait Kernel: Send + Sync {
 pub(crate) struct Scratch {
     pub(crate) matmul: MatmulScratch,
     pub(crate) attention: AttentionScratch,
+    pub(crate) moe: MoeScratch,
     /// A row on its way through an op.
     pub(crate) row: Vec<f32>,
     /// Logits that a sampler may change.

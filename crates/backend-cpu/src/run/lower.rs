@@ -1,13 +1,15 @@
 //! From scheduled steps to prepared ones: places, weights and constants are looked up here, once.
 
 use tokkata_ir::{
-    AttentionOp, BackendError, ConstId, KvSource, Node, Op, Plan, Program, RopeOp, SlotDef, ValueId,
+    AttentionOp, BackendError, ConstId, KvSource, Node, Op, Plan, Program, RopeOp, Scan, SlotDef, ValueId,
     WeightId,
 };
 
 use super::attention::{Attention, Bucket};
 use super::cx::Kernel;
 use super::linear::{Finish, Prepare, Product};
+use super::moe::{Choice, Group, Route, Stacked};
+use super::recurrent::{Conv, Recurrence, Scan as ScanStep, Shift};
 use super::rope::{Rotation, TurnSpec};
 use super::rowops::{
     Binary, Combine, Concat, Gate, GaussianTopK, Map, Mapped, Norm, Operand, PerRun, Pool, PosScale, Repeat, Rope,
@@ -110,7 +112,99 @@ impl Lower<'_> {
                 let (logits, out) = (self.place(node.ins[0]), self.place(node.outs[0]));
                 Ok(Box::new(Sample { logits, out }))
             }
+            Op::Route(op) => Ok(Box::new(Route {
+                logits: self.place(node.ins[0]),
+                ids: self.place(node.outs[0]),
+                weights: self.place(node.outs[1]),
+                bias: self.vector(op.bias),
+                op: op.clone(),
+            })),
+            Op::Group { n_experts } => Ok(Box::new(Group {
+                ids: self.place(node.ins[0]),
+                order: self.place(node.outs[0]),
+                starts: self.place(node.outs[1]),
+                experts: *n_experts as usize,
+            })),
+            Op::Experts { .. } | Op::HeadMatmul { .. } => self.stacked(node),
+            Op::Conv { .. } | Op::Shift { .. } | Op::Scan { .. } => self.recurrent(node),
             _ => self.sweep(node, splits.first().copied().unwrap_or(Split::Rows)),
+        }
+    }
+
+    fn stacked(&mut self, node: &Node) -> Result<Prepared, BackendError> {
+        let (weight, scale, bias) = match node.op {
+            Op::Experts { weight, scale, bias, .. } => (weight, scale, bias),
+            Op::HeadMatmul { weight, .. } => (weight, None, None),
+            _ => unreachable!("called for stacked products only"),
+        };
+        let shape = &self.program.weights[weight.index()].shape;
+        let [count, n, _] = shape[..] else {
+            return Err(unsupported(node, "a weight that is not stacked"));
+        };
+        let (choice, parts) = match node.op {
+            Op::Experts { top_k, .. } => (Choice::Ids(self.place(node.ins[1])), top_k),
+            _ => (Choice::Heads, count),
+        };
+        *self.tickets += 1;
+        Ok(Box::new(Stacked {
+            matrix: self.weights.matrix(weight),
+            choice,
+            x: self.place(node.ins[0]),
+            out: self.place(node.outs[0]),
+            n: n as usize,
+            count: count as usize,
+            parts: parts as usize,
+            scale: self.vector(scale),
+            bias: self.vector(bias),
+            tickets: *self.tickets - 1,
+        }))
+    }
+
+    fn recurrent(&self, node: &Node) -> Result<Prepared, BackendError> {
+        let (x, out) = (self.place(node.ins[0]), self.place(node.outs[0]));
+        Ok(match &node.op {
+            Op::Conv { weight, bias, kernel, slot } => {
+                let (weight, kernel) = (self.weights.vector(*weight), *kernel as usize);
+                let tap = |t: usize| weight.iter().skip(t).step_by(kernel).copied().collect();
+                let taps = (0..kernel).map(tap).collect();
+                Box::new(Conv { x, out, taps, bias: self.vector(*bias), slot: *slot })
+            }
+            Op::Shift { slot } => Box::new(Shift { x, out, slot: *slot }),
+            Op::Scan { scan, slot } => {
+                let ins = node.ins.iter().map(|&v| self.place(v)).collect();
+                Box::new(ScanStep { recurrence: self.recurrence(scan), ins, out, slot: *slot })
+            }
+            _ => return Err(unsupported(node, "no kernel")),
+        })
+    }
+
+    fn recurrence(&self, scan: &Scan) -> Recurrence {
+        let weight = |id: WeightId| self.weights.vector(id);
+        match *scan {
+            Scan::Mamba1 { a, d, .. } => Recurrence::Mamba1 { a: weight(a), d: weight(d) },
+            Scan::Mamba2 { heads, groups, a, d, dt_bias, .. } => Recurrence::Mamba2 {
+                heads: heads as usize,
+                groups: groups as usize,
+                a: weight(a),
+                d: weight(d),
+                dt_bias: self.vector(dt_bias),
+            },
+            Scan::Wkv6 { head_dim, first } => {
+                Recurrence::Wkv6 { head_dim: head_dim as usize, first: weight(first) }
+            }
+            Scan::Gla { head_dim, scale } => Recurrence::Gla { head_dim: head_dim as usize, scale },
+            Scan::Wkv7 { head_dim } => Recurrence::Wkv7 { head_dim: head_dim as usize },
+            Scan::GatedDelta { k_heads, v_heads, dim_k, dim_v, tiled, scale } => Recurrence::Delta {
+                k_heads: k_heads as usize,
+                v_heads: v_heads as usize,
+                dim_k: dim_k as usize,
+                dim_v: dim_v as usize,
+                tiled,
+                scale,
+            },
+            Scan::Decay { slopes, .. } => {
+                Recurrence::Decay { keep: self.floats(slopes).iter().map(|s| (-s).exp()).collect() }
+            }
         }
     }
 

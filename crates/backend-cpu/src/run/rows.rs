@@ -73,8 +73,7 @@ impl Kernel for CacheWrite {
                 let seq = cx.step.seqs()[row] as usize;
                 let position = cx.step.past_len(seq) + row - cx.step.first_row(seq);
                 for head in cols.start / dim..cols.end / dim {
-                    let x = &cx.row(x, row)[head * dim..][..dim];
-                    let at = Write { seq, position, head, values: plane == 1, x };
+                    let at = Write { seq, position, head, values: plane == 1, row: cx.row(x, row) };
                     cx.caches.write(cx.step, self.slot, at);
                 }
             }

@@ -145,7 +145,7 @@ impl Paged<'_> {
 
     fn copy_keys(&self, start: usize, span: &Range<usize>, to: &mut [f32]) {
         let plane = &self.kv.keys;
-        if plane.panels && plane.kind == Kind::Q8 {
+        if plane.panels && plane.kind == Kind::Q8 && plane.granule == Q8_BLOCK {
             let (head, at) = self.at(plane, start);
             // SAFETY: a panel of sixteen positions lies inside its head, its scales behind the codes.
             unsafe {
@@ -171,7 +171,7 @@ impl Paged<'_> {
 /// # Safety
 /// `head` is this plane's head in a block that no one writes.
 unsafe fn copy_row(set: Set, plane: &Plane, head: *const u8, at: usize, to: &mut [f32]) {
-    if plane.kind == Kind::Q8 && !plane.panels && to.len() == plane.dim {
+    if plane.kind == Kind::Q8 && !plane.panels && plane.granule == Q8_BLOCK && to.len() == plane.dim {
         // SAFETY: the row's codes and scales lie inside the head.
         unsafe {
             let codes = std::slice::from_raw_parts(head.cast::<i8>().add(plane.element(at, 0)), plane.dim);

@@ -1,0 +1,32 @@
+//! The op-level suite on every kernel set of this machine, with one and two workers.
+
+use tokkata_backend_cpu::CpuBackend;
+use tokkata_backend_cpu::caps::Caps;
+use tokkata_conformance::ops::{Profile, Rounding, Subject};
+use tokkata_core::DType;
+use tokkata_ir::LoadOptions;
+
+/// Activations are rounded to bytes, one scale per 32, where weights are in blocks.
+fn matmul(dtype: DType) -> Rounding {
+    if dtype.is_quantised() { Rounding::Q8 { block: 32 } } else { Rounding::None }
+}
+
+fn subject(set: &str, threads: usize) -> Subject {
+    let set = if Caps::limited_to(set).is_ok() { set } else { "portable" };
+    let mut subject = Subject::new(Box::new(CpuBackend));
+    subject.options = LoadOptions { threads, cpu_features: Some(set.to_owned()), ..LoadOptions::default() };
+    subject.profile = Profile { matmul, ..Profile::default() };
+    subject
+}
+
+mod portable {
+    tokkata_conformance::suite!(super::subject("portable", 1));
+}
+
+mod avx2 {
+    tokkata_conformance::suite!(super::subject("avx2", 2));
+}
+
+mod avx512 {
+    tokkata_conformance::suite!(super::subject("avx512", 2));
+}

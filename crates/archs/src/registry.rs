@@ -62,8 +62,10 @@ impl Registry {
     /// [`ArchError::Descriptor`] with the line of the mistake.
     pub fn add_text(&mut self, file: &str, text: &str) -> Result<(), ArchError> {
         let descriptor = self.parse(file, text)?;
-        if let (Some(stem), Ok(table)) = (Path::new(file).file_stem(), text.parse::<toml::Table>()) {
-            self.sources.insert(stem.to_string_lossy().into_owned(), table);
+        if let (Some(stem), Ok(table)) = (Path::new(file).file_stem(), text.parse::<toml::Table>())
+        {
+            self.sources
+                .insert(stem.to_string_lossy().into_owned(), table);
         }
         for name in &descriptor.names {
             self.by_name.insert(name.clone(), self.descriptors.len());

@@ -9,8 +9,10 @@
 mod attention;
 mod env;
 mod ffn;
+mod mixers;
 mod norm;
 mod rope;
+mod rwkv;
 mod stack;
 mod weights;
 

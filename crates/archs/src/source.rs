@@ -15,8 +15,11 @@ impl WeightSource for FileWeights<'_> {
 
     fn read(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), BackendError> {
         let tensor = self.0.tensor(name);
-        let tensor = tensor.ok_or_else(|| BackendError::Weight(format!("tensor {name} is absent")))?;
-        self.0.read_at(tensor, offset, out).map_err(|e| BackendError::Weight(e.to_string()))
+        let tensor =
+            tensor.ok_or_else(|| BackendError::Weight(format!("tensor {name} is absent")))?;
+        self.0
+            .read_at(tensor, offset, out)
+            .map_err(|e| BackendError::Weight(e.to_string()))
     }
 
     fn decode(&self, dtype: DType, raw: &[u8], out: &mut [f32]) -> Result<(), BackendError> {

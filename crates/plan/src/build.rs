@@ -5,6 +5,8 @@
 
 mod attention;
 mod ffn;
+mod mixers;
+mod rwkv;
 mod stack;
 
 use tokkata_core::DType;

@@ -500,7 +500,8 @@ impl Resolver<'_> {
             };
             return if optional { Ok(None) } else { Err(missing) };
         };
-        let per_head = shape[0] == heads as usize && dim != 1;
+        let rows = shape.iter().product::<usize>() / self.spec.n_embd as usize;
+        let per_head = rows == heads as usize && dim != 1;
         let n = if per_head { heads } else { heads * dim };
         let proj = self.proj(
             tensor,

@@ -238,7 +238,7 @@ impl Resolver<'_> {
             shared: self.shared_expert(rule, width)?,
             shared_gate: self.shared_gate(rule)?,
             out_scale: self.number_of(rule.out_scale.as_ref(), "1")? as f32,
-            second: self.second_experts(rule, experts, width)?,
+            second: self.second_experts(rule, experts)?,
         };
         Ok(BlockSpec::Moe(Box::new(spec)))
     }
@@ -450,17 +450,13 @@ impl Resolver<'_> {
         &mut self,
         rule: &MoeRule,
         experts: u32,
-        width: u32,
     ) -> Result<Option<SecondExperts>, ArchError> {
         let group = self.size_of(rule.second_group.as_ref(), "0")?;
         if group == 0 {
             return Ok(None);
         }
         let (e, d) = (experts / group, self.spec.n_embd);
-        let width = self.size_of(
-            None,
-            &format!("nz(expert_chunk_feed_forward_length) ?? head_dim"),
-        )?;
+        let width = self.size_of(None, "nz(expert_chunk_feed_forward_length) ?? head_dim")?;
         let form = self.expert_form(rule, "chexps", (e, width, d))?;
         let down = self.expert_proj("ffn_down_chexps", (e, d, width))?;
         let scale = self.number_of(rule.second_scale.as_ref(), "1")? as f32;

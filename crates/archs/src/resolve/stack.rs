@@ -494,13 +494,6 @@ impl Resolver<'_> {
             why: "its residual streams are not built yet".to_owned(),
         })
     }
-
-    fn mixer(&mut self, name: &str) -> Result<BlockSpec, ArchError> {
-        Err(ArchError::Unsupported {
-            arch: self.prefix.clone(),
-            why: format!("the mixer {name} is not built yet"),
-        })
-    }
 }
 
 /// The fields a block of this name shares with all, and its usual norm.

@@ -255,10 +255,6 @@ impl Builder<'_> {
         let token = self.at("sample").push(Op::Sample, &[logits], &[def])[0];
         self.output("tokens", token);
     }
-
-    fn mixer(&mut self, block: &BlockSpec, _x: ValueId) -> ValueId {
-        panic!("the block {} has no builder", block_role(block));
-    }
 }
 
 /// Role of a block in sites and dumps.

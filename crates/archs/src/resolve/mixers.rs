@@ -464,9 +464,9 @@ impl Resolver<'_> {
         let kernel = self.size_of(r.kernel.as_ref(), "d_conv")?;
         let wide = heads * dim;
         let qkv = match self.find("attn_qkv").is_some() {
-            true => vec![self.proj("attn_qkv", want(&[3 * wide, d]))?],
+            true => vec![self.unbiased("attn_qkv", [3 * wide, d])?],
             false => ["attn_q", "attn_k", "attn_v"]
-                .map(|n| self.proj(n, want(&[wide, d])))
+                .map(|n| self.unbiased(n, [wide, d]))
                 .into_iter()
                 .collect::<Result<_, _>>()?,
         };
@@ -505,6 +505,12 @@ impl Resolver<'_> {
             out: self.proj("attn_output", want(&[d, wide]))?,
         };
         Ok(BlockSpec::Delta(Box::new(spec)))
+    }
+
+    /// A projection whose bias, if the file has one, is not added.
+    fn unbiased(&mut self, tensor: &str, shape: [u32; 2]) -> Result<Proj, ArchError> {
+        self.ignore(&format!("{tensor}.bias"));
+        self.proj_plain(tensor, want(&shape))
     }
 
     fn kda_gate(&mut self, wide: u32) -> Result<DeltaInput, ArchError> {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokkata_backend_cpu::caps::Caps;
 use tokkata_backend_cpu::kernels::{Activations, Kernel, Scratch, Store};
 use tokkata_backend_cpu::layout::{Matrix, Order, Part};
-use tokkata_backend_cpu::memory::HugeBuf;
+use tokkata_backend_cpu::memory::{HugeBuf, Slab};
 use tokkata_backend_cpu::pool::Pool;
 use tokkata_core::DType;
 
@@ -117,8 +117,10 @@ fn matrices(setup: &Setup<'_>) -> Vec<Matrix> {
             .for_each(|row| row.copy_from_slice(&raw[..bytes]));
         Ok(())
     };
+    let slab = Slab::default();
     let pack = || {
-        Matrix::pack(setup.pool, setup.k, &[part], Order::Sequential, &source).expect("a matrix")
+        let parts = (&[part][..], Order::Sequential);
+        Matrix::pack_in(&slab, setup.pool, setup.k, parts, &source).expect("a matrix")
     };
     let first = pack();
     let count = (STREAMED_BYTES / first.bytes()).clamp(1, 200);
@@ -251,7 +253,7 @@ fn sum(bytes: &[u8]) -> u64 {
     let words = bytes.as_chunks::<64>().0;
     let mut sums = [0_u64; 8];
     for (i, line) in words.iter().enumerate() {
-        prefetch(words, i + 64);
+        prefetch(words, i + 256);
         for (sum, word) in sums.iter_mut().zip(line.as_chunks::<8>().0) {
             *sum ^= u64::from_le_bytes(*word);
         }
@@ -265,7 +267,7 @@ fn prefetch(words: &[[u8; 64]], i: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch of any address is harmless.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(
             words.as_ptr().wrapping_add(i).cast(),
         );
     }

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use tokkata_core::DType;
 
 use crate::kernels::Forms;
-use crate::memory::HugeBuf;
+use crate::memory::{Piece, Slab};
 use crate::pool::{Pool, PoolError};
 pub use scheme::{BLOCK, PANEL_ROWS};
 
@@ -116,18 +116,17 @@ pub struct Matrix {
     panels: usize,
     order: Order,
     segments: Vec<Segment>,
-    memory: HugeBuf,
+    memory: Piece,
 }
 
 /// Gives the bytes of rows `range` of part `part`: fills the buffer, which is exactly as long.
 pub type Source<'a> = dyn Fn(usize, Range<usize>, &mut [u8]) -> std::io::Result<()> + Sync + 'a;
 
 impl Matrix {
-    /// Packs a matrix of `k` columns on all workers of `pool`. Each worker writes the panels that
-    /// [`Matrix::share`] gives it later, so that pages lie near it.
+    /// As [`Matrix::pack_in`], with memory of its own: for a matrix that stands alone.
     ///
     /// # Errors
-    /// When shapes do not fit, `source` fails or a worker panics.
+    /// As [`Matrix::pack_in`].
     pub fn pack(
         pool: &Pool,
         k: usize,
@@ -135,7 +134,23 @@ impl Matrix {
         order: Order,
         source: &Source<'_>,
     ) -> Result<Self, LayoutError> {
-        let mut matrix = Self::plan(k, parts, order)?;
+        Self::pack_in(&Slab::default(), pool, k, (parts, order), source)
+    }
+
+    /// Packs a matrix of `k` columns on all workers of `pool`, in memory of `slab`: matrices of a
+    /// model should share one, since small matrices do not fill huge pages. Each worker writes the
+    /// panels that [`Matrix::share`] gives it later, so that pages lie near it.
+    ///
+    /// # Errors
+    /// When shapes do not fit, `source` fails or a worker panics.
+    pub fn pack_in(
+        slab: &Slab,
+        pool: &Pool,
+        k: usize,
+        (parts, order): (&[Part], Order),
+        source: &Source<'_>,
+    ) -> Result<Self, LayoutError> {
+        let mut matrix = Self::plan(k, parts, order, slab)?;
         let start = Shared(matrix.memory.as_mut_ptr());
         let failure = Mutex::new(None);
         pool.run(&|worker| {
@@ -152,7 +167,7 @@ impl Matrix {
         failure.map_or(Ok(matrix), |error| Err(error.into()))
     }
 
-    fn plan(k: usize, parts: &[Part], order: Order) -> Result<Self, LayoutError> {
+    fn plan(k: usize, parts: &[Part], order: Order, slab: &Slab) -> Result<Self, LayoutError> {
         let alternate = order == Order::Alternating;
         if alternate && !matches!(parts, [a, b] if a == b) {
             return Err(LayoutError::CannotAlternate);
@@ -207,7 +222,7 @@ impl Matrix {
             panels,
             order,
             segments,
-            memory: HugeBuf::zeroed(bytes),
+            memory: slab.take(bytes),
         })
     }
 

@@ -3,6 +3,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a cache line: every buffer starts on one.
 pub const LINE_BYTES: usize = 64;
@@ -158,6 +159,82 @@ impl Drop for HugeBuf {
     }
 }
 
+/// Bytes that a [`Slab`] maps at once.
+const SLAB_BYTES: usize = 64 << 20;
+
+/// Gives out many pieces of memory that share huge pages, which single pieces would not fill.
+#[derive(Debug, Default)]
+pub struct Slab {
+    /// The current map and how much of it is given out.
+    current: Mutex<Option<(Arc<HugeBuf>, usize)>>,
+}
+
+/// Zeroed bytes out of a [`Slab`], starting on a cache line.
+#[derive(Debug)]
+pub struct Piece {
+    start: NonNull<u8>,
+    len: usize,
+    /// Keeps the map alive.
+    _map: Arc<HugeBuf>,
+}
+
+// SAFETY: pieces of a map do not overlap, and access follows Rust's borrowing rules.
+unsafe impl Send for Piece {}
+// SAFETY: as above.
+unsafe impl Sync for Piece {}
+
+impl Slab {
+    /// `len` zero bytes.
+    #[must_use]
+    pub fn take(&self, len: usize) -> Piece {
+        if len > SLAB_BYTES / 4 {
+            return Piece::of(Arc::new(HugeBuf::zeroed(len)), 0, len);
+        }
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let (map, used) = match current.take() {
+            Some((map, used)) if used + len <= map.len() => (map, used),
+            _ => (Arc::new(HugeBuf::zeroed(SLAB_BYTES)), 0),
+        };
+        *current = Some((Arc::clone(&map), (used + len).next_multiple_of(LINE_BYTES)));
+        Piece::of(map, used, len)
+    }
+}
+
+impl Piece {
+    fn of(map: Arc<HugeBuf>, at: usize, len: usize) -> Self {
+        // SAFETY: the callers keep `at + len` inside the map.
+        Self {
+            start: unsafe { map.start.add(at) },
+            len,
+            _map: map,
+        }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the piece has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Mutable address of the first byte.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the map lives as long as `self`, and nobody else writes this piece.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
 /// A growable run of zeroed plain numbers that starts on a cache line.
 #[derive(Debug)]
 pub struct Aligned<T> {
@@ -235,6 +312,29 @@ mod tests {
             buf.bytes_mut()[len - 1] = 7;
             assert_eq!((buf.len(), buf.bytes()[len - 1]), (len, 7));
         }
+    }
+
+    #[test]
+    fn pieces_of_a_slab_do_not_overlap_and_outlive_it() {
+        let slab = Slab::default();
+        let mut pieces: Vec<Piece> = [100, 0, 1, 5 << 20, 40 << 20, 30 << 20, 15 << 20, 64]
+            .into_iter()
+            .map(|len| slab.take(len))
+            .collect();
+        drop(slab);
+        for (i, piece) in pieces.iter_mut().enumerate() {
+            assert_eq!(piece.as_mut_ptr() as usize % LINE_BYTES, 0);
+            assert!(piece.bytes().iter().all(|&b| b == 0), "piece {i}");
+            let len = piece.len();
+            // SAFETY: the piece is exclusively borrowed.
+            unsafe { std::slice::from_raw_parts_mut(piece.as_mut_ptr(), len) }.fill(i as u8);
+        }
+        assert!(
+            pieces
+                .iter()
+                .enumerate()
+                .all(|(i, p)| p.bytes().iter().all(|&b| b == i as u8))
+        );
     }
 
     #[test]

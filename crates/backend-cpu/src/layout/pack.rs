@@ -110,43 +110,43 @@ fn pack_panel(segment: &Segment, k: usize, rows: Rows<'_>, to: &mut [u8]) {
         (Format::Float, dtype) => floats(dtype, k, rows, to),
         (Format::Blocks, dtype) => file_blocks(dtype, rows, to),
         (Format::Chunks, DType::Q4_0) => {
-            chunks::<blocks::Q4_0>(DType::Q4_0, scheme::Q4_0, rows, to)
+            chunks::<blocks::Q4_0>(DType::Q4_0, scheme::Q4_0, rows, to);
         }
         (Format::Chunks, DType::Q4_1) => {
-            chunks::<blocks::Q4_1>(DType::Q4_1, scheme::Q4_1, rows, to)
+            chunks::<blocks::Q4_1>(DType::Q4_1, scheme::Q4_1, rows, to);
         }
         (Format::Chunks, DType::Q5_0) => {
-            chunks::<blocks::Q5_0>(DType::Q5_0, scheme::Q5_0, rows, to)
+            chunks::<blocks::Q5_0>(DType::Q5_0, scheme::Q5_0, rows, to);
         }
         (Format::Chunks, DType::Q5_1) => {
-            chunks::<blocks::Q5_1>(DType::Q5_1, scheme::Q5_1, rows, to)
+            chunks::<blocks::Q5_1>(DType::Q5_1, scheme::Q5_1, rows, to);
         }
         (Format::Chunks, DType::Q8_0) => {
-            chunks::<blocks::Q8_0>(DType::Q8_0, scheme::Q8_0, rows, to)
+            chunks::<blocks::Q8_0>(DType::Q8_0, scheme::Q8_0, rows, to);
         }
         (Format::Chunks, DType::IQ4_NL) => {
-            chunks::<blocks::IQ4_NL>(DType::IQ4_NL, scheme::IQ4_NL, rows, to)
+            chunks::<blocks::IQ4_NL>(DType::IQ4_NL, scheme::IQ4_NL, rows, to);
         }
         (Format::Chunks, DType::MXFP4) => {
-            chunks::<blocks::MXFP4>(DType::MXFP4, scheme::MXFP4, rows, to)
+            chunks::<blocks::MXFP4>(DType::MXFP4, scheme::MXFP4, rows, to);
         }
         (Format::Chunks, DType::Q2_K) => {
-            chunks::<blocks::Q2_K>(DType::Q2_K, scheme::Q2_K, rows, to)
+            chunks::<blocks::Q2_K>(DType::Q2_K, scheme::Q2_K, rows, to);
         }
         (Format::Chunks, DType::Q3_K) => {
-            chunks::<blocks::Q3_K>(DType::Q3_K, scheme::Q3_K, rows, to)
+            chunks::<blocks::Q3_K>(DType::Q3_K, scheme::Q3_K, rows, to);
         }
         (Format::Chunks, DType::Q4_K) => {
-            chunks::<blocks::Q4_K>(DType::Q4_K, scheme::Q4_K, rows, to)
+            chunks::<blocks::Q4_K>(DType::Q4_K, scheme::Q4_K, rows, to);
         }
         (Format::Chunks, DType::Q5_K) => {
-            chunks::<blocks::Q5_K>(DType::Q5_K, scheme::Q5_K, rows, to)
+            chunks::<blocks::Q5_K>(DType::Q5_K, scheme::Q5_K, rows, to);
         }
         (Format::Chunks, DType::Q6_K) => {
-            chunks::<blocks::Q6_K>(DType::Q6_K, scheme::Q6_K, rows, to)
+            chunks::<blocks::Q6_K>(DType::Q6_K, scheme::Q6_K, rows, to);
         }
         (Format::Chunks, DType::IQ4_XS) => {
-            chunks::<blocks::IQ4_XS>(DType::IQ4_XS, scheme::IQ4_XS, rows, to)
+            chunks::<blocks::IQ4_XS>(DType::IQ4_XS, scheme::IQ4_XS, rows, to);
         }
         (Format::Chunks, other) => unreachable!("{other} has no chunks"),
     }

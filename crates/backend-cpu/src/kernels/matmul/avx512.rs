@@ -41,7 +41,7 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
 
     #[inline(always)]

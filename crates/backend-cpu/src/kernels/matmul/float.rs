@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use tokkata_core::DType;
 
 use super::simd::{ROWS, Simd, Task};
-use super::tile::{On, TILE_COLS};
+use super::tile::{AHEAD, On, TILE_COLS};
 use super::{GROUP_BYTES, Job, Out};
 
 /// Rows up to which stored panels are converted in registers.
@@ -167,9 +167,6 @@ struct Streamed<E, const C: usize> {
     to: *mut [f32; ROWS],
     element: PhantomData<E>,
 }
-
-/// Bytes that a stored panel is fetched ahead.
-const AHEAD: usize = 4096;
 
 impl<S: Simd, E: Element<S>, const C: usize> Task for On<S, Streamed<E, C>> {
     #[inline(always)]

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::simd::Simd;
+use super::tile::AHEAD;
 use crate::layout::scheme::{self, Codes, FP4_TABLE, IQ4_TABLE, SCALE_BIAS, SIX_BIT_PAIRS, Scheme};
 
 /// Factors of a 32-block; second entries are used by formats with a scale per 16 only.
@@ -303,7 +304,9 @@ pub(crate) unsafe fn loosen<S: Simd, P: Panel<S>>(from: *const u8, chunks: usize
             // SAFETY: both pointers stay inside what the caller promises.
             unsafe {
                 let from = from.add(chunk * P::BYTES);
-                S::prefetch(from.add(P::BYTES * (i + 2) / P::BLOCKS + 2048));
+                for line in 0..P::BYTES / P::BLOCKS / 64 {
+                    S::prefetch(from.wrapping_add(P::BYTES / P::BLOCKS * i + 64 * line + AHEAD));
+                }
                 loosen_block::<S, P>(from, i, to.add((chunk * P::BLOCKS + i) * size));
             }
         }

@@ -43,6 +43,7 @@ pub(crate) trait Simd: Copy + 'static {
     const FLOAT_COLS: usize;
 
     unsafe fn vectorize<T: Task>(task: T);
+    /// Asks for a line in the second-level cache: the first has too few outstanding misses.
     unsafe fn prefetch(p: *const u8);
 
     unsafe fn codes(p: *const u8) -> Self::Codes;

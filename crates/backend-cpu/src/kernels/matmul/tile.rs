@@ -57,7 +57,7 @@ pub(crate) struct Tile<P, const C: usize> {
 pub(crate) struct On<S, T>(pub(crate) T, pub(crate) std::marker::PhantomData<S>);
 
 /// Bytes that a stored panel is fetched ahead.
-const AHEAD: usize = 4096;
+pub(super) const AHEAD: usize = 16 << 10;
 
 impl<S: Simd, P: Panel<S>, const C: usize> Task for On<S, Tile<P, C>> {
     #[inline(always)]

@@ -117,7 +117,9 @@ pub struct Grammar {
 
 impl std::fmt::Debug for Grammar {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Grammar").field("watch", &self.watch).finish_non_exhaustive()
+        f.debug_struct("Grammar")
+            .field("watch", &self.watch)
+            .finish_non_exhaustive()
     }
 }
 
@@ -134,7 +136,11 @@ impl Grammar {
     ///
     /// # Errors
     /// As [`Grammar::compile`]; an empty trigger text is refused.
-    pub fn compile_with(source: GrammarSource, trigger: Trigger, trie: &TokenTrie) -> Result<Self, GrammarError> {
+    pub fn compile_with(
+        source: GrammarSource,
+        trigger: Trigger,
+        trie: &TokenTrie,
+    ) -> Result<Self, GrammarError> {
         let parser = trie.factory().create_parser(lower(source)?);
         let parser = parser.map_err(|error| GrammarError::Refused(first_line(&error)))?;
         let fresh = Matcher::new(Ok(parser));
@@ -146,7 +152,11 @@ impl Grammar {
             Trigger::Once(text) => Some(Arc::new(Watch::new(text, false, trie)?)),
             Trigger::Each(text) => Some(Arc::new(Watch::new(text, true, trie)?)),
         };
-        Ok(Grammar { fresh, trie: trie.clone(), watch })
+        Ok(Grammar {
+            fresh,
+            trie: trie.clone(),
+            watch,
+        })
     }
 
     /// A walk from the beginning.
@@ -157,7 +167,9 @@ impl Grammar {
 
 fn lower(source: GrammarSource) -> Result<TopLevelGrammar, GrammarError> {
     let grammar = match source {
-        GrammarSource::JsonSchema(schema) => GrammarWithLexer::from_json_schema(schema::prepare(schema)?),
+        GrammarSource::JsonSchema(schema) => {
+            GrammarWithLexer::from_json_schema(schema::prepare(schema)?)
+        }
         GrammarSource::Regex(regex) => GrammarWithLexer::from_regex(&regex),
         GrammarSource::Gbnf(source) => GrammarWithLexer::from_lark(gbnf::to_lark(&source)?),
         GrammarSource::Lark(source) => GrammarWithLexer::from_lark(source),
@@ -167,5 +179,10 @@ fn lower(source: GrammarSource) -> Result<TopLevelGrammar, GrammarError> {
 
 /// The first line of an error: the rest repeats the grammar.
 fn first_line(error: &impl std::fmt::Display) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
+    error
+        .to_string()
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }

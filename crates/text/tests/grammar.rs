@@ -1,16 +1,27 @@
 //! Grammars against what their notation means, over a byte vocabulary and one with longer tokens.
 
 use serde_json::{Value as Json, json};
-use tokkata_text::grammar::{Grammar, GrammarError, GrammarSource, GrammarState, TokenTrie, Trigger, Vocabulary};
+use tokkata_text::grammar::{
+    Grammar, GrammarError, GrammarSource, GrammarState, TokenTrie, Trigger, Vocabulary,
+};
 
 const EOS: u32 = 256;
 
 /// All bytes, an end token, and a few tokens that cross the borders of lexemes.
 fn trie() -> TokenTrie {
-    let longer = ["ab", "abc", "\":", "\", \"", "{\"", "true", "call>{", ">{\"", "<call>", "null}", "}}"];
+    let longer = [
+        "ab", "abc", "\":", "\", \"", "{\"", "true", "call>{", ">{\"", "<call>", "null}", "}}",
+    ];
     let bytes = (0..=255u8).map(|byte| vec![byte]);
-    let tokens = bytes.chain([b"<end>".to_vec()]).chain(longer.map(|text| text.as_bytes().to_vec()));
-    TokenTrie::new(Vocabulary { tokens: tokens.collect(), special: vec![EOS], eos: vec![EOS] }).expect("a vocabulary")
+    let tokens = bytes
+        .chain([b"<end>".to_vec()])
+        .chain(longer.map(|text| text.as_bytes().to_vec()));
+    TokenTrie::new(Vocabulary {
+        tokens: tokens.collect(),
+        special: vec![EOS],
+        eos: vec![EOS],
+    })
+    .expect("a vocabulary")
 }
 
 fn compile(source: GrammarSource) -> Grammar {
@@ -20,7 +31,9 @@ fn compile(source: GrammarSource) -> Grammar {
 /// Feeds bytes; whether all were accepted and the reply may end there.
 fn matches(grammar: &Grammar, text: &str) -> bool {
     let mut state = grammar.start();
-    text.bytes().all(|byte| state.accept(u32::from(byte)).is_ok()) && state.is_accepting()
+    text.bytes()
+        .all(|byte| state.accept(u32::from(byte)).is_ok())
+        && state.is_accepting()
 }
 
 fn check(source: &GrammarSource, valid: &[&str], invalid: &[&str]) {
@@ -36,7 +49,9 @@ fn check(source: &GrammarSource, valid: &[&str], invalid: &[&str]) {
 fn allowed(state: &mut GrammarState, trie: &TokenTrie) -> Vec<u32> {
     let mut mask = vec![0; trie.mask_len()];
     state.mask(&mut mask).expect("a mask");
-    (0..mask.len() as u32 * 32).filter(|token| mask[*token as usize / 32] >> (token % 32) & 1 == 1).collect()
+    (0..mask.len() as u32 * 32)
+        .filter(|token| mask[*token as usize / 32] >> (token % 32) & 1 == 1)
+        .collect()
 }
 
 fn gbnf(source: &str, valid: &[&str], invalid: &[&str]) {
@@ -45,46 +60,121 @@ fn gbnf(source: &str, valid: &[&str], invalid: &[&str]) {
 
 #[test]
 fn regular_expressions_match_whole_replies() {
-    check(&GrammarSource::Regex("a*".into()), &["", "a", "aaa"], &["b", "ab"]);
-    check(&GrammarSource::Regex(r"\d{2}/[é-ü]+".into()), &["12/éü"], &["1/é", "12/", "12/a"]);
-    check(&GrammarSource::Regex("(a|ab)(c|bcd)".into()), &["ac", "abc", "abcd", "abbcd"], &["abb", "a"]);
+    check(
+        &GrammarSource::Regex("a*".into()),
+        &["", "a", "aaa"],
+        &["b", "ab"],
+    );
+    check(
+        &GrammarSource::Regex(r"\d{2}/[é-ü]+".into()),
+        &["12/éü"],
+        &["1/é", "12/", "12/a"],
+    );
+    check(
+        &GrammarSource::Regex("(a|ab)(c|bcd)".into()),
+        &["ac", "abc", "abcd", "abbcd"],
+        &["abb", "a"],
+    );
 }
 
 #[test]
 fn lark_is_taken_as_it_is() {
     let source = "start: \"(\" start \")\" | /[a-z]+/\n";
-    check(&GrammarSource::Lark(source.into()), &["x", "((x))"], &["(x", "()"]);
+    check(
+        &GrammarSource::Lark(source.into()),
+        &["x", "((x))"],
+        &["(x", "()"],
+    );
     let broken = Grammar::compile(GrammarSource::Lark("start: nothing".into()), &trie());
-    assert!(matches!(broken, Err(GrammarError::Refused(_))), "{broken:?}");
+    assert!(
+        matches!(broken, Err(GrammarError::Refused(_))),
+        "{broken:?}"
+    );
 }
 
 #[test]
 fn gbnf_without_recursion() {
     gbnf("root ::= [a-z]* \"a\"", &["a", "ba", "aaa"], &["", "b"]);
-    gbnf("root ::= \"x\" [^\\n\\x41-C]{2,3} # end\n", &["xab", "x~ü~"], &["xa", "xAb", "xabcd", "xa\n"]);
-    gbnf("root ::= a (\"-\" b)?\na ::= \"1\" | \"2\"\nb ::= a a", &["1", "2-12"], &["1-", "1-1"]);
-    gbnf("root ::= ( \"a\" |\n  \"b\"\n)+ .", &["ab", "aab", "a\n"], &["a", "c"]);
-    gbnf(r#"root ::= "\"\\\u00e9\t" [\]\-]"#, &["\"\\é\t]", "\"\\é\t-"], &["\"\\é\t"]);
+    gbnf(
+        "root ::= \"x\" [^\\n\\x41-C]{2,3} # end\n",
+        &["xab", "x~ü~"],
+        &["xa", "xAb", "xabcd", "xa\n"],
+    );
+    gbnf(
+        "root ::= a (\"-\" b)?\na ::= \"1\" | \"2\"\nb ::= a a",
+        &["1", "2-12"],
+        &["1-", "1-1"],
+    );
+    gbnf(
+        "root ::= ( \"a\" |\n  \"b\"\n)+ .",
+        &["ab", "aab", "a\n"],
+        &["a", "c"],
+    );
+    gbnf(
+        r#"root ::= "\"\\\u00e9\t" [\]\-]"#,
+        &["\"\\é\t]", "\"\\é\t-"],
+        &["\"\\é\t"],
+    );
 }
 
 #[test]
 fn gbnf_has_no_lexer() {
-    gbnf("root ::= \"(\" root \")\" | [a-z]+ \"z\"", &["az", "(zz)", "((abz))"], &["z", "(a)", "(az"]);
-    gbnf("root ::= \"a\" root \"ab\" | \"abc\" | \"\"", &["", "abc", "aab", "aabcab", "aaabab"], &["ab", "aba"]);
-    gbnf("root ::= one | two\none ::= \"ab\" root? \"d\"\ntwo ::= \"abc\" root? \"e\"", &["abd", "abce", "ababced"], &["abcd", "abe"]);
-    gbnf("root ::= ws item\nitem ::= \"[\" ws (item (\",\" ws item)*)? \"]\" ws\nws ::= [ \\t]*", &["[]", " [ [],[] ] "], &["[", "[,]", "[] x"]);
-    gbnf("root ::= root \"+\" t | t\nt ::= [0-9] | [0-9] [a-f]", &["1", "1+2a", "1a+2+3"], &["+1", "1aa"]);
+    gbnf(
+        "root ::= \"(\" root \")\" | [a-z]+ \"z\"",
+        &["az", "(zz)", "((abz))"],
+        &["z", "(a)", "(az"],
+    );
+    gbnf(
+        "root ::= \"a\" root \"ab\" | \"abc\" | \"\"",
+        &["", "abc", "aab", "aabcab", "aaabab"],
+        &["ab", "aba"],
+    );
+    gbnf(
+        "root ::= one | two\none ::= \"ab\" root? \"d\"\ntwo ::= \"abc\" root? \"e\"",
+        &["abd", "abce", "ababced"],
+        &["abcd", "abe"],
+    );
+    gbnf(
+        "root ::= ws item\nitem ::= \"[\" ws (item (\",\" ws item)*)? \"]\" ws\nws ::= [ \\t]*",
+        &["[]", " [ [],[] ] "],
+        &["[", "[,]", "[] x"],
+    );
+    gbnf(
+        "root ::= root \"+\" t | t\nt ::= [0-9] | [0-9] [a-f]",
+        &["1", "1+2a", "1a+2+3"],
+        &["+1", "1aa"],
+    );
 }
 
 #[test]
 fn gbnf_errors_name_their_line() {
-    let error = |source: &str| Grammar::compile(GrammarSource::Gbnf(source.into()), &trie()).expect_err(source);
-    assert_eq!(error("root ::= \"a\"\nroot ::= \"b\"").to_string(), "GBNF line 2: the rule `root` is defined twice");
-    assert_eq!(error("root ::= x").to_string(), "GBNF line 1: the rule `x` is not defined");
-    assert_eq!(error("a ::= \"a\"").to_string(), "GBNF line 1: there is no rule `root`");
-    assert_eq!(error("root ::= \"a\n\n").to_string(), "GBNF line 3: unexpected end");
-    assert_eq!(error("root ::= [z-a]").to_string(), "GBNF line 1: a range ends before it begins");
-    assert_eq!(error("root ::= \"a\"{9,2}").to_string(), "GBNF line 1: the repetition count is out of range");
+    let error = |source: &str| {
+        Grammar::compile(GrammarSource::Gbnf(source.into()), &trie()).expect_err(source)
+    };
+    assert_eq!(
+        error("root ::= \"a\"\nroot ::= \"b\"").to_string(),
+        "GBNF line 2: the rule `root` is defined twice"
+    );
+    assert_eq!(
+        error("root ::= x").to_string(),
+        "GBNF line 1: the rule `x` is not defined"
+    );
+    assert_eq!(
+        error("a ::= \"a\"").to_string(),
+        "GBNF line 1: there is no rule `root`"
+    );
+    assert_eq!(
+        error("root ::= \"a\n\n").to_string(),
+        "GBNF line 3: unexpected end"
+    );
+    assert_eq!(
+        error("root ::= [z-a]").to_string(),
+        "GBNF line 1: a range ends before it begins"
+    );
+    assert_eq!(
+        error("root ::= \"a\"{9,2}").to_string(),
+        "GBNF line 1: the repetition count is out of range"
+    );
 }
 
 #[test]
@@ -98,8 +188,22 @@ string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )
 number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
 ws ::= | " " | "\n" [ \t]{0,20}
 "#;
-    let valid = ["{}", "{\"a\": [1, -2.5e+3, \"x\\u00e9\\n\"], \"b\":{\"c\":null }}", "{\n  \"a\": true}"];
-    gbnf(json, &valid, &["[]", "{\"a\"}", "{\"a\": 01}", "{\"a\": \"\n\"}", "{\"a\": tru}"]);
+    let valid = [
+        "{}",
+        "{\"a\": [1, -2.5e+3, \"x\\u00e9\\n\"], \"b\":{\"c\":null }}",
+        "{\n  \"a\": true}",
+    ];
+    gbnf(
+        json,
+        &valid,
+        &[
+            "[]",
+            "{\"a\"}",
+            "{\"a\": 01}",
+            "{\"a\": \"\n\"}",
+            "{\"a\": tru}",
+        ],
+    );
 }
 
 #[test]
@@ -119,26 +223,49 @@ fn schemas_allow_what_they_say() {
         r#"{"name": "é", "tags": ["a", "b"]}"#,
         "{\n  \"name\": \"\",\n  \"next\": {\"name\": \"x\"}\n}",
     ];
-    let invalid = ["{}", r#"{"name": "abcd"}"#, r#"{"name": "", "x": 1}"#, r#"{"name":"","tags":["c"]}"#, "{\"name\":  \"\"}"];
+    let invalid = [
+        "{}",
+        r#"{"name": "abcd"}"#,
+        r#"{"name": "", "x": 1}"#,
+        r#"{"name":"","tags":["c"]}"#,
+        "{\"name\":  \"\"}",
+    ];
     check(&GrammarSource::JsonSchema(schema), &valid, &invalid);
-    check(&GrammarSource::JsonSchema(json!(true)), &["1", "[{}]", "\"x\""], &["x", "[1"]);
+    check(
+        &GrammarSource::JsonSchema(json!(true)),
+        &["1", "[{}]", "\"x\""],
+        &["x", "[1"],
+    );
 }
 
 #[test]
 fn unsupported_keywords_are_named() {
-    let refused = |schema: Json| Grammar::compile(GrammarSource::JsonSchema(schema), &trie()).expect_err("refused").to_string();
-    assert_eq!(refused(json!({"not": {"type": "null"}})), "the schema keyword `not` at # is not supported");
+    let refused = |schema: Json| {
+        Grammar::compile(GrammarSource::JsonSchema(schema), &trie())
+            .expect_err("refused")
+            .to_string()
+    };
+    assert_eq!(
+        refused(json!({"not": {"type": "null"}})),
+        "the schema keyword `not` at # is not supported"
+    );
     assert_eq!(
         refused(json!({"properties": {"a/b": {"items": {"uniqueItems": true}}}})),
         "the schema keyword `uniqueItems` at #/properties/a~1b/items is not supported"
     );
     assert_eq!(
-        refused(json!({"$defs": {"x": {"anyOf": [true, {"if": true, "then": false}]}}, "$ref": "#/$defs/x"})),
+        refused(
+            json!({"$defs": {"x": {"anyOf": [true, {"if": true, "then": false}]}}, "$ref": "#/$defs/x"})
+        ),
         "the schema keyword `if` at #/$defs/x/anyOf/1 is not supported"
     );
     assert!(refused(json!(false)).contains("allows nothing"));
     // Data that looks like keywords is not a keyword, and some values have no effect.
-    for schema in [json!({"enum": [{"not": 1}]}), json!({"properties": {"not": {"type": "null"}}}), json!({"uniqueItems": false, "type": "array"})] {
+    for schema in [
+        json!({"enum": [{"not": 1}]}),
+        json!({"properties": {"not": {"type": "null"}}}),
+        json!({"uniqueItems": false, "type": "array"}),
+    ] {
         compile(GrammarSource::JsonSchema(schema));
     }
 }
@@ -147,7 +274,8 @@ fn unsupported_keywords_are_named() {
 /// pass, and every valid one whose keys come in the schema's order must.
 #[test]
 fn the_schema_suite_agrees() {
-    let suite: Vec<Json> = serde_json::from_str(include_str!("grammar/schemas.json")).expect("the selection is JSON");
+    let suite: Vec<Json> =
+        serde_json::from_str(include_str!("grammar/schemas.json")).expect("the selection is JSON");
     let trie = trie();
     let (mut compiled, mut documents) = (0, 0);
     for case in &suite {
@@ -157,23 +285,35 @@ fn the_schema_suite_agrees() {
         for (kind, expected) in [("valid", true), ("invalid", false)] {
             for document in case[kind].as_array().expect("documents") {
                 let text = document.as_str().expect("a document's text");
-                assert_eq!(matches(&grammar, text), expected, "{} on {text}", case["schema"]);
+                assert_eq!(
+                    matches(&grammar, text),
+                    expected,
+                    "{} on {text}",
+                    case["schema"]
+                );
                 documents += 1;
             }
         }
     }
-    assert!(compiled >= 100 && documents >= 500, "{compiled} schemas, {documents} documents");
+    assert!(
+        compiled >= 100 && documents >= 500,
+        "{compiled} schemas, {documents} documents"
+    );
 }
 
 #[test]
 fn masks_equal_what_is_accepted() {
     let trie = trie();
-    let source = GrammarSource::JsonSchema(json!({"properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false}));
+    let source = GrammarSource::JsonSchema(
+        json!({"properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false}),
+    );
     let grammar = Grammar::compile(source, &trie).expect("a grammar");
     let mut state = grammar.start();
     for byte in b"{\"a\": true}" {
         let mask = allowed(&mut state, &trie);
-        let accepted: Vec<u32> = (0..268).filter(|token| state.clone().accept(*token).is_ok()).collect();
+        let accepted: Vec<u32> = (0..268)
+            .filter(|token| state.clone().accept(*token).is_ok())
+            .collect();
         assert_eq!(mask, accepted, "before {:?}", char::from(*byte));
         state.accept(u32::from(*byte)).expect("valid JSON");
     }
@@ -185,23 +325,44 @@ fn masks_equal_what_is_accepted() {
 
 #[test]
 fn forced_text_is_encoded_by_the_tokenizer() {
-    let tokens: Vec<Vec<u8>> = (0..=255u8).map(|b| vec![b]).chain([b"<end>".to_vec(), b"name".to_vec()]).collect();
+    let tokens: Vec<Vec<u8>> = (0..=255u8)
+        .map(|b| vec![b])
+        .chain([b"<end>".to_vec(), b"name".to_vec()])
+        .collect();
     let encoder = |text: &[u8]| {
         let mut out = Vec::new();
         let mut rest = text;
         while let Some(&first) = rest.first() {
-            let (token, len) = if rest.starts_with(b"name") { (257, 4) } else { (u32::from(first), 1) };
+            let (token, len) = if rest.starts_with(b"name") {
+                (257, 4)
+            } else {
+                (u32::from(first), 1)
+            };
             out.push(token);
             rest = &rest[len..];
         }
         out
     };
-    let vocabulary = Vocabulary { tokens, special: vec![EOS], eos: vec![EOS] };
-    let trie = TokenTrie::with_encoder(vocabulary, std::sync::Arc::new(encoder)).expect("a vocabulary");
+    let vocabulary = Vocabulary {
+        tokens,
+        special: vec![EOS],
+        eos: vec![EOS],
+    };
+    let trie =
+        TokenTrie::with_encoder(vocabulary, std::sync::Arc::new(encoder)).expect("a vocabulary");
     let source = GrammarSource::Regex("\\{\"name\":[0-9]+\\}".into());
     let mut state = Grammar::compile(source, &trie).expect("a grammar").start();
     let forced = state.forced();
-    assert_eq!(forced, [u32::from(b'{'), u32::from(b'"'), 257, u32::from(b'"'), u32::from(b':')]);
+    assert_eq!(
+        forced,
+        [
+            u32::from(b'{'),
+            u32::from(b'"'),
+            257,
+            u32::from(b'"'),
+            u32::from(b':')
+        ]
+    );
     for token in forced {
         state.accept(token).expect("forced tokens are allowed");
     }
@@ -209,20 +370,25 @@ fn forced_text_is_encoded_by_the_tokenizer() {
 }
 
 fn feed(state: &mut GrammarState, text: &str) -> Result<(), GrammarError> {
-    text.bytes().try_for_each(|byte| state.accept(u32::from(byte)))
+    text.bytes()
+        .try_for_each(|byte| state.accept(u32::from(byte)))
 }
 
 #[test]
 fn a_trigger_frees_what_comes_before_it() {
     let trie = trie();
     let trigger = Trigger::Once(b"</think>".to_vec());
-    let grammar = Grammar::compile_with(GrammarSource::Regex("[0-9]+".into()), trigger, &trie).expect("a grammar");
+    let grammar = Grammar::compile_with(GrammarSource::Regex("[0-9]+".into()), trigger, &trie)
+        .expect("a grammar");
     let mut state = grammar.start();
     feed(&mut state, "any <</think text </thin").expect("free");
     assert!(!state.is_active() && state.is_accepting());
     feed(&mut state, "k </think>").expect("free up to the trigger");
     assert!(state.is_active() && !state.is_accepting());
-    assert_eq!(state.accept(u32::from(b'x')), Err(GrammarError::Token(u32::from(b'x'))));
+    assert_eq!(
+        state.accept(u32::from(b'x')),
+        Err(GrammarError::Token(u32::from(b'x')))
+    );
     feed(&mut state, "42").expect("the grammar's");
     assert!(state.is_accepting());
     assert!(allowed(&mut state, &trie).contains(&EOS));
@@ -232,18 +398,33 @@ fn a_trigger_frees_what_comes_before_it() {
 fn a_token_may_not_run_past_its_trigger() {
     let trie = trie();
     let source = GrammarSource::Regex("\\{[0-9]*\\}".into());
-    let grammar = Grammar::compile_with(source, Trigger::Each(b"<call>".to_vec()), &trie).expect("a grammar");
-    let token = |text: &str| 257 + ["ab", "abc", "\":", "\", \"", "{\"", "true", "call>{", ">{\"", "<call>"].iter().position(|t| *t == text).expect(text) as u32;
+    let grammar =
+        Grammar::compile_with(source, Trigger::Each(b"<call>".to_vec()), &trie).expect("a grammar");
+    let token = |text: &str| {
+        257 + [
+            "ab", "abc", "\":", "\", \"", "{\"", "true", "call>{", ">{\"", "<call>",
+        ]
+        .iter()
+        .position(|t| *t == text)
+        .expect(text) as u32
+    };
     let mut state = grammar.start();
-    assert!(allowed(&mut state, &trie).contains(&token("call>{")), "no match has begun");
+    assert!(
+        allowed(&mut state, &trie).contains(&token("call>{")),
+        "no match has begun"
+    );
     state.accept(u32::from(b'<')).expect("free");
     let mask = allowed(&mut state, &trie);
-    assert!(!mask.contains(&token("call>{")) && mask.contains(&token(">{\"")) && mask.contains(&EOS));
+    assert!(
+        !mask.contains(&token("call>{")) && mask.contains(&token(">{\"")) && mask.contains(&EOS)
+    );
     assert!(state.accept(token("call>{")).is_err());
     feed(&mut state, "call>{7}").expect("a call");
     assert!(!state.is_active(), "after a match text is free again");
     feed(&mut state, " text ").expect("free");
-    state.accept(token("<call>")).expect("the trigger as one token");
+    state
+        .accept(token("<call>"))
+        .expect("the trigger as one token");
     assert!(state.is_active());
     state.rollback(2).expect("two tokens back");
     assert!(!state.is_active());
@@ -255,7 +436,8 @@ fn a_token_may_not_run_past_its_trigger() {
 #[test]
 fn rolling_back_restores_the_mask() {
     let trie = trie();
-    let grammar = Grammar::compile(GrammarSource::Regex("ab*c|xy".into()), &trie).expect("a grammar");
+    let grammar =
+        Grammar::compile(GrammarSource::Regex("ab*c|xy".into()), &trie).expect("a grammar");
     let mut state = grammar.start();
     let mut masks = Vec::new();
     for byte in b"abbc" {
@@ -263,7 +445,13 @@ fn rolling_back_restores_the_mask() {
         state.accept(u32::from(*byte)).expect("allowed");
     }
     state.accept(EOS).expect("the end");
-    assert_eq!(state.rollback(9), Err(GrammarError::Rollback { asked: 9, accepted: 5 }));
+    assert_eq!(
+        state.rollback(9),
+        Err(GrammarError::Rollback {
+            asked: 9,
+            accepted: 5
+        })
+    );
     state.rollback(2).expect("two back");
     assert_eq!(allowed(&mut state, &trie), masks[3]);
     state.rollback(3).expect("all back");

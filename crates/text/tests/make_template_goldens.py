@@ -2,6 +2,7 @@
 """Writes the expected outcome of every template x conversation: one line per template, in the grid's order.
 
     make_template_goldens.py TEMPLATE_DIR CONVERSATIONS.json OUT.tsv [--texts DIR]
+    make_template_goldens.py --snippets SNIPPETS.json    fills in what each snippet renders to
 
 Needs jinja2 >= 3.1.6; with --transformers it renders through transformers.utils.chat_template_utils instead of the
 copy of its settings below, and the two must agree. An outcome is the SHA-256 of the text (8 hex digits), or
@@ -101,14 +102,29 @@ def render_transformers(source, request):
     return library.render_jinja_template([messages], chat_template=source, **names)[0][0]
 
 
+def fill_snippets(path):
+    snippets = json.loads(path.read_text())
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]
+    for snippet in snippets:
+        snippet.pop("expected", None)
+        try:
+            snippet["expected"] = environment().from_string(snippet["source"]).render(messages=messages)
+        except Exception:  # no expected text means an error
+            pass
+    path.write_text(json.dumps(snippets, ensure_ascii=False, indent=0))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("templates", type=pathlib.Path)
-    parser.add_argument("conversations", type=pathlib.Path)
-    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("templates", type=pathlib.Path, nargs="?")
+    parser.add_argument("conversations", type=pathlib.Path, nargs="?")
+    parser.add_argument("out", type=pathlib.Path, nargs="?")
+    parser.add_argument("--snippets", type=pathlib.Path)
     parser.add_argument("--texts", type=pathlib.Path)
     parser.add_argument("--transformers", action="store_true")
     options = parser.parse_args()
+    if options.snippets:
+        return fill_snippets(options.snippets)
     conversations = json.loads(options.conversations.read_text())
     lines = []
     for path in sorted(options.templates.glob("*.jinja")):

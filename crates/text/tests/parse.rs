@@ -8,7 +8,18 @@ use tokkata_text::template::{ChatRequest, ChatTemplate, Clock};
 
 /// Templates whose format is not derived: calls in messages of their own with the recipient in the header, and
 /// arguments as elements named after their keys.
-const NOT_DERIVED: [&str; 3] = ["meetkai-functionary-medium-v3.2", "muse-glimmer", "MiniMax-M3"];
+const NOT_DERIVED: [&str; 3] = [
+    "meetkai-functionary-medium-v3.2",
+    "muse-glimmer",
+    "MiniMax-M3",
+];
+
+/// What templates write after an answer that is not the model's.
+const AFTER: [&str; 3] = [
+    "<|tool_response>",
+    "<|START_OF_TURN_TOKEN|>",
+    "<|END_OF_TURN_TOKEN|>",
+];
 
 fn templates() -> Vec<(String, ChatTemplate)> {
     let root = std::env::var_os("TOKKATA_TESTDATA").map_or_else(
@@ -16,14 +27,23 @@ fn templates() -> Vec<(String, ChatTemplate)> {
         PathBuf::from,
     );
     let Ok(folder) = std::fs::read_dir(root.join("templates")) else {
-        assert!(std::env::var_os("CI").is_none(), "CI lacks the shared templates");
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "CI lacks the shared templates"
+        );
         println!("skipped: no templates in the test data");
         return Vec::new();
     };
-    let mut paths: Vec<PathBuf> = folder.map(|entry| entry.expect("an entry").path()).collect();
+    let mut paths: Vec<PathBuf> = folder
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
     paths.sort();
     let read = |path: PathBuf| {
-        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let name = path
+            .file_stem()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
         let source = std::fs::read_to_string(&path).expect("a template");
         (name, ChatTemplate::parse(&source).expect("a template"))
     };
@@ -36,12 +56,18 @@ fn tools() -> Vec<Json> {
             "parameters": {"type": "object", "properties": properties, "required": []}}})
     };
     vec![
-        tool("get_weather", json!({
-            "city": {"type": "string", "description": "d"},
-            "days": {"type": "integer", "description": "d"},
-            "code": {"type": "string", "description": "d"},
-        })),
-        tool("add", json!({"first": {"type": "number", "description": "d"}, "exact": {"type": "boolean", "description": "d"}})),
+        tool(
+            "get_weather",
+            json!({
+                "city": {"type": "string", "description": "d"},
+                "days": {"type": "integer", "description": "d"},
+                "code": {"type": "string", "description": "d"},
+            }),
+        ),
+        tool(
+            "add",
+            json!({"first": {"type": "number", "description": "d"}, "exact": {"type": "boolean", "description": "d"}}),
+        ),
     ]
 }
 
@@ -58,8 +84,13 @@ fn render(template: &ChatTemplate, turn: Option<&Json>, extra: &Json) -> Option<
         now: Some(Clock::from_unix(0)),
         ..ChatRequest::default()
     };
-    let plain = ChatRequest { tools: None, ..request.clone() };
-    let rendered = template.render(&request).or_else(|_| template.render(&plain));
+    let plain = ChatRequest {
+        tools: None,
+        ..request.clone()
+    };
+    let rendered = template
+        .render(&request)
+        .or_else(|_| template.render(&plain));
     rendered.ok().map(|rendered| rendered.into_text())
 }
 
@@ -67,7 +98,11 @@ fn render(template: &ChatTemplate, turn: Option<&Json>, extra: &Json) -> Option<
 fn answer(template: &ChatTemplate, turn: &Json, extra: &Json) -> Option<(String, String)> {
     let prompt = render(template, None, extra)?;
     let whole = render(template, Some(turn), extra)?;
-    let common = whole.bytes().zip(prompt.bytes()).take_while(|(a, b)| a == b).count();
+    let common = whole
+        .bytes()
+        .zip(prompt.bytes())
+        .take_while(|(a, b)| a == b)
+        .count();
     let mut start = common;
     while !whole.is_char_boundary(start) {
         start -= 1;
@@ -76,14 +111,29 @@ fn answer(template: &ChatTemplate, turn: &Json, extra: &Json) -> Option<(String,
     for marks in [['<', '>'], ['[', ']']] {
         let at = marks.map(|mark| whole[..start].rfind(mark));
         if let [Some(open), close] = at {
-            start = if close < Some(open) && start - open < 40 { open } else { start };
+            start = if close < Some(open) && start - open < 40 {
+                open
+            } else {
+                start
+            };
         }
     }
-    let plain = render(template, Some(&json!({"role": "assistant", "content": "zqzq"})), extra)?;
+    let plain = render(
+        template,
+        Some(&json!({"role": "assistant", "content": "zqzq"})),
+        extra,
+    )?;
     let end = plain.split_once("zqzq")?.1.trim();
     let last_marker = &end[end.rfind(['<', '[']).unwrap_or(0)..];
     let text = &whole[start..];
-    let text = if last_marker.is_empty() { text } else { text.split(last_marker).next()? };
+    let text = if last_marker.is_empty() {
+        text
+    } else {
+        text.split(last_marker).next()?
+    };
+    let text = AFTER.iter().fold(text, |text, marker| {
+        text.split(marker).next().unwrap_or(text)
+    });
     Some((whole[..start].to_owned(), text.to_owned()))
 }
 
@@ -108,19 +158,31 @@ fn events(format: &OutputFormat, prompt: &str, pieces: &[&str]) -> Vec<Parsed> {
 }
 
 fn call(id: &str, name: &str, arguments: &Json, as_text: bool) -> Json {
-    let arguments = if as_text { Json::String(arguments.to_string()) } else { arguments.clone() };
+    let arguments = if as_text {
+        Json::String(arguments.to_string())
+    } else {
+        arguments.clone()
+    };
     json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
 }
 
 fn expected_calls() -> Vec<(&'static str, Json)> {
     vec![
-        ("get_weather", json!({"city": "Zürich, \"CH\"", "days": 3, "code": "007"})),
+        (
+            "get_weather",
+            json!({"city": "Zürich, \"CH\"", "days": 3, "code": "007"}),
+        ),
         ("add", json!({"first": -2.5, "exact": true})),
     ]
 }
 
 fn read_calls(calls: &[ToolCall]) -> Vec<(String, Json)> {
-    let read = |call: &ToolCall| (call.name.clone(), serde_json::from_str(&call.arguments).expect("JSON arguments"));
+    let read = |call: &ToolCall| {
+        (
+            call.name.clone(),
+            serde_json::from_str(&call.arguments).expect("JSON arguments"),
+        )
+    };
     calls.iter().map(read).collect()
 }
 
@@ -134,23 +196,46 @@ fn calls_of_every_template_are_read_back() {
             continue;
         }
         for count in [1, 2] {
-            for (as_text, content) in [(false, json!("")), (false, Json::Null), (false, json!("I look.")), (true, json!("")), (true, Json::Null)] {
+            for (as_text, content) in [
+                (false, json!("")),
+                (false, Json::Null),
+                (false, json!("I look.")),
+                (true, json!("")),
+                (true, Json::Null),
+            ] {
                 // Arguments as text are for templates that cannot take them as an object.
                 if as_text && seen {
                     continue;
                 }
                 let expected = &expected_calls()[..count];
-                let calls: Vec<Json> = expected.iter().zip(["call0000a", "call0000b"]).map(|((n, a), id)| call(id, n, a, as_text)).collect();
+                let calls: Vec<Json> = expected
+                    .iter()
+                    .zip(["call0000a", "call0000b"])
+                    .map(|((n, a), id)| call(id, n, a, as_text))
+                    .collect();
                 let turn = json!({"role": "assistant", "content": content, "tool_calls": calls});
-                let Some((prompt, text)) = answer(&template, &turn, &json!({})) else { continue };
+                let Some((prompt, text)) = answer(&template, &turn, &json!({})) else {
+                    continue;
+                };
                 if !expected.iter().all(|(name, _)| text.contains(name)) || text.contains("None") {
                     continue;
                 }
                 seen = true;
                 let found = parse(&format, &prompt, &text);
-                let expected: Vec<(String, Json)> = expected.iter().map(|(n, a)| ((*n).to_owned(), a.clone())).collect();
-                let visible = if text.contains("I look.") { "I look." } else { "" };
-                if read_calls(&found.tool_calls) == expected && [&found.content, &found.reasoning].iter().any(|text| text.trim() == visible) {
+                let expected: Vec<(String, Json)> = expected
+                    .iter()
+                    .map(|(n, a)| ((*n).to_owned(), a.clone()))
+                    .collect();
+                let visible = if text.contains("I look.") {
+                    "I look."
+                } else {
+                    ""
+                };
+                if read_calls(&found.tool_calls) == expected
+                    && [&found.content, &found.reasoning]
+                        .iter()
+                        .any(|text| text.trim() == visible)
+                {
                     read += 1;
                 } else {
                     wrong.push(format!("{name}: {text:?} gives {found:?}"));
@@ -163,33 +248,219 @@ fn calls_of_every_template_are_read_back() {
     }
     println!("{read} answers read back; no calls shown by {unseen:?}");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(read == 0 || read >= 280, "only {read} answers read back");
 }
 
 #[test]
 fn reasoning_of_every_template_is_split_off() {
     let (mut split, mut wrong) = (0, Vec::new());
     for (name, template) in templates() {
-        if name == "muse-glimmer" || name == "meetkai-functionary-medium-v3.2" {
+        // The first two are not derived; the history of the third leaves out a line that its prompt ends with.
+        if [
+            "muse-glimmer",
+            "meetkai-functionary-medium-v3.2",
+            "Apriel-1.6-15b-Thinker-fixed",
+        ]
+        .contains(&&*name)
+        {
             continue;
         }
         let format = OutputFormat::derive(&template);
         let turn = json!({"role": "assistant", "content": "It is 4.", "reasoning_content": "Two and two.\n\nFour.", "thinking": "Two and two.\n\nFour."});
-        for extra in [json!({}), json!({"enable_thinking": true}), json!({"thinking": true}), json!({"enable_thinking": false})] {
-            let Some((prompt, text)) = answer(&template, &turn, &extra) else { continue };
+        for extra in [
+            json!({}),
+            json!({"enable_thinking": true}),
+            json!({"thinking": true}),
+            json!({"enable_thinking": false}),
+        ] {
+            let Some((prompt, text)) = answer(&template, &turn, &extra) else {
+                continue;
+            };
             let markers = format.reasoning_markers();
-            if markers.is_some_and(|(open, close)| prompt.trim_end().ends_with(open) && !text.contains(close)) {
+            if markers.is_some_and(|(open, close)| {
+                prompt.trim_end().ends_with(open) && !text.contains(close)
+            }) {
                 // The history leaves out what the prompt opened: no model could have written this.
                 continue;
             }
             let found = parse(&format, &prompt, &text);
-            let reasoning = if text.contains("Two and two.") { "Two and two.\n\nFour." } else { "" };
-            if found.content.trim() == "It is 4." && found.reasoning.trim() == reasoning && found.tool_calls.is_empty() {
+            let reasoning = if text.contains("Two and two.") {
+                "Two and two.\n\nFour."
+            } else {
+                ""
+            };
+            if found.content.trim() == "It is 4."
+                && found.reasoning.trim() == reasoning
+                && found.tool_calls.is_empty()
+            {
                 split += usize::from(!reasoning.is_empty());
             } else {
-                wrong.push(format!("{name} {extra}: {text:?} after {:?} gives {found:?}", &prompt[prompt.len().saturating_sub(20)..]));
+                wrong.push(format!(
+                    "{name} {extra}: {text:?} after {:?} gives {found:?}",
+                    &prompt[prompt.len().saturating_sub(20)..]
+                ));
             }
         }
     }
     println!("{split} answers with reasoning split");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(split == 0 || split >= 80, "only {split} answers split");
+}
+
+/// A template in the manner of Hermes and Qwen.
+fn tagged() -> OutputFormat {
+    let source = concat!(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n",
+        "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}",
+        "{% for c in m.tool_calls or [] %}\n<tool_call>\n",
+        "{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>",
+        "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    );
+    OutputFormat::derive(&ChatTemplate::parse(source).expect("a template"))
+}
+
+fn split(text: &str) -> Answer {
+    parse(&tagged(), "<|im_start|>assistant\n", text)
+}
+
+#[test]
+fn markers_are_derived() {
+    let format = tagged();
+    assert_eq!(format.reasoning_markers(), Some(("<think>", "</think>")));
+    assert_eq!(format.call_marker(), Some("<tool_call>"));
+    let nothing = OutputFormat::derive(
+        &ChatTemplate::parse("{{ messages[0].content }}").expect("a template"),
+    );
+    assert!(!nothing.has_tool_calls() && nothing.reasoning_markers().is_none());
+}
+
+#[test]
+fn what_only_looks_like_a_call_is_content() {
+    for text in [
+        "<tool_call>\nnot JSON</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"argum",
+        "<tool_call>{\"nome\": \"f\"}</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": }</tool_call>",
+        "2 <tool_ 3 <",
+        "the tag <think> is text here </think>",
+    ] {
+        let answer = split(text);
+        assert!(
+            answer.tool_calls.is_empty() && answer.reasoning.is_empty(),
+            "{text}: {answer:?}"
+        );
+        let shown: String = answer.content.split_whitespace().collect();
+        let given: String = text.split_whitespace().collect();
+        assert!(
+            given.contains(&shown) && shown.len() + "</tool_call>".len() >= given.len(),
+            "{text}: {answer:?}"
+        );
+    }
+}
+
+#[test]
+fn a_call_may_be_followed_by_text_and_calls() {
+    let one = "<tool_call>{\"arguments\": {\"a\": \"</tool_call>\"}, \"name\": \"f\"}</tool_call>";
+    let answer = split(&format!(
+        "<think>\nA <tool_call> B\n</think>\n\nBefore {one}\n after\n{one}"
+    ));
+    assert_eq!(answer.reasoning, "A <tool_call> B");
+    assert_eq!(answer.content, "Beforeafter");
+    assert_eq!(answer.tool_calls.len(), 2);
+    assert_eq!(answer.tool_calls[0].arguments, "{\"a\":\"</tool_call>\"}");
+}
+
+#[test]
+fn a_prompt_may_have_opened_the_reasoning() {
+    let answer = parse(
+        &tagged(),
+        "<|im_start|>assistant\n<think>\n",
+        "Hm.\n</think>\n\nYes.",
+    );
+    assert_eq!(
+        (answer.reasoning.as_str(), answer.content.as_str()),
+        ("Hm.", "Yes.")
+    );
+    let answer = parse(
+        &tagged(),
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n",
+        "Yes.",
+    );
+    assert_eq!(
+        (answer.reasoning.as_str(), answer.content.as_str()),
+        ("", "Yes.")
+    );
+    let cut = parse(&tagged(), "<think>\n", "Hm, </thin");
+    assert_eq!(cut.reasoning, "Hm, </thin");
+}
+
+#[test]
+fn held_back_text_is_only_what_may_be_a_marker() {
+    let mut parser = OutputParser::new(&tagged(), "", &[]);
+    let mut shown = |piece: &str| Answer::from_events(parser.push(piece)).content;
+    assert_eq!(shown("Hello <"), "Hello");
+    assert_eq!(shown("b> x"), " <b> x");
+    assert_eq!(shown(" <tool_c"), "");
+    assert_eq!(shown("at>"), " <tool_cat>");
+}
+
+/// Marker fragments in random order: every byte comes out again, however the text is cut.
+#[test]
+fn no_text_is_ever_lost() {
+    let pieces = [
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "{\"name\": \"f\", \"arguments\": {}}",
+        "{\"",
+        "\\",
+        "}",
+        "]",
+        "[",
+        " ",
+        "\n",
+        "text",
+        "é",
+        "<",
+        "<|im_end|>",
+        "<|tool",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "<function=",
+        "<parameter=",
+        "</parameter>",
+        "<|channel|>",
+        "analysis",
+        "<|message|>",
+        "<|start|>",
+        "<|end|>",
+        "</function>",
+        "=",
+        ">",
+        "None",
+        "f(",
+        "a='",
+        "')",
+    ];
+    let formats: Vec<OutputFormat> = std::iter::once(tagged())
+        .chain(templates().iter().map(|(_, t)| OutputFormat::derive(t)))
+        .collect();
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    for round in 0..4_000 {
+        let text: String = (0..random(14) + 1)
+            .map(|_| pieces[random(pieces.len())])
+            .collect();
+        parse(
+            &formats[round % formats.len()],
+            ["", "<think>\n"][random(2)],
+            &text,
+        );
+    }
 }

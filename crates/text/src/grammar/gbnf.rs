@@ -24,7 +24,11 @@ enum Node {
     Token(String),
     Seq(Vec<Node>),
     Alt(Vec<Node>),
-    Repeat { node: Box<Node>, min: usize, max: Option<usize> },
+    Repeat {
+        node: Box<Node>,
+        min: usize,
+        max: Option<usize>,
+    },
 }
 
 /// Rules by index, with the names for messages.

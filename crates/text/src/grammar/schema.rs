@@ -6,16 +6,42 @@ use super::GrammarError;
 
 /// Keywords with a meaning for validation that masks cannot enforce.
 const UNSUPPORTED: [&str; 21] = [
-    "not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems",
-    "propertyNames", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems",
-    "unevaluatedProperties", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor",
-    "$vocabulary", "contentSchema", "extends",
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "minContains",
+    "maxContains",
+    "uniqueItems",
+    "propertyNames",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "$dynamicRef",
+    "$dynamicAnchor",
+    "$recursiveRef",
+    "$recursiveAnchor",
+    "$vocabulary",
+    "contentSchema",
+    "extends",
 ];
 
 /// Keywords whose value is a schema, a list of schemas, or a map of schemas.
 const APPLICATORS: [&str; 11] = [
-    "items", "prefixItems", "additionalItems", "additionalProperties", "properties",
-    "patternProperties", "anyOf", "oneOf", "allOf", "$defs", "definitions",
+    "items",
+    "prefixItems",
+    "additionalItems",
+    "additionalProperties",
+    "properties",
+    "patternProperties",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "$defs",
+    "definitions",
 ];
 const MAPS: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
 
@@ -28,21 +54,41 @@ pub(super) fn prepare(mut schema: Value) -> Result<Value, GrammarError> {
     let mut fields = match schema {
         Value::Object(fields) => fields,
         Value::Bool(true) => Map::new(),
-        Value::Bool(false) => return Err(GrammarError::Refused("the schema `false` allows nothing".into())),
-        _ => return Err(GrammarError::Refused("a schema is an object or a boolean".into())),
+        Value::Bool(false) => {
+            return Err(GrammarError::Refused(
+                "the schema `false` allows nothing".into(),
+            ));
+        }
+        _ => {
+            return Err(GrammarError::Refused(
+                "a schema is an object or a boolean".into(),
+            ));
+        }
     };
-    fields.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITE_SPACE }));
+    fields.insert(
+        "x-guidance".into(),
+        json!({ "whitespace_pattern": WHITE_SPACE }),
+    );
     Ok(Value::Object(fields))
 }
 
 /// Refuses unsupported keywords and drops those that say nothing.
 fn check(schema: &mut Value, at: &str) -> Result<(), GrammarError> {
-    let Value::Object(fields) = schema else { return Ok(()) };
-    let idle: Vec<String> = fields.iter().filter(|(k, v)| has_no_effect(k, v, fields)).map(|(k, _)| k.clone()).collect();
+    let Value::Object(fields) = schema else {
+        return Ok(());
+    };
+    let idle: Vec<String> = fields
+        .iter()
+        .filter(|(k, v)| has_no_effect(k, v, fields))
+        .map(|(k, _)| k.clone())
+        .collect();
     fields.retain(|keyword, _| !idle.contains(keyword));
     for (keyword, value) in fields {
         if UNSUPPORTED.contains(&keyword.as_str()) {
-            return Err(GrammarError::UnsupportedKeyword { keyword: keyword.clone(), at: at.to_owned() });
+            return Err(GrammarError::UnsupportedKeyword {
+                keyword: keyword.clone(),
+                at: at.to_owned(),
+            });
         }
         if APPLICATORS.contains(&keyword.as_str()) {
             check_inside(keyword, value, &format!("{at}/{}", escape(keyword)))?;
@@ -53,9 +99,10 @@ fn check(schema: &mut Value, at: &str) -> Result<(), GrammarError> {
 
 fn check_inside(keyword: &str, value: &mut Value, at: &str) -> Result<(), GrammarError> {
     match value {
-        Value::Array(schemas) => {
-            schemas.iter_mut().enumerate().try_for_each(|(i, schema)| check(schema, &format!("{at}/{i}")))
-        }
+        Value::Array(schemas) => schemas
+            .iter_mut()
+            .enumerate()
+            .try_for_each(|(i, schema)| check(schema, &format!("{at}/{i}"))),
         Value::Object(schemas) if MAPS.contains(&keyword) => schemas
             .iter_mut()
             .try_for_each(|(name, schema)| check(schema, &format!("{at}/{}", escape(name)))),
@@ -73,7 +120,9 @@ fn has_no_effect(keyword: &str, value: &Value, fields: &Map<String, Value>) -> b
         "then" | "else" => !fields.contains_key("if"),
         "if" => !fields.contains_key("then") && !fields.contains_key("else"),
         "minContains" | "maxContains" => !fields.contains_key("contains"),
-        "dependencies" | "dependentRequired" | "dependentSchemas" | "$vocabulary" => *value == json!({}),
+        "dependencies" | "dependentRequired" | "dependentSchemas" | "$vocabulary" => {
+            *value == json!({})
+        }
         "$recursiveAnchor" => *value == json!(false),
         _ => false,
     }

@@ -39,7 +39,10 @@ impl std::fmt::Debug for GrammarState {
             Phase::Active(_) => "active".to_owned(),
             Phase::Ended => "ended".to_owned(),
         };
-        f.debug_struct("GrammarState").field("phase", &phase).field("accepted", &self.history.len()).finish()
+        f.debug_struct("GrammarState")
+            .field("phase", &phase)
+            .field("accepted", &self.history.len())
+            .finish()
     }
 }
 
@@ -49,7 +52,11 @@ impl GrammarState {
             Some(_) => Phase::Waiting(0),
             None => Phase::Active(Box::new(grammar.fresh.clone())),
         };
-        GrammarState { grammar, phase, history: Vec::new() }
+        GrammarState {
+            grammar,
+            phase,
+            history: Vec::new(),
+        }
     }
 
     /// Writes one bit per token: set if the token may come next. `mask` has
@@ -67,7 +74,9 @@ impl GrammarState {
                 }
             }
             Phase::Active(matcher) => {
-                let allowed = matcher.compute_mask_or_eos().map_err(|e| GrammarError::Parser(first_line(&e)))?;
+                let allowed = matcher
+                    .compute_mask_or_eos()
+                    .map_err(|e| GrammarError::Parser(first_line(&e)))?;
                 let words = allowed.as_slice();
                 let shared = words.len().min(mask.len());
                 mask[..shared].copy_from_slice(&words[..shared]);
@@ -96,7 +105,9 @@ impl GrammarState {
                 !matches!(progress, Some(Progress::Complete { left_over: 1.. }))
             }
             Phase::Active(_) if trie.is_eos(token) => self.is_accepting(),
-            Phase::Active(matcher) => matcher.validate_tokens(&[token]).is_ok_and(|valid| valid == 1),
+            Phase::Active(matcher) => matcher
+                .validate_tokens(&[token])
+                .is_ok_and(|valid| valid == 1),
             Phase::Ended => false,
         }
     }
@@ -114,8 +125,15 @@ impl GrammarState {
             (Phase::Waiting(matched), _) => Before::Waiting(*matched),
             (Phase::Active(matcher), true) => Before::Replaced(matcher.clone()),
             (Phase::Active(matcher), false) => {
-                let kept = self.grammar.watch.as_ref().is_some_and(|watch| watch.again).then(|| matcher.clone());
-                matcher.consume_token(token).map_err(|e| GrammarError::Parser(first_line(&e)))?;
+                let kept = self
+                    .grammar
+                    .watch
+                    .as_ref()
+                    .is_some_and(|watch| watch.again)
+                    .then(|| matcher.clone());
+                matcher
+                    .consume_token(token)
+                    .map_err(|e| GrammarError::Parser(first_line(&e)))?;
                 let finished = kept.filter(|_| matcher.is_stopped());
                 finished.map_or(Before::Active, Before::Replaced)
             }
@@ -156,7 +174,9 @@ impl GrammarState {
     pub fn is_accepting(&mut self) -> bool {
         match &mut self.phase {
             Phase::Waiting(_) | Phase::Ended => true,
-            Phase::Active(matcher) => matcher.is_stopped() || matcher.is_accepting().unwrap_or(false),
+            Phase::Active(matcher) => {
+                matcher.is_stopped() || matcher.is_accepting().unwrap_or(false)
+            }
         }
     }
 
@@ -181,11 +201,16 @@ impl GrammarState {
     pub fn rollback(&mut self, count: usize) -> Result<(), GrammarError> {
         let accepted = self.history.len();
         let Some(keep) = accepted.checked_sub(count) else {
-            return Err(GrammarError::Rollback { asked: count, accepted });
+            return Err(GrammarError::Rollback {
+                asked: count,
+                accepted,
+            });
         };
         let mut pending = 0;
         while self.history.len() > keep {
-            let Some(before) = self.history.pop() else { break };
+            let Some(before) = self.history.pop() else {
+                break;
+            };
             match before {
                 Before::Active => pending += 1,
                 Before::Waiting(matched) => {
@@ -199,9 +224,9 @@ impl GrammarState {
             }
         }
         match &mut self.phase {
-            Phase::Active(matcher) if pending > 0 => {
-                matcher.rollback(pending).map_err(|e| GrammarError::Parser(first_line(&e)))
-            }
+            Phase::Active(matcher) if pending > 0 => matcher
+                .rollback(pending)
+                .map_err(|e| GrammarError::Parser(first_line(&e))),
             _ => Ok(()),
         }
     }

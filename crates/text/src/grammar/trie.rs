@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use llguidance::ParserFactory;
 use llguidance::earley::SlicedBiasComputer;
-use llguidance::toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
+use llguidance::toktrie::{
+    InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv,
+};
 
 use super::{GrammarError, first_line};
 
@@ -77,10 +79,17 @@ impl TokenTrie {
     }
 
     fn build(vocabulary: Vocabulary, encoder: Option<Encoder>) -> Result<Self, GrammarError> {
-        let Vocabulary { tokens, special, eos } = vocabulary;
-        let len = u32::try_from(tokens.len()).map_err(|_| GrammarError::Vocabulary("too many tokens"))?;
+        let Vocabulary {
+            tokens,
+            special,
+            eos,
+        } = vocabulary;
+        let len =
+            u32::try_from(tokens.len()).map_err(|_| GrammarError::Vocabulary("too many tokens"))?;
         let Some(&first_eos) = eos.first() else {
-            return Err(GrammarError::Vocabulary("it names no token that ends a reply"));
+            return Err(GrammarError::Vocabulary(
+                "it names no token that ends a reply",
+            ));
         };
         if eos.iter().chain(&special).any(|&id| id >= len) {
             return Err(GrammarError::Vocabulary("a special token is out of range"));
@@ -93,12 +102,19 @@ impl TokenTrie {
         let trie = TokTrie::from(&TokRxInfo::new(len, first_eos), &words).with_eos_tokens(&eos);
         let ff_tokens = encoder.is_some();
         let env: TokEnv = Arc::new(Env { trie, encoder });
-        let caps = InferenceCapabilities { ff_tokens, ..InferenceCapabilities::default() };
+        let caps = InferenceCapabilities {
+            ff_tokens,
+            ..InferenceCapabilities::default()
+        };
         let mut factory = ParserFactory::new(&env, caps, &SlicedBiasComputer::general_slices())
             .map_err(|error| GrammarError::Refused(first_line(&error)))?;
         factory.quiet();
         factory.limits_mut().verbose_errors = false;
-        Ok(TokenTrie { factory: Arc::new(factory), tokens: Arc::new(tokens), eos: Arc::new(eos) })
+        Ok(TokenTrie {
+            factory: Arc::new(factory),
+            tokens: Arc::new(tokens),
+            eos: Arc::new(eos),
+        })
     }
 
     /// How many words a mask has: one bit per token.

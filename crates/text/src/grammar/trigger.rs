@@ -27,7 +27,12 @@ impl Watch {
         if text.is_empty() {
             return Err(GrammarError::Refused("the trigger text is empty".into()));
         }
-        let mut watch = Watch { fallback: fallback(&text), text, overshoot: Vec::new(), again };
+        let mut watch = Watch {
+            fallback: fallback(&text),
+            text,
+            overshoot: Vec::new(),
+            again,
+        };
         for (token, bytes) in (0u32..).zip(trie.tokens()) {
             watch.find_overshoot(token, bytes);
         }
@@ -40,7 +45,10 @@ impl Watch {
             let continues = bytes.len() > rest.len() && bytes.starts_with(rest);
             let contains = matched == 0 && bytes.len() > rest.len();
             if (continues || contains)
-                && matches!(self.advance(matched, bytes), Progress::Complete { left_over: 1.. })
+                && matches!(
+                    self.advance(matched, bytes),
+                    Progress::Complete { left_over: 1.. }
+                )
             {
                 self.overshoot.push((matched, token));
             }
@@ -51,7 +59,11 @@ impl Watch {
         while matched > 0 && self.text[matched] != byte {
             matched = self.fallback[matched - 1];
         }
-        if self.text[matched] == byte { matched + 1 } else { 0 }
+        if self.text[matched] == byte {
+            matched + 1
+        } else {
+            0
+        }
     }
 
     /// Feeds a token's bytes; stops at the first complete match.
@@ -59,7 +71,9 @@ impl Watch {
         for (at, &byte) in bytes.iter().enumerate() {
             matched = self.step(matched, byte);
             if matched == self.text.len() {
-                return Progress::Complete { left_over: bytes.len() - at - 1 };
+                return Progress::Complete {
+                    left_over: bytes.len() - at - 1,
+                };
             }
         }
         Progress::Matched(matched)

@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value as Json};
 
+use super::ToolCall;
 use super::format::{Body, Calls, JsonKeys, Pair, Part};
 use super::pythonic;
 use super::scan::{json_end, skip_space};
-use super::ToolCall;
 
 /// Headers are short; a longer one is text that happens to look like a call.
 const MAX_HEADER: usize = 1_024;
@@ -42,15 +42,39 @@ type Read<T> = Result<T, Trouble>;
 
 /// Reads one step of a section that begins with a marker of `calls`.
 pub(super) fn step(calls: &Calls, text: &str, place: Place, last: bool, tools: &[Json]) -> Step {
-    match (place, &calls.body) {
-        (Place::Start, Body::Json(_) | Body::Python) => open(calls, text),
-        (Place::Start, _) if starts(text, &calls.section_open) && !text.starts_with(&calls.open) => {
-            Step::Markup(calls.section_open.len(), Place::Inside { calls: 0 })
-        }
-        (Place::Start, _) => next_call(calls, text, 0, last, tools),
-        (Place::Inside { calls: read }, Body::Json(keys)) => json_step(calls, keys, text, read, last),
-        (Place::Inside { calls: read }, Body::Python) => python_step(calls, text, read, last),
-        (Place::Inside { calls: read }, _) => next_call(calls, text, read, last, tools),
+    let Place::Inside { calls: read } = place else {
+        return first_step(calls, text, last, tools);
+    };
+    match &calls.body {
+        Body::Json(keys) => json_step(calls, keys, text, read, last),
+        Body::Python => python_step(calls, text, read, last),
+        _ => next_call(calls, text, read, last, tools),
+    }
+}
+
+/// The opening marker is markup only if a call follows; otherwise it is text.
+fn first_step(calls: &Calls, text: &str, last: bool, tools: &[Json]) -> Step {
+    let own = matches!(calls.body, Body::Json(_) | Body::Python);
+    let marker = if own || text.starts_with(&calls.open) {
+        &calls.open
+    } else {
+        &calls.section_open
+    };
+    let skipped = if own || !text.starts_with(&calls.open) {
+        marker.len()
+    } else {
+        0
+    };
+    match step(
+        calls,
+        &text[skipped..],
+        Place::Inside { calls: 0 },
+        last,
+        tools,
+    ) {
+        Step::Calls(found, len, next) => Step::Calls(found, skipped + len, next),
+        Step::More => Step::More,
+        _ => Step::Fail(marker.len()),
     }
 }
 
@@ -63,13 +87,13 @@ fn begins(text: &str, marker: &str, last: bool) -> bool {
     !last && marker.len() > text.len() && marker.starts_with(text)
 }
 
-fn open(calls: &Calls, text: &str) -> Step {
-    Step::Markup(if starts(text, &calls.open) { calls.open.len() } else { 0 }, Place::Inside { calls: 0 })
-}
-
 /// Ends a section, or gives the marker back as text if no call came.
 fn over(calls: &Calls, read: usize, len: usize) -> Step {
-    if read > 0 { Step::End(len) } else { Step::Fail(calls.open.len().min(len)) }
+    if read > 0 {
+        Step::End(len)
+    } else {
+        Step::Fail(calls.open.len().min(len))
+    }
 }
 
 fn json_step(calls: &Calls, keys: &JsonKeys, text: &str, read: usize, last: bool) -> Step {
@@ -84,7 +108,11 @@ fn json_step(calls: &Calls, keys: &JsonKeys, text: &str, read: usize, last: bool
     let rest = bare.trim_start_matches(|c: char| c.is_whitespace() || "[],;".contains(c));
     let lead = text.len() - rest.len();
     if rest.is_empty() {
-        return if last { over(calls, read, lead) } else { Step::More };
+        return if last {
+            over(calls, read, lead)
+        } else {
+            Step::More
+        };
     }
     if lead > space && starts(rest, &calls.close) || begins(rest, &calls.close, last) {
         return Step::Markup(lead, Place::Inside { calls: read });
@@ -93,10 +121,19 @@ fn json_step(calls: &Calls, keys: &JsonKeys, text: &str, read: usize, last: bool
         return Step::Markup(lead + calls.open.len(), Place::Inside { calls: read });
     }
     if !rest.starts_with('{') {
-        return if read > 0 { Step::End(lead.min(space)) } else { Step::Fail(0) };
+        return if read > 0 {
+            Step::End(lead.min(space))
+        } else {
+            Step::Fail(0)
+        };
     }
-    let Some(end) = json_end(rest) else { return if last { Step::Fail(0) } else { Step::More } };
-    match serde_json::from_str(&rest[..end]).ok().and_then(|object| from_object(keys, &object)) {
+    let Some(end) = json_end(rest) else {
+        return if last { Step::Fail(0) } else { Step::More };
+    };
+    match serde_json::from_str(&rest[..end])
+        .ok()
+        .and_then(|object| from_object(keys, &object))
+    {
         Some(found) => Step::Calls(found, lead + end, Place::Inside { calls: read + 1 }),
         None => Step::Fail(lead + end),
     }
@@ -104,23 +141,38 @@ fn json_step(calls: &Calls, keys: &JsonKeys, text: &str, read: usize, last: bool
 
 fn from_object(keys: &JsonKeys, object: &Map<String, Json>) -> Option<Vec<ToolCall>> {
     let Some(name) = &keys.name else {
-        let each = object.iter().map(|(name, arguments)| call(None, name, arguments));
+        let each = object
+            .iter()
+            .map(|(name, arguments)| call(None, name, arguments));
         return (!object.is_empty()).then(|| each.collect());
     };
     let name = object.get(name)?.as_str()?;
     let none = Json::Object(Map::new());
-    let arguments = [keys.arguments.as_str(), "arguments", "parameters"].iter().find_map(|key| object.get(*key));
-    let id = keys.id.as_ref().and_then(|key| object.get(key)).and_then(Json::as_str).map(str::to_owned);
+    let arguments = [keys.arguments.as_str(), "arguments", "parameters"]
+        .iter()
+        .find_map(|key| object.get(*key));
+    let id = keys
+        .id
+        .as_ref()
+        .and_then(|key| object.get(key))
+        .and_then(Json::as_str)
+        .map(str::to_owned);
     Some(vec![call(id, name, arguments.unwrap_or(&none))])
 }
 
 pub(super) fn call(id: Option<String>, name: &str, arguments: &Json) -> ToolCall {
     let arguments = match arguments {
         // Some models write the arguments as a string of JSON.
-        Json::String(text) if serde_json::from_str::<Map<String, Json>>(text).is_ok() => text.clone(),
+        Json::String(text) if serde_json::from_str::<Map<String, Json>>(text).is_ok() => {
+            text.clone()
+        }
         other => other.to_string(),
     };
-    ToolCall { id, name: name.to_owned(), arguments }
+    ToolCall {
+        id,
+        name: name.to_owned(),
+        arguments,
+    }
 }
 
 fn python_step(calls: &Calls, text: &str, read: usize, last: bool) -> Step {
@@ -157,15 +209,26 @@ fn next_call(calls: &Calls, text: &str, read: usize, last: bool, tools: &[Json])
             Some(len) => over(calls, read, space + len),
         };
     }
-    let mut reader = Reader { rest: &bare[calls.open.len()..], last, tools };
+    let mut reader = Reader {
+        rest: &bare[calls.open.len()..],
+        last,
+        tools,
+    };
     let found = match &calls.body {
-        Body::Named { header, before_arguments } => reader.named(header, before_arguments),
+        Body::Named {
+            header,
+            before_arguments,
+        } => reader.named(header, before_arguments),
         Body::Pairs { header, pair } => reader.pairs(header, pair, &calls.close),
         Body::Bare { quote } => reader.bare(quote),
         Body::Json(_) | Body::Python => Err(Trouble::Fail),
     };
     match found.and_then(|found| reader.close(&calls.close).map(|()| found)) {
-        Ok(found) => Step::Calls(vec![found], text.len() - reader.rest.len(), Place::Inside { calls: read + 1 }),
+        Ok(found) => Step::Calls(
+            vec![found],
+            text.len() - reader.rest.len(),
+            Place::Inside { calls: read + 1 },
+        ),
         Err(Trouble::More) if !last => Step::More,
         Err(_) => Step::Fail(space + calls.open.len()),
     }
@@ -177,8 +240,15 @@ fn section_end(calls: &Calls, text: &str, last: bool) -> Option<usize> {
     if begins(text, close, last) {
         return None;
     }
-    let ends = close.match_indices(['>', ']']).map(|(at, mark)| at + mark.len()).chain([close.len()]);
-    Some(ends.filter(|end| text.starts_with(&close[..*end])).max().unwrap_or(0))
+    let ends = close
+        .match_indices(['>', ']'])
+        .map(|(at, mark)| at + mark.len())
+        .chain([close.len()]);
+    Some(
+        ends.filter(|end| text.starts_with(&close[..*end]))
+            .max()
+            .unwrap_or(0),
+    )
 }
 
 /// Reads one call from the text after its opening marker.
@@ -208,7 +278,11 @@ impl<'t> Reader<'t> {
             self.rest = &bare[close.len()..];
             return Ok(());
         }
-        if begins(bare, close, self.last) { Err(Trouble::More) } else { Ok(()) }
+        if begins(bare, close, self.last) {
+            Err(Trouble::More)
+        } else {
+            Ok(())
+        }
     }
 
     fn named(&mut self, header: &[Part], before_arguments: &str) -> Read<ToolCall> {
@@ -225,8 +299,15 @@ impl<'t> Reader<'t> {
     }
 
     fn pairs(&mut self, header: &[Part], pair: &Pair, close: &str) -> Read<ToolCall> {
-        let end = [pair.open.as_str(), close].iter().filter_map(|marker| self.rest.find(marker)).min();
-        let end = end.ok_or(if self.rest.len() > MAX_HEADER { Trouble::Fail } else { Trouble::More })?;
+        let end = [pair.open.as_str(), close]
+            .iter()
+            .filter_map(|marker| self.rest.find(marker))
+            .min();
+        let end = end.ok_or(if self.rest.len() > MAX_HEADER {
+            Trouble::Fail
+        } else {
+            Trouble::More
+        })?;
         let (text, rest) = self.rest.split_at(end);
         let (name, id) = fields(header, text).ok_or(Trouble::Fail)?;
         self.rest = rest;
@@ -234,7 +315,11 @@ impl<'t> Reader<'t> {
         loop {
             self.rest = skip_space(self.rest);
             if self.rest.starts_with(close) {
-                return Ok(ToolCall { id, name, arguments: Json::Object(arguments).to_string() });
+                return Ok(ToolCall {
+                    id,
+                    name,
+                    arguments: Json::Object(arguments).to_string(),
+                });
             }
             if !self.rest.starts_with(&pair.open) {
                 let more = begins(self.rest, close, false) || begins(self.rest, &pair.open, false);
@@ -263,12 +348,20 @@ impl<'t> Reader<'t> {
     }
 
     fn bare(&mut self, quote: &str) -> Read<ToolCall> {
-        let end = self.rest.find('{').ok_or(if self.rest.len() > MAX_HEADER { Trouble::Fail } else { Trouble::More })?;
+        let end = self.rest.find('{').ok_or(if self.rest.len() > MAX_HEADER {
+            Trouble::Fail
+        } else {
+            Trouble::More
+        })?;
         let (name, rest) = self.rest.split_at(end);
         match pythonic::bare(rest, quote) {
             Ok(Some((arguments, len))) => {
                 self.rest = &rest[len..];
-                Ok(ToolCall { id: None, name: name.trim().to_owned(), arguments: arguments.to_string() })
+                Ok(ToolCall {
+                    id: None,
+                    name: name.trim().to_owned(),
+                    arguments: arguments.to_string(),
+                })
             }
             Ok(None) => Err(Trouble::More),
             Err(()) => Err(Trouble::Fail),
@@ -281,12 +374,18 @@ fn fields(header: &[Part], text: &str) -> Option<(String, Option<String>)> {
     let (mut name, mut id, mut rest) = (None, None, text);
     for (i, part) in header.iter().enumerate() {
         if let Part::Literal(literal) = part {
-            rest = skip_space(rest).strip_prefix(literal.trim()).unwrap_or(rest);
+            rest = skip_space(rest)
+                .strip_prefix(literal.trim())
+                .unwrap_or(rest);
             continue;
         }
         let end = match header.get(i + 1) {
-            _ if *part == Part::Skip => rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()),
-            Some(Part::Literal(next)) if !next.trim().is_empty() => rest.find(next.trim()).unwrap_or(rest.len()),
+            _ if *part == Part::Skip => rest
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(rest.len()),
+            Some(Part::Literal(next)) if !next.trim().is_empty() => {
+                rest.find(next.trim()).unwrap_or(rest.len())
+            }
             _ => rest.len(),
         };
         let value = rest[..end].trim().to_owned();
@@ -303,8 +402,12 @@ fn fields(header: &[Part], text: &str) -> Option<(String, Option<String>)> {
 
 /// Whether a tool's schema says that this argument is a string.
 fn declared_string(tools: &[Json], tool: &str, key: &str) -> Option<bool> {
-    let functions = tools.iter().map(|tool| tool.get("function").unwrap_or(tool));
-    let function = functions.into_iter().find(|function| function["name"] == tool)?;
+    let functions = tools
+        .iter()
+        .map(|tool| tool.get("function").unwrap_or(tool));
+    let function = functions
+        .into_iter()
+        .find(|function| function["name"] == tool)?;
     let kind = &function["parameters"]["properties"].get(key)?["type"];
     kind.as_str().map(|kind| kind == "string")
 }

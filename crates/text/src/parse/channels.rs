@@ -28,7 +28,11 @@ impl ChannelParser {
             Some((header, _)) => (None, markers.kind(header)),
             None => (Some(begun.to_owned()), Kind::Content),
         };
-        ChannelParser { markers: markers.clone(), header, kind }
+        ChannelParser {
+            markers: markers.clone(),
+            header,
+            kind,
+        }
     }
 
     pub(super) fn run(&mut self, pending: &mut String, last: bool, out: &mut Vec<Parsed>) {
@@ -51,7 +55,9 @@ impl ChannelParser {
             }
             return false;
         };
-        let raw = emit(pending, at + self.markers.message.len(), out, |_| Event::Markup);
+        let raw = emit(pending, at + self.markers.message.len(), out, |_| {
+            Event::Markup
+        });
         let header = self.header.take().unwrap_or_default() + &raw;
         self.kind = self.markers.kind(&header);
         true
@@ -78,7 +84,11 @@ impl ChannelParser {
         let Some(marker) = marker else { return false };
         let starts = marker == self.markers.start;
         emit(pending, marker.len(), out, |_| Event::Markup);
-        self.header = Some(if starts { marker.to_owned() } else { String::new() });
+        self.header = Some(if starts {
+            marker.to_owned()
+        } else {
+            String::new()
+        });
         true
     }
 }
@@ -91,11 +101,19 @@ fn call(name: String, text: String) -> Event {
     }
 }
 
-fn emit(pending: &mut String, len: usize, out: &mut Vec<Parsed>, event: impl FnOnce(String) -> Event) -> String {
+fn emit(
+    pending: &mut String,
+    len: usize,
+    out: &mut Vec<Parsed>,
+    event: impl FnOnce(String) -> Event,
+) -> String {
     let rest = pending.split_off(len.min(pending.len()));
     let raw = std::mem::replace(pending, rest);
     if !raw.is_empty() {
-        out.push(Parsed { event: event(raw.clone()), raw: raw.clone() });
+        out.push(Parsed {
+            event: event(raw.clone()),
+            raw: raw.clone(),
+        });
     }
     raw
 }
@@ -103,16 +121,29 @@ fn emit(pending: &mut String, len: usize, out: &mut Vec<Parsed>, event: impl FnO
 impl Channels {
     fn kind(&self, header: &str) -> Kind {
         if let Some((_, after)) = header.split_once(&*self.recipient) {
-            let end = after.find(|c: char| c.is_whitespace() || c == '<').unwrap_or(after.len());
+            let end = after
+                .find(|c: char| c.is_whitespace() || c == '<')
+                .unwrap_or(after.len());
             return Kind::Call(after[..end].to_owned());
         }
-        let channel = header.rsplit_once(&*self.channel).map_or("", |(_, after)| after);
-        if channel.trim_start().starts_with(&self.reasoning) { Kind::Reasoning } else { Kind::Content }
+        let channel = header
+            .rsplit_once(&*self.channel)
+            .map_or("", |(_, after)| after);
+        if channel.trim_start().starts_with(&self.reasoning) {
+            Kind::Reasoning
+        } else {
+            Kind::Content
+        }
     }
 
     /// What ends a message: the next one's start, or the markers that templates end messages with.
     fn ends(&self) -> Vec<String> {
         let marker = |word: &str| self.start.replace("start", word);
-        vec![self.start.clone(), marker("end"), marker("return"), marker("call")]
+        vec![
+            self.start.clone(),
+            marker("end"),
+            marker("return"),
+            marker("call"),
+        ]
     }
 }

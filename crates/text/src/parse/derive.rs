@@ -27,20 +27,40 @@ impl OutputFormat {
     pub fn derive(template: &ChatTemplate) -> Self {
         let probe = Probe::new(template);
         if let Some(channels) = channels(&probe) {
-            return OutputFormat { channels: Some(channels), ..OutputFormat::default() };
+            return OutputFormat {
+                channels: Some(channels),
+                ..OutputFormat::default()
+            };
         }
         let reasoning = reasoning(&probe).or_else(|| known_reasoning(template.source()));
         let mut wrappers = wrappers(&probe, reasoning.as_ref());
         let calls = calls::derive(&probe, reasoning.as_ref(), &wrappers);
         wrappers.extend(turn_ends(&probe));
-        let format = OutputFormat { reasoning, calls, wrappers, channels: None };
-        if calls::reads_back(&probe, &format) { format } else { OutputFormat { calls: None, ..format } }
+        let format = OutputFormat {
+            reasoning,
+            calls,
+            wrappers,
+            channels: None,
+        };
+        if calls::reads_back(&probe, &format) {
+            format
+        } else {
+            OutputFormat {
+                calls: None,
+                ..format
+            }
+        }
     }
 }
 
 fn known_reasoning(source: &str) -> Option<Reasoning> {
-    let known = KNOWN_REASONING.iter().find(|(_, close)| source.contains(close));
-    known.map(|(open, close)| Reasoning { open: (*open).to_owned(), close: (*close).to_owned() })
+    let known = KNOWN_REASONING
+        .iter()
+        .find(|(_, close)| source.contains(close));
+    known.map(|(open, close)| Reasoning {
+        open: (*open).to_owned(),
+        close: (*close).to_owned(),
+    })
 }
 
 fn reasoning(probe: &Probe<'_>) -> Option<Reasoning> {
@@ -52,14 +72,21 @@ fn reasoning(probe: &Probe<'_>) -> Option<Reasoning> {
         return None;
     }
     let plain = probe.answer(Shape::Plain).unwrap_or_default();
-    let wrapper = plain.split_once(CONTENT).map_or("", |(before, _)| before).trim();
+    let wrapper = plain
+        .split_once(CONTENT)
+        .map_or("", |(before, _)| before)
+        .trim();
     let pair = marker_ends(between).rev().find_map(|end| {
         let open = opposite(&between[..end])?;
-        before.ends_with(&open).then(|| (open, between[..end].to_owned()))
+        before
+            .ends_with(&open)
+            .then(|| (open, between[..end].to_owned()))
     });
     let (open, close) = pair.unwrap_or_else(|| {
         let close = between.strip_suffix(wrapper).map_or(between, str::trim_end);
-        let open = probe.prompt_beyond(before).unwrap_or_else(|| last_marker(before));
+        let open = probe
+            .prompt_beyond(before)
+            .unwrap_or_else(|| last_marker(before));
         (open.to_owned(), close.to_owned())
     });
     let ambiguous = open.is_empty() || close.is_empty() || wrapper.ends_with(&open);
@@ -68,18 +95,32 @@ fn reasoning(probe: &Probe<'_>) -> Option<Reasoning> {
 
 /// The offsets after each marker in a text.
 fn marker_ends(text: &str) -> impl DoubleEndedIterator<Item = usize> {
-    text.match_indices(['>', ']']).map(|(at, mark)| at + mark.len())
+    text.match_indices(['>', ']'])
+        .map(|(at, mark)| at + mark.len())
 }
 
 /// The opening marker that a closing one answers.
 fn opposite(close: &str) -> Option<String> {
-    let pairs = [("</", "<"), ("[/", "["), ("<|END_", "<|START_"), ("<|close|>", "<|open|>"), ("<|/", "<|"), ("_end", "_start"), ("suffix", "prefix")];
+    let pairs = [
+        ("</", "<"),
+        ("[/", "["),
+        ("<|END_", "<|START_"),
+        ("<|close|>", "<|open|>"),
+        ("<|/", "<|"),
+        ("_end", "_start"),
+        ("suffix", "prefix"),
+    ];
     let (from, to) = pairs.into_iter().find(|(from, _)| close.contains(from))?;
     Some(close.replacen(from, to, 1))
 }
 
 fn closing(open: &str) -> Option<String> {
-    let pairs = [("<|START_", "<|END_"), ("<|open|>", "<|close|>"), ("[", "[/"), ("<", "</")];
+    let pairs = [
+        ("<|START_", "<|END_"),
+        ("<|open|>", "<|close|>"),
+        ("[", "[/"),
+        ("<", "</"),
+    ];
     let (from, to) = pairs.into_iter().find(|(from, _)| open.starts_with(from))?;
     Some(open.replacen(from, to, 1))
 }
@@ -87,17 +128,27 @@ fn closing(open: &str) -> Option<String> {
 /// The last marker of a text: from its last opening bracket, or its last line.
 fn last_marker(text: &str) -> &str {
     let line = text.trim_end().rsplit('\n').next().unwrap_or_default();
-    let bracket = if line.ends_with(['>', ']']) { line.rfind(['<', '[']) } else { None };
+    let bracket = if line.ends_with(['>', ']']) {
+        line.rfind(['<', '['])
+    } else {
+        None
+    };
     &line[bracket.unwrap_or(0)..]
 }
 
 /// Markers around plain content, such as those of a response section.
 fn wrappers(probe: &Probe<'_>, reasoning: Option<&Reasoning>) -> Vec<String> {
-    let Some(plain) = probe.answer(Shape::Plain) else { return Vec::new() };
-    let Some((before, after)) = plain.split_once(CONTENT) else { return Vec::new() };
+    let Some(plain) = probe.answer(Shape::Plain) else {
+        return Vec::new();
+    };
+    let Some((before, after)) = plain.split_once(CONTENT) else {
+        return Vec::new();
+    };
     let mut before = before.trim().to_owned();
     if let Some(markers) = reasoning {
-        before = before.replace(&markers.open, "").replace(&markers.close, "");
+        before = before
+            .replace(&markers.open, "")
+            .replace(&markers.close, "");
     }
     let open = before.trim();
     if open.is_empty() || !open.starts_with(['<', '[']) {
@@ -112,7 +163,9 @@ fn turn_ends(probe: &Probe<'_>) -> Vec<String> {
     let plain = probe.answer(Shape::Plain).unwrap_or_default();
     let end = plain.split_once(CONTENT).map_or("", |(_, end)| end).trim();
     let starts = end.match_indices(['<', '[']).map(|(at, _)| &end[at..]);
-    let plain = |end: &&str| end.ends_with(['>', ']']) && (4..80).contains(&end.len()) && !end.contains(' ');
+    let plain = |end: &&str| {
+        end.ends_with(['>', ']']) && (4..80).contains(&end.len()) && !end.contains(' ')
+    };
     starts.filter(plain).map(str::to_owned).collect()
 }
 

@@ -14,12 +14,17 @@ pub struct OutputFormat {
 impl OutputFormat {
     /// The text that opens the reasoning and the text that closes it.
     pub fn reasoning_markers(&self) -> Option<(&str, &str)> {
-        self.reasoning.as_ref().map(|markers| (markers.open.as_str(), markers.close.as_str()))
+        self.reasoning
+            .as_ref()
+            .map(|markers| (markers.open.as_str(), markers.close.as_str()))
     }
 
     /// The text that a tool call begins with, for a lazily triggered grammar; `None` if calls are not marked.
     pub fn call_marker(&self) -> Option<&str> {
-        self.calls.as_ref().map(|calls| calls.open.as_str()).filter(|open| !open.is_empty())
+        self.calls
+            .as_ref()
+            .map(|calls| calls.open.as_str())
+            .filter(|open| !open.is_empty())
     }
 
     /// Whether the template shows tool calls in a format that can be parsed.
@@ -65,7 +70,10 @@ pub(super) enum Body {
     /// JSON objects, one or more, in a list or not.
     Json(JsonKeys),
     /// A header with the name, then JSON arguments.
-    Named { header: Vec<Part>, before_arguments: String },
+    Named {
+        header: Vec<Part>,
+        before_arguments: String,
+    },
     /// A header with the name, then arguments one by one.
     Pairs { header: Vec<Part>, pair: Pair },
     /// `[name(key='value')]`.

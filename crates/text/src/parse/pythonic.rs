@@ -21,7 +21,11 @@ struct Cursor<'t> {
 
 /// A list of calls, or a single one, and its length.
 pub(super) fn calls(text: &str) -> Reading<(Vec<ToolCall>, usize)> {
-    let mut cursor = Cursor { text, at: 0, quote: "" };
+    let mut cursor = Cursor {
+        text,
+        at: 0,
+        quote: "",
+    };
     let found = cursor.call_list();
     settle(found, cursor.at)
 }
@@ -63,13 +67,19 @@ impl Cursor<'_> {
         if self.eat(text) {
             return Ok(());
         }
-        Err(if text.starts_with(self.rest()) { Stop::More } else { Stop::Wrong })
+        Err(if text.starts_with(self.rest()) {
+            Stop::More
+        } else {
+            Stop::Wrong
+        })
     }
 
     fn name(&mut self) -> Result<String, Stop> {
         self.space();
         let rest = self.rest();
-        let end = rest.find(|c: char| !(c.is_alphanumeric() || "_-.".contains(c))).ok_or(Stop::More)?;
+        let end = rest
+            .find(|c: char| !(c.is_alphanumeric() || "_-.".contains(c)))
+            .ok_or(Stop::More)?;
         if end == 0 {
             return Err(Stop::Wrong);
         }
@@ -103,7 +113,11 @@ impl Cursor<'_> {
             self.expect("=")?;
             arguments.insert(key, self.value(0)?);
         }
-        Ok(ToolCall { id: None, name, arguments: Json::Object(arguments).to_string() })
+        Ok(ToolCall {
+            id: None,
+            name,
+            arguments: Json::Object(arguments).to_string(),
+        })
     }
 
     fn value(&mut self, depth: usize) -> Result<Json, Stop> {
@@ -142,7 +156,8 @@ impl Cursor<'_> {
                 self.expect(",")?;
             }
             self.space();
-            let quoted = self.rest().starts_with(['\'', '"']) || (!self.quote.is_empty() && self.rest().starts_with(self.quote));
+            let quoted = self.rest().starts_with(['\'', '"'])
+                || (!self.quote.is_empty() && self.rest().starts_with(self.quote));
             let key = if quoted {
                 self.value(depth)?.as_str().unwrap_or_default().to_owned()
             } else {
@@ -193,7 +208,9 @@ impl Cursor<'_> {
 
     fn scalar(&mut self) -> Result<Json, Stop> {
         let rest = self.rest();
-        let end = rest.find(|c: char| !(c.is_alphanumeric() || "+-._".contains(c))).ok_or(Stop::More)?;
+        let end = rest
+            .find(|c: char| !(c.is_alphanumeric() || "+-._".contains(c)))
+            .ok_or(Stop::More)?;
         let value = match &rest[..end] {
             "True" | "true" => Json::Bool(true),
             "False" | "false" => Json::Bool(false),

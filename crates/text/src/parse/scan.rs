@@ -12,8 +12,14 @@ pub(super) enum Found {
 /// The first of `markers` in `text`; at one place the longest wins. Empty markers are never found.
 pub(super) fn find(text: &str, markers: &[&str]) -> Found {
     let mut best: Option<(usize, usize)> = None;
-    for (index, marker) in markers.iter().enumerate().filter(|(_, marker)| !marker.is_empty()) {
-        let Some(at) = text.find(marker) else { continue };
+    for (index, marker) in markers
+        .iter()
+        .enumerate()
+        .filter(|(_, marker)| !marker.is_empty())
+    {
+        let Some(at) = text.find(marker) else {
+            continue;
+        };
         let better = best.is_none_or(|(known, other): (usize, usize)| {
             at < other || (at == other && marker.len() > markers[known].len())
         });
@@ -34,7 +40,11 @@ fn held_from(text: &str, markers: &[&str]) -> usize {
     let longest = markers.iter().map(|marker| marker.len()).max().unwrap_or(0);
     let start = text.len().saturating_sub(longest.saturating_sub(1));
     let starts = (start..text.len()).filter(|at| text.is_char_boundary(*at));
-    let begins = |at: &usize| markers.iter().any(|marker| marker.len() > text.len() - at && marker.starts_with(&text[*at..]));
+    let begins = |at: &usize| {
+        markers
+            .iter()
+            .any(|marker| marker.len() > text.len() - at && marker.starts_with(&text[*at..]))
+    };
     starts.into_iter().find(begins).unwrap_or(text.len())
 }
 

@@ -27,12 +27,23 @@ enum Mode {
     Call(Place),
 }
 
+/// What content begins with.
+enum Lead {
+    None,
+    /// Perhaps a marker.
+    Begins,
+    Marker(usize, Mode),
+}
+
 impl OutputParser {
     /// A parser for the answer to `prompt`, the rendered text that the model goes on from: a prompt may already
     /// have opened the reasoning. `tools` are the request's tools; their schemas tell strings from numbers in formats
     /// that do not quote.
     pub fn new(format: &OutputFormat, prompt: &str, tools: &[Json]) -> Self {
-        let channels = format.channels.as_ref().map(|markers| ChannelParser::new(markers, prompt));
+        let channels = format
+            .channels
+            .as_ref()
+            .map(|markers| ChannelParser::new(markers, prompt));
         let mut parser = OutputParser {
             format: format.clone(),
             tools: tools.to_vec(),
@@ -92,7 +103,10 @@ impl OutputParser {
     fn emit(&mut self, len: usize, out: &mut Vec<Parsed>, event: impl FnOnce(String) -> Event) {
         if len > 0 {
             let raw = self.take(len);
-            out.push(Parsed { event: event(raw.clone()), raw });
+            out.push(Parsed {
+                event: event(raw.clone()),
+                raw,
+            });
         }
     }
 
@@ -108,7 +122,9 @@ impl OutputParser {
     }
 
     fn reasoning(&mut self, last: bool, out: &mut Vec<Parsed>) -> bool {
-        let Some(markers) = self.format.reasoning.clone() else { return false };
+        let Some(markers) = self.format.reasoning.clone() else {
+            return false;
+        };
         if self.blank {
             if !self.trim(out) {
                 return false;
@@ -125,7 +141,9 @@ impl OutputParser {
         let end = self.text_end(found, last);
         self.blank &= end == 0;
         self.emit(end, out, Event::Reasoning);
-        let Found::At(_, at) = found else { return false };
+        let Found::At(_, at) = found else {
+            return false;
+        };
         self.markup(at - end + markers.close.len(), out);
         (self.mode, self.blank) = (Mode::Content, true);
         true
@@ -144,9 +162,20 @@ impl OutputParser {
         if self.blank && !self.trim(out) {
             return false;
         }
-        if self.blank && self.bare_call() {
-            self.mode = Mode::Call(Place::Inside { calls: 0 });
-            return true;
+        if self.blank {
+            if self.bare_call() {
+                self.mode = Mode::Call(Place::Inside { calls: 0 });
+                return true;
+            }
+            match self.reasoning_marker(last) {
+                Lead::None => {}
+                Lead::Begins => return false,
+                Lead::Marker(len, mode) => {
+                    self.markup(len, out);
+                    self.mode = mode;
+                    return true;
+                }
+            }
         }
         let markers = self.content_markers();
         let refs: Vec<&str> = markers.iter().map(|(marker, _)| marker.as_str()).collect();
@@ -162,7 +191,9 @@ impl OutputParser {
         let end = self.text_end(found, last);
         self.blank &= end == 0;
         self.emit(end, out, Event::Content);
-        let Found::At(index, at) = found else { return false };
+        let Found::At(index, at) = found else {
+            return false;
+        };
         self.markup(at - end, out);
         let (marker, next) = &markers[index];
         match next {
@@ -175,9 +206,37 @@ impl OutputParser {
         true
     }
 
+    /// A reasoning marker where content would begin; further on it is text that speaks of it.
+    fn reasoning_marker(&self, last: bool) -> Lead {
+        let Some(markers) = &self.format.reasoning else {
+            return Lead::None;
+        };
+        let begins = |marker: &str| {
+            !last && marker.len() > self.pending.len() && marker.starts_with(&self.pending)
+        };
+        // The close alone ends reasoning that the prompt opened and closed, or that is empty.
+        for (marker, mode) in [
+            (&markers.open, Mode::Reasoning),
+            (&markers.close, Mode::Content),
+        ] {
+            if self.pending.starts_with(marker) {
+                return Lead::Marker(marker.len(), mode);
+            }
+        }
+        if begins(&markers.open) || begins(&markers.close) {
+            Lead::Begins
+        } else {
+            Lead::None
+        }
+    }
+
     /// Calls without a marker: a JSON object at the start of the answer.
     fn bare_call(&self) -> bool {
-        let unmarked = self.format.calls.as_ref().is_some_and(|calls| calls.open.is_empty());
+        let unmarked = self
+            .format
+            .calls
+            .as_ref()
+            .is_some_and(|calls| calls.open.is_empty());
         unmarked && self.pending.starts_with('{')
     }
 
@@ -188,18 +247,20 @@ impl OutputParser {
             markers.push((calls.section_open.clone(), start));
             markers.push((calls.open.clone(), start));
         }
-        if let Some(reasoning) = self.format.reasoning.as_ref().filter(|_| self.blank) {
-            markers.push((reasoning.open.clone(), Mode::Reasoning));
-            // A prompt may have opened and closed the reasoning already.
-            markers.push((reasoning.close.clone(), Mode::Content));
-        }
-        markers.extend(self.format.wrappers.iter().map(|wrapper| (wrapper.clone(), Mode::Content)));
+        markers.extend(
+            self.format
+                .wrappers
+                .iter()
+                .map(|wrapper| (wrapper.clone(), Mode::Content)),
+        );
         markers.retain(|(marker, _)| !marker.is_empty());
         markers
     }
 
     fn call(&mut self, place: Place, last: bool, out: &mut Vec<Parsed>) -> bool {
-        let Some(calls) = self.format.calls.clone() else { return false };
+        let Some(calls) = self.format.calls.clone() else {
+            return false;
+        };
         match calls::step(&calls, &self.pending, place, last, &self.tools) {
             Step::More => false,
             Step::Markup(len, next) => {
@@ -211,7 +272,10 @@ impl OutputParser {
                 let raw = self.take(len);
                 let mut raws = vec![raw].into_iter();
                 for call in found {
-                    out.push(Parsed { event: Event::ToolCall(call), raw: raws.next().unwrap_or_default() });
+                    out.push(Parsed {
+                        event: Event::ToolCall(call),
+                        raw: raws.next().unwrap_or_default(),
+                    });
                 }
                 self.mode = Mode::Call(next);
                 true

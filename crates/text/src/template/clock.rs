@@ -93,6 +93,7 @@ impl Clock {
         let second = self.seconds.rem_euclid(86_400);
         let (year, month, day) = civil_from_days(days);
         let (hour, weekday) = (second / 3_600, (days + 4).rem_euclid(7));
+        let of_year = days - days_from_civil(year, 1, 1);
         let month_name = MONTHS[month as usize - 1];
         let day_name = DAYS[weekday as usize];
         match directive {
@@ -113,7 +114,9 @@ impl Clock {
             'M' => format!("{:02}", second / 60 % 60),
             'S' => format!("{:02}", second % 60),
             'f' => "000000".to_owned(),
-            'j' => format!("{:03}", days - days_from_civil(year, 1, 1) + 1),
+            'j' => format!("{:03}", of_year + 1),
+            'U' => format!("{:02}", (of_year + 7 - weekday) / 7),
+            'W' => format!("{:02}", (of_year + 7 - (weekday + 6) % 7) / 7),
             's' => self.seconds.to_string(),
             other => self.composite(other),
         }

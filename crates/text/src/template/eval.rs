@@ -59,7 +59,10 @@ impl<'a> Interpreter<'a> {
         let value = self.eval(&unary.expr, scope)?;
         match unary.op {
             ast::UnaryOpKind::Not => Ok(Value::Bool(!value.is_true())),
-            ast::UnaryOpKind::Neg => ops::binary(BinOpKind::Sub, &Value::Int(0), &value),
+            ast::UnaryOpKind::Neg => match value {
+                Value::Float(float) => Ok(Value::Float(-float)),
+                other => ops::binary(BinOpKind::Sub, &Value::Int(0), &other),
+            },
         }
     }
 

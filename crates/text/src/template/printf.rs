@@ -199,7 +199,7 @@ fn percent_spec(cursor: &mut Cursor<'_>) -> Result<Spec> {
 /// `text.format(args)`.
 pub(crate) fn format(text: &Rc<Text>, args: &Args) -> Result<Value> {
     let mut cursor = Cursor { text, at: 0 };
-    let (mut out, mut automatic) = (Text::default(), 0);
+    let (mut out, mut automatic) = (Text::default(), Numbering::default());
     loop {
         cursor.copy_until(&['{', '}'], &mut out);
         if cursor.eat("{{") {
@@ -216,7 +216,7 @@ pub(crate) fn format(text: &Rc<Text>, args: &Args) -> Result<Value> {
     }
 }
 
-fn replacement(cursor: &mut Cursor<'_>, args: &Args, automatic: &mut usize) -> Result<Text> {
+fn replacement(cursor: &mut Cursor<'_>, args: &Args, automatic: &mut Numbering) -> Result<Text> {
     let field = cursor.take_while(|c| !"!:}".contains(c));
     let conversion = if cursor.eat("!") { cursor.next() } else { None };
     let spec = if cursor.eat(":") {
@@ -235,15 +235,48 @@ fn replacement(cursor: &mut Cursor<'_>, args: &Args, automatic: &mut usize) -> R
     }
 }
 
-fn field_value(field: &str, args: &Args, automatic: &mut usize) -> Result<Value> {
+/// Fields are numbered by themselves or by hand, not both.
+#[derive(Default)]
+struct Numbering {
+    given: usize,
+    by_hand: bool,
+}
+
+impl Numbering {
+    fn next(&mut self) -> Result<usize> {
+        self.given += 1;
+        if self.by_hand {
+            Self::mixed()
+        } else {
+            Ok(self.given - 1)
+        }
+    }
+
+    fn manual(&mut self) -> Result<()> {
+        self.by_hand = true;
+        if self.given > 0 {
+            Self::mixed()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn mixed<T>() -> Result<T> {
+        type_error("cannot switch between automatic and manual field numbering")
+    }
+}
+
+fn field_value(field: &str, args: &Args, automatic: &mut Numbering) -> Result<Value> {
     let end = field.find(['.', '[']).unwrap_or(field.len());
     let (name, mut path) = field.split_at(end);
     let index = if name.is_empty() {
-        *automatic += 1;
-        Ok(*automatic - 1)
+        automatic.next().map(Ok)?
     } else {
         name.parse::<usize>()
     };
+    if !name.is_empty() && index.is_ok() {
+        automatic.manual()?;
+    }
     let found = match index {
         Ok(index) => args.positional.get(index).cloned(),
         Err(_) => args

@@ -43,7 +43,9 @@ impl Chars {
             ranges.push((next, LAST));
         }
         // Surrogates are not characters.
-        let parts = ranges.into_iter().flat_map(|(low, high)| [(low, high.min(0xd7ff)), (low.max(0xe000), high)]);
+        let parts = ranges
+            .into_iter()
+            .flat_map(|(low, high)| [(low, high.min(0xd7ff)), (low.max(0xe000), high)]);
         Chars::from_ranges(parts.filter(|(low, high)| low <= high).collect())
     }
 
@@ -52,7 +54,9 @@ impl Chars {
     }
 
     pub(super) fn meets(&self, other: &Chars) -> bool {
-        self.ranges.iter().any(|a| other.ranges.iter().any(|b| a.0 <= b.1 && b.0 <= a.1))
+        self.ranges
+            .iter()
+            .any(|a| other.ranges.iter().any(|b| a.0 <= b.1 && b.0 <= a.1))
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -93,12 +93,24 @@ impl Emitter<'_> {
         match node {
             Node::One(chars) => {
                 let first = chars.clone();
-                Shape { first, nullable: false, prefix_free: true, length: Some(1), steps_free: false }
+                Shape {
+                    first,
+                    nullable: false,
+                    prefix_free: true,
+                    length: Some(1),
+                    steps_free: false,
+                }
             }
             Node::Rule(index) => self.shape(&self.rules.bodies[*index]),
             Node::Token(_) => {
                 let first = Chars::any();
-                Shape { first, nullable: false, prefix_free: false, length: None, steps_free: false }
+                Shape {
+                    first,
+                    nullable: false,
+                    prefix_free: false,
+                    length: None,
+                    steps_free: false,
+                }
             }
             Node::Seq(items) => self.seq_shape(items),
             Node::Alt(items) => self.alt_shape(items),
@@ -108,13 +120,23 @@ impl Emitter<'_> {
 
     fn seq_shape(&self, items: &[Node]) -> Shape {
         let first = Chars::default();
-        let mut tail = Shape { first, nullable: true, prefix_free: true, length: Some(0), steps_free: false };
+        let mut tail = Shape {
+            first,
+            nullable: true,
+            prefix_free: true,
+            length: Some(0),
+            steps_free: false,
+        };
         for item in items.iter().rev() {
             let shape = self.shape(item);
             let length = shape.length.zip(tail.length).map(|(a, b)| a + b);
             let decided = !tail.nullable && !shape.first.meets(&tail.first) && shape.steps_free;
             let prefix_free = tail.prefix_free && (shape.prefix_free || decided);
-            let first = if shape.nullable { shape.first.union(&tail.first) } else { shape.first };
+            let first = if shape.nullable {
+                shape.first.union(&tail.first)
+            } else {
+                shape.first
+            };
             tail = Shape {
                 first,
                 nullable: shape.nullable && tail.nullable,
@@ -129,12 +151,27 @@ impl Emitter<'_> {
     fn alt_shape(&self, items: &[Node]) -> Shape {
         let shapes: Vec<Shape> = items.iter().map(|item| self.shape(item)).collect();
         let nullable = shapes.iter().any(|shape| shape.nullable);
-        let apart = |i: usize| shapes[..i].iter().all(|other| !other.first.meets(&shapes[i].first));
+        let apart = |i: usize| {
+            shapes[..i]
+                .iter()
+                .all(|other| !other.first.meets(&shapes[i].first))
+        };
         let all_free = shapes.iter().all(|shape| shape.prefix_free);
-        let length = shapes[0].length.filter(|_| shapes.iter().all(|s| s.length == shapes[0].length));
-        let first = shapes.iter().fold(Chars::default(), |all, shape| all.union(&shape.first));
-        let prefix_free = length.is_some() || (!nullable && all_free && (0..shapes.len()).all(apart));
-        Shape { first, nullable, prefix_free, length, steps_free: false }
+        let length = shapes[0]
+            .length
+            .filter(|_| shapes.iter().all(|s| s.length == shapes[0].length));
+        let first = shapes
+            .iter()
+            .fold(Chars::default(), |all, shape| all.union(&shape.first));
+        let prefix_free =
+            length.is_some() || (!nullable && all_free && (0..shapes.len()).all(apart));
+        Shape {
+            first,
+            nullable,
+            prefix_free,
+            length,
+            steps_free: false,
+        }
     }
 
     fn repeat_shape(&self, node: &Node, min: usize, max: Option<usize>) -> Shape {
@@ -158,7 +195,11 @@ impl Emitter<'_> {
             }
             let rules = self.rules;
             let body = self.lark_node(&rules.bodies[index], &mut todo);
-            let name = if index == rules.root { "start".to_owned() } else { format!("r{index}") };
+            let name = if index == rules.root {
+                "start".to_owned()
+            } else {
+                format!("r{index}")
+            };
             let _ = writeln!(out, "// {}\n{name}: {body}", rules.names[index]);
         }
         out
@@ -173,7 +214,11 @@ impl Emitter<'_> {
             Node::Token(token) => token.clone(),
             Node::Rule(index) => {
                 todo.push(*index);
-                if *index == self.rules.root { "start".to_owned() } else { format!("r{index}") }
+                if *index == self.rules.root {
+                    "start".to_owned()
+                } else {
+                    format!("r{index}")
+                }
             }
             Node::Seq(items) if items.is_empty() => "\"\"".to_owned(),
             Node::Seq(items) => self.lark_all(items, todo).join(" "),
@@ -185,7 +230,10 @@ impl Emitter<'_> {
     }
 
     fn lark_all(&mut self, items: &[Node], todo: &mut Vec<usize>) -> Vec<String> {
-        items.iter().map(|item| self.lark_node(item, todo)).collect()
+        items
+            .iter()
+            .map(|item| self.lark_node(item, todo))
+            .collect()
     }
 
     /// The node as one terminal longer than a character, if that is safe as far as is known.
@@ -211,7 +259,9 @@ impl Emitter<'_> {
     fn ban_competitors(&mut self) -> bool {
         let before = self.banned.len();
         for (regex, (first, long)) in &self.used {
-            let competes = |(other, (chars, _)): (&String, &(Chars, bool))| other != regex && chars.meets(first);
+            let competes = |(other, (chars, _)): (&String, &(Chars, bool))| {
+                other != regex && chars.meets(first)
+            };
             if *long && self.used.iter().any(competes) {
                 self.banned.insert(regex.clone());
             }

@@ -59,7 +59,10 @@ impl Parser<'_> {
 
     fn error(&self, message: impl Into<String>) -> GrammarError {
         let line = self.source[..self.at].matches('\n').count() + 1;
-        GrammarError::Gbnf { line, message: message.into() }
+        GrammarError::Gbnf {
+            line,
+            message: message.into(),
+        }
     }
 
     /// Skips spaces and comments, and new lines if asked.
@@ -115,7 +118,11 @@ impl Parser<'_> {
             self.skip(true);
             alternatives.push(self.sequence(nested)?);
         }
-        Ok(if alternatives.len() == 1 { alternatives.remove(0) } else { Node::Alt(alternatives) })
+        Ok(if alternatives.len() == 1 {
+            alternatives.remove(0)
+        } else {
+            Node::Alt(alternatives)
+        })
     }
 
     fn sequence(&mut self, nested: bool) -> Result<Node, GrammarError> {
@@ -153,11 +160,18 @@ impl Parser<'_> {
         self.skip(true);
         let inner = self.alternatives(true)?;
         self.depth -= 1;
-        if self.eat(")") { Ok(inner) } else { Err(self.error("expected `)`")) }
+        if self.eat(")") {
+            Ok(inner)
+        } else {
+            Err(self.error("expected `)`"))
+        }
     }
 
     fn token(&mut self) -> Result<Node, GrammarError> {
-        let end = self.rest().find('>').ok_or_else(|| self.error("expected `>`"))?;
+        let end = self
+            .rest()
+            .find('>')
+            .ok_or_else(|| self.error("expected `>`"))?;
         let token = self.rest()[..=end].to_owned();
         self.at += token.len();
         Ok(Node::Token(token))
@@ -214,8 +228,13 @@ impl Parser<'_> {
     }
 
     fn hex(&mut self, digits: usize) -> Result<char, GrammarError> {
-        let code = self.rest().get(..digits).and_then(|text| u32::from_str_radix(text, 16).ok());
-        let c = code.and_then(char::from_u32).ok_or_else(|| self.error("not a code point"))?;
+        let code = self
+            .rest()
+            .get(..digits)
+            .and_then(|text| u32::from_str_radix(text, 16).ok());
+        let c = code
+            .and_then(char::from_u32)
+            .ok_or_else(|| self.error("not a code point"))?;
         self.at += digits;
         Ok(c)
     }
@@ -230,16 +249,28 @@ impl Parser<'_> {
                 _ => return Ok(node),
             };
             self.at += 1;
-            node = Node::Repeat { node: Box::new(node), min, max };
+            node = Node::Repeat {
+                node: Box::new(node),
+                min,
+                max,
+            };
         }
     }
 
     /// `{m}`, `{m,}` or `{m,n}`, up to the closing brace.
     fn bounds(&mut self) -> Result<(usize, Option<usize>), GrammarError> {
-        let end = self.rest().find('}').ok_or_else(|| self.error("expected `}`"))?;
+        let end = self
+            .rest()
+            .find('}')
+            .ok_or_else(|| self.error("expected `}`"))?;
         let inner = self.rest()[1..end].replace([' ', '\t'], "");
-        let (min, max) = inner.split_once(',').map_or((&*inner, Some(&*inner)), |(min, max)| (min, Some(max)));
-        let number = |text: &str| text.parse::<usize>().map_err(|_| self.error("expected a repetition count"));
+        let (min, max) = inner
+            .split_once(',')
+            .map_or((&*inner, Some(&*inner)), |(min, max)| (min, Some(max)));
+        let number = |text: &str| {
+            text.parse::<usize>()
+                .map_err(|_| self.error("expected a repetition count"))
+        };
         let min = number(min)?;
         let max = match max {
             Some("") | None => None,
@@ -258,8 +289,13 @@ impl Parser<'_> {
         let mut bodies = Vec::with_capacity(self.bodies.len());
         for (name, body) in self.names.iter().zip(&self.bodies) {
             let body = body.clone();
-            bodies.push(body.ok_or_else(|| self.error(format!("the rule `{name}` is not defined")))?);
+            bodies
+                .push(body.ok_or_else(|| self.error(format!("the rule `{name}` is not defined")))?);
         }
-        Ok(Rules { names: self.names, bodies, root })
+        Ok(Rules {
+            names: self.names,
+            bodies,
+            root,
+        })
     }
 }

@@ -22,9 +22,16 @@ const KNOWN: [(&str, &str, bool); 4] = [
     ("functools", "", false),
 ];
 
-pub(super) fn derive(probe: &Probe<'_>, reasoning: Option<&Reasoning>, wrappers: &[String]) -> Option<Calls> {
-    let markers: Vec<&str> =
-        reasoning.iter().flat_map(|markers| [&*markers.open, &*markers.close]).chain(wrappers.iter().map(|w| &**w)).collect();
+pub(super) fn derive(
+    probe: &Probe<'_>,
+    reasoning: Option<&Reasoning>,
+    wrappers: &[String],
+) -> Option<Calls> {
+    let markers: Vec<&str> = reasoning
+        .iter()
+        .flat_map(|markers| [&*markers.open, &*markers.close])
+        .chain(wrappers.iter().map(|w| &**w))
+        .collect();
     let shown = Sample::new(probe, &markers).and_then(|sample| {
         json_calls(&sample)
             .or_else(|| python_calls(&sample))
@@ -37,7 +44,12 @@ pub(super) fn derive(probe: &Probe<'_>, reasoning: Option<&Reasoning>, wrappers:
 /// Whether the format reads the probes themselves back; one that does not is no format.
 pub(super) fn reads_back(probe: &Probe<'_>, format: &OutputFormat) -> bool {
     [1, 2].into_iter().all(|count| {
-        let Some(text) = probe.answer(Shape::Calls { count, content: false }) else { return true };
+        let Some(text) = probe.answer(Shape::Calls {
+            count,
+            content: false,
+        }) else {
+            return true;
+        };
         let mut parser = OutputParser::new(format, "", &[]);
         let mut events = parser.push(&text);
         events.extend(parser.finish());
@@ -50,12 +62,22 @@ pub(super) fn reads_back(probe: &Probe<'_>, format: &OutputFormat) -> bool {
 }
 
 fn known_calls(source: &str) -> Option<Calls> {
-    let (open, close, python) = KNOWN.into_iter().find(|(open, close, _)| source.contains(open) && source.contains(close))?;
-    let keys = JsonKeys { name: Some("name".into()), arguments: "arguments".into(), id: None };
+    let (open, close, python) = KNOWN
+        .into_iter()
+        .find(|(open, close, _)| source.contains(open) && source.contains(close))?;
+    let keys = JsonKeys {
+        name: Some("name".into()),
+        arguments: "arguments".into(),
+        id: None,
+    };
     Some(Calls {
         section_open: String::new(),
         open: open.to_owned(),
-        body: if python { Body::Python } else { Body::Json(keys) },
+        body: if python {
+            Body::Python
+        } else {
+            Body::Json(keys)
+        },
         close: close.to_owned(),
         section_close: String::new(),
     })
@@ -63,16 +85,27 @@ fn known_calls(source: &str) -> Option<Calls> {
 
 /// What precedes a tool's name in a channel's header.
 pub(super) fn recipient(probe: &Probe<'_>) -> Option<String> {
-    let whole = probe.whole(Shape::Calls { count: 1, content: false })?;
-    let at = whole.rfind(&format!("to=functions.{}", NAMES[0])).map(|_| " to=functions.".to_owned());
-    at.or_else(|| whole.contains(&format!(" to={}", NAMES[0])).then(|| " to=".to_owned()))
+    let whole = probe.whole(Shape::Calls {
+        count: 1,
+        content: false,
+    })?;
+    let at = whole
+        .rfind(&format!("to=functions.{}", NAMES[0]))
+        .map(|_| " to=functions.".to_owned());
+    at.or_else(|| {
+        whole
+            .contains(&format!(" to={}", NAMES[0]))
+            .then(|| " to=".to_owned())
+    })
 }
 
 impl Sample {
     /// Renders calls; `markers` belong to reasoning or content and are left out.
     fn new(probe: &Probe<'_>, markers: &[&str]) -> Option<Sample> {
         let clean = |text: String| {
-            let text = markers.iter().fold(text, |text, marker| text.replace(marker, ""));
+            let text = markers
+                .iter()
+                .fold(text, |text, marker| text.replace(marker, ""));
             text.trim_start().to_owned()
         };
         let sample = |count| {
@@ -86,8 +119,16 @@ impl Sample {
             shortest.min_by_key(String::len)
         };
         let plain = probe.answer(Shape::Plain).unwrap_or_default();
-        let end = plain.split_once(CONTENT).map_or("", |(_, end)| end).trim().to_owned();
-        Some(Sample { one: sample(1)?, two: sample(2), end })
+        let end = plain
+            .split_once(CONTENT)
+            .map_or("", |(_, end)| end)
+            .trim()
+            .to_owned();
+        Some(Sample {
+            one: sample(1)?,
+            two: sample(2),
+            end,
+        })
     }
 
     /// A text less the end of the turn.
@@ -99,7 +140,11 @@ impl Sample {
             if let Some(rest) = tail.strip_suffix(end) {
                 return rest.trim_end();
             }
-            let next = end.char_indices().skip(1).find(|(_, c)| "<[".contains(*c)).map_or(end.len(), |(at, _)| at);
+            let next = end
+                .char_indices()
+                .skip(1)
+                .find(|(_, c)| "<[".contains(*c))
+                .map_or(end.len(), |(at, _)| at);
             end = &end[next..];
         }
         tail
@@ -114,20 +159,39 @@ fn json_calls(sample: &Sample) -> Option<Calls> {
         Some(key) => {
             let key = key.trim_end().strip_suffix('"')?;
             let quote = key.rfind('"')?;
-            (Some(key[quote + 1..].to_owned()), object_start(&text[..quote])?)
+            (
+                Some(key[quote + 1..].to_owned()),
+                object_start(&text[..quote])?,
+            )
         }
         None => (None, before.strip_suffix('{')?.len()),
     };
     let end = start + super::super::scan::json_end(&text[start..])?;
-    let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text[start..end]).ok()?;
-    let arguments = object.iter().find(|(_, value)| value.to_string().contains(TEXT_KEY)).map(|(key, _)| key.clone())?;
-    let id = object.iter().find(|(_, value)| value.as_str() == Some(IDS[0])).map(|(key, _)| key.clone());
+    let object: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(&text[start..end]).ok()?;
+    let arguments = object
+        .iter()
+        .find(|(_, value)| value.to_string().contains(TEXT_KEY))
+        .map(|(key, _)| key.clone())?;
+    let id = object
+        .iter()
+        .find(|(_, value)| value.as_str() == Some(IDS[0]))
+        .map(|(key, _)| key.clone());
     let open = text[..start].trim().trim_end_matches('[').trim().to_owned();
-    let close = sample.without_end(&text[end..]).trim().trim_start_matches(']').trim().to_owned();
+    let close = sample
+        .without_end(&text[end..])
+        .trim()
+        .trim_start_matches(']')
+        .trim()
+        .to_owned();
     Some(Calls {
         section_open: String::new(),
         open: opening_marker(&open),
-        body: Body::Json(JsonKeys { name, arguments, id }),
+        body: Body::Json(JsonKeys {
+            name,
+            arguments,
+            id,
+        }),
         close: first_marker(&close).to_owned(),
         section_close: String::new(),
     })
@@ -150,19 +214,30 @@ fn object_start(before: &str) -> Option<usize> {
 /// A marker that stands for itself: text without any bracket or symbol would be found everywhere.
 fn opening_marker(text: &str) -> String {
     let text = text.trim();
-    if text.chars().all(char::is_alphanumeric) { String::new() } else { text.to_owned() }
+    if text.chars().all(char::is_alphanumeric) {
+        String::new()
+    } else {
+        text.to_owned()
+    }
 }
 
 fn python_calls(sample: &Sample) -> Option<Calls> {
     let text = &sample.one;
     let at = text.find(&format!("{}(", NAMES[0]))?;
-    let shown = [format!("{TEXT_KEY}='{TEXT}'"), format!("{TEXT_KEY}=\"{TEXT}\"")];
+    let shown = [
+        format!("{TEXT_KEY}='{TEXT}'"),
+        format!("{TEXT_KEY}=\"{TEXT}\""),
+    ];
     if !shown.iter().any(|shown| text.contains(shown.as_str())) {
         return None;
     }
     let close = at + text[at..].find(')')? + 1;
     let open = text[..at].trim().trim_end_matches('[').trim();
-    let close = sample.without_end(&text[close..]).trim().trim_start_matches(']').trim();
+    let close = sample
+        .without_end(&text[close..])
+        .trim()
+        .trim_start_matches(']')
+        .trim();
     Some(Calls {
         section_open: String::new(),
         open: opening_marker(open),
@@ -177,14 +252,23 @@ fn bare_calls(sample: &Sample) -> Option<Calls> {
     let text = &sample.one;
     let at = text.find(&format!("{}{{", NAMES[0]))?;
     let rest = &text[at + NAMES[0].len() + 1..];
-    let value = rest.strip_prefix(TEXT_KEY).or_else(|| rest.split_once(TEXT_KEY).map(|(_, rest)| rest))?.strip_prefix(':')?;
+    let value = rest
+        .strip_prefix(TEXT_KEY)
+        .or_else(|| rest.split_once(TEXT_KEY).map(|(_, rest)| rest))?
+        .strip_prefix(':')?;
     let quote = value.split_once(TEXT)?.0.to_owned();
     let frame = Frame::new(sample, at, last_value_end(text)?)?;
     Some(Calls {
         section_open: frame.section_open.trim().to_owned(),
         open: frame.open.trim().to_owned(),
         body: Body::Bare { quote },
-        close: frame.close.rsplit('}').next().unwrap_or_default().trim().to_owned(),
+        close: frame
+            .close
+            .rsplit('}')
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_owned(),
         section_close: String::new(),
     })
 }
@@ -198,21 +282,37 @@ fn other_calls(sample: &Sample) -> Option<Calls> {
         Some(at) => (at, at + super::super::scan::json_end(&text[at..])?),
         None => (text.find(TEXT_KEY)?, last_value_end(text)?),
     };
-    let frame = Frame::new(sample, text.find(IDS[0]).map_or(name, |id| id.min(name)), arguments_end)?;
+    let frame = Frame::new(
+        sample,
+        text.find(IDS[0]).map_or(name, |id| id.min(name)),
+        arguments_end,
+    )?;
     let header = &text[frame.variable..header_end];
     let body = match arguments {
         Some(_) => {
             let (parts, before) = split_header(header);
-            Body::Named { header: parts, before_arguments: before }
+            Body::Named {
+                header: parts,
+                before_arguments: before,
+            }
         }
         None => {
             let (parts, before) = split_header(header);
             let (parts, pair) = pairs(text, parts, &before)?;
-            Body::Pairs { header: parts, pair }
+            Body::Pairs {
+                header: parts,
+                pair,
+            }
         }
     };
     let close = match &body {
-        Body::Pairs { pair, .. } => frame.close.trim().strip_prefix(pair.close.as_str()).unwrap_or(&frame.close).trim().to_owned(),
+        Body::Pairs { pair, .. } => frame
+            .close
+            .trim()
+            .strip_prefix(pair.close.as_str())
+            .unwrap_or(&frame.close)
+            .trim()
+            .to_owned(),
         _ => frame.close.trim().to_owned(),
     };
     Some(Calls {
@@ -252,7 +352,9 @@ impl Frame {
             close: after.clone(),
             section_close: String::new(),
         };
-        let Some(between) = sample.two.as_deref().and_then(between) else { return Some(whole) };
+        let Some(between) = sample.two.as_deref().and_then(between) else {
+            return Some(whole);
+        };
         let open = common_end(before, &between);
         let open = &before[before.len() - open..];
         let open = &open[open.find(['<', '[']).unwrap_or(0)..];
@@ -282,12 +384,20 @@ fn between(two: &str) -> Option<String> {
     let first = &two[..second];
     let start = last_value_end(first)?;
     // JSON arguments end with a brace of their own.
-    let start = if first[..start].contains(&format!("{{\"{TEXT_KEY}\"")) { start + first[start..].find('}')? + 1 } else { start };
+    let start = if first[..start].contains(&format!("{{\"{TEXT_KEY}\"")) {
+        start + first[start..].find('}')? + 1
+    } else {
+        start
+    };
     Some(first[start..].to_owned())
 }
 
 fn common_end(a: &str, b: &str) -> usize {
-    let same = a.chars().rev().zip(b.chars().rev()).take_while(|(a, b)| a == b);
+    let same = a
+        .chars()
+        .rev()
+        .zip(b.chars().rev())
+        .take_while(|(a, b)| a == b);
     same.map(|(c, _)| c.len_utf8()).sum()
 }
 
@@ -352,7 +462,8 @@ fn pairs(text: &str, mut header: Vec<Part>, before: &str) -> Option<(Vec<Part>, 
         close: close.trim().to_owned(),
         padding: (lead.to_owned(), tail.to_owned()),
     };
-    (!pair.open.is_empty() && !pair.middle.0.is_empty() && !pair.close.is_empty()).then_some((header, pair))
+    (!pair.open.is_empty() && !pair.middle.0.is_empty() && !pair.close.is_empty())
+        .then_some((header, pair))
 }
 
 /// What stands between key and value, split around what depends on the value's type.
@@ -363,8 +474,19 @@ fn split_types(string: &str, number: &str) -> (String, Option<(String, String)>,
     let start = common_start(string, number);
     let end = common_end(&string[start..], &number[start..]);
     // Whole words: `string` and `integer` may share letters.
-    let start = string[..start].rfind(|c: char| !c.is_alphanumeric()).map_or(0, |at| at + 1);
-    let end = string[string.len() - end..].find(|c: char| !c.is_alphanumeric()).map_or(0, |at| end - at);
-    let types = (string[start..string.len() - end].to_owned(), number[start..number.len() - end].to_owned());
-    (string[..start].trim().to_owned(), Some(types), string[string.len() - end..].to_owned())
+    let start = string[..start]
+        .rfind(|c: char| !c.is_alphanumeric())
+        .map_or(0, |at| at + 1);
+    let end = string[string.len() - end..]
+        .find(|c: char| !c.is_alphanumeric())
+        .map_or(0, |at| end - at);
+    let types = (
+        string[start..string.len() - end].to_owned(),
+        number[start..number.len() - end].to_owned(),
+    );
+    (
+        string[..start].trim().to_owned(),
+        Some(types),
+        string[string.len() - end..].to_owned(),
+    )
 }

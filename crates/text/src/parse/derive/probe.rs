@@ -19,7 +19,10 @@ pub(super) enum Shape {
     Plain,
     Reasoned,
     /// So many calls, after content or not.
-    Calls { count: usize, content: bool },
+    Calls {
+        count: usize,
+        content: bool,
+    },
 }
 
 /// Renders probes of one template.
@@ -30,7 +33,10 @@ pub(super) struct Probe<'t> {
 
 impl<'t> Probe<'t> {
     pub(super) fn new(template: &'t ChatTemplate) -> Self {
-        let mut probe = Probe { template, prompt: None };
+        let mut probe = Probe {
+            template,
+            prompt: None,
+        };
         probe.prompt = probe.render(&[], true, &Map::new());
         probe
     }
@@ -38,7 +44,11 @@ impl<'t> Probe<'t> {
     /// What a generation prompt adds to the text that a finished turn shows in its place.
     pub(super) fn prompt_beyond(&self, text: &str) -> Option<&str> {
         let prompt = self.prompt.as_deref()?;
-        let common = text.bytes().zip(prompt.bytes()).take_while(|(a, b)| a == b).count();
+        let common = text
+            .bytes()
+            .zip(prompt.bytes())
+            .take_while(|(a, b)| a == b)
+            .count();
         let beyond = prompt.get(common..)?.trim();
         (!beyond.is_empty()).then_some(beyond)
     }
@@ -51,7 +61,11 @@ impl<'t> Probe<'t> {
     pub(super) fn answer(&self, shape: Shape) -> Option<String> {
         let whole = self.whole(shape)?;
         let prompt = self.prompt.as_deref().unwrap_or_default();
-        let common = whole.bytes().zip(prompt.bytes()).take_while(|(a, b)| a == b).count();
+        let common = whole
+            .bytes()
+            .zip(prompt.bytes())
+            .take_while(|(a, b)| a == b)
+            .count();
         let start = marker_start(&whole, common);
         Some(whole[start..].to_owned())
     }
@@ -66,17 +80,23 @@ impl<'t> Probe<'t> {
             }
         }
         let wanted = if shape == Shape::Reasoned { REASON } else { "" };
-        let renderings = switches.iter().flat_map(|switch| turns.iter().map(move |turn| (switch, turn)));
+        let renderings = switches
+            .iter()
+            .flat_map(|switch| turns.iter().map(move |turn| (switch, turn)));
         renderings
             .filter_map(|(switch, turn)| self.render(std::slice::from_ref(turn), false, switch))
             .find(|text| text.contains(wanted) && self.has_calls(shape, text))
     }
 
     fn has_calls(&self, shape: Shape, text: &str) -> bool {
-        let Shape::Calls { count, content } = shape else { return true };
+        let Shape::Calls { count, content } = shape else {
+            return true;
+        };
         let prompt = self.prompt.as_deref().unwrap_or_default();
         let shown = |name: &&str| text.matches(*name).count() > prompt.matches(*name).count();
-        NAMES[..count].iter().all(shown) && text.contains(TEXT) && (!content || text.contains(CONTENT))
+        NAMES[..count].iter().all(shown)
+            && text.contains(TEXT)
+            && (!content || text.contains(CONTENT))
     }
 
     fn render(&self, turns: &[Json], prompt: bool, switches: &Map<String, Json>) -> Option<String> {
@@ -92,8 +112,14 @@ impl<'t> Probe<'t> {
             now: Some(Clock::from_unix(0)),
             ..ChatRequest::default()
         };
-        let plain = ChatRequest { tools: None, ..request.clone() };
-        let rendered = self.template.render(&request).or_else(|_| self.template.render(&plain));
+        let plain = ChatRequest {
+            tools: None,
+            ..request.clone()
+        };
+        let rendered = self
+            .template
+            .render(&request)
+            .or_else(|_| self.template.render(&plain));
         rendered.ok().map(crate::template::Rendered::into_text)
     }
 }
@@ -107,7 +133,11 @@ fn marker_start(text: &str, at: usize) -> usize {
     for (open, close) in [('<', '>'), ('[', ']')] {
         let before = &text[..at];
         match (before.rfind(open), before.rfind(close)) {
-            (Some(opened), closed) if closed.is_none_or(|closed| closed < opened) && at - opened < 40 => at = opened,
+            (Some(opened), closed)
+                if closed.is_none_or(|closed| closed < opened) && at - opened < 40 =>
+            {
+                at = opened
+            }
             _ => {}
         }
     }
@@ -124,7 +154,11 @@ fn turns(shape: Shape) -> Vec<Json> {
                 {"type": "thinking", "thinking": REASON}, {"type": "text", "text": CONTENT}]}),
         ],
         Shape::Calls { count, content } => {
-            let contents = if content { vec![json!(CONTENT)] } else { vec![json!(""), Json::Null] };
+            let contents = if content {
+                vec![json!(CONTENT)]
+            } else {
+                vec![json!(""), Json::Null]
+            };
             let each = contents.into_iter().flat_map(|content| {
                 [false, true].map(|text| {
                     let calls: Vec<Json> = (0..count).map(|i| call(i, text)).collect();
@@ -138,7 +172,11 @@ fn turns(shape: Shape) -> Vec<Json> {
 
 fn call(index: usize, as_text: bool) -> Json {
     let arguments = json!({TEXT_KEY: TEXT, NUMBER_KEY: 7_353_157});
-    let arguments = if as_text { Json::String(arguments.to_string()) } else { arguments };
+    let arguments = if as_text {
+        Json::String(arguments.to_string())
+    } else {
+        arguments
+    };
     json!({"id": IDS[index], "type": "function", "function": {"name": NAMES[index], "arguments": arguments}})
 }
 

@@ -67,7 +67,9 @@ fn items(value: &Value) -> Result<Value> {
         Value::Undefined(_) => Ok(Value::lazy(Vec::new())),
         Value::Dict(dict) => {
             let pairs = dict.entries().iter().cloned();
-            Ok(Value::lazy(pairs.map(|(k, v)| Value::tuple(vec![k, v])).collect()))
+            Ok(Value::lazy(
+                pairs.map(|(k, v)| Value::tuple(vec![k, v])).collect(),
+            ))
         }
         _ => type_error("can only get item pairs from a mapping"),
     }

@@ -12,7 +12,14 @@ const RETELL: Duration = Duration::from_secs(5);
 
 /// Prints an error as one line on stderr.
 pub(crate) fn report(error: &anyhow::Error) {
-    let text = format!("{error:#}");
+    let mut text = String::new();
+    for part in error.chain().map(ToString::to_string) {
+        // Most errors of the libraries end with their cause already.
+        if !text.ends_with(&part) {
+            text += if text.is_empty() { "" } else { ": " };
+            text += &part;
+        }
+    }
     let line: Vec<&str> = text
         .split(['\n', '\r'])
         .map(str::trim)

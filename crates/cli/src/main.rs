@@ -10,6 +10,7 @@ mod legacy;
 mod load;
 mod sampling;
 
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -34,12 +35,15 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    match cli.command.run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if console::is_closed_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
+    // A bug of ours has told itself in one line already.
+    let done = std::panic::catch_unwind(AssertUnwindSafe(|| cli.command.run()));
+    match done {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(error)) if console::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Ok(Err(error)) => {
             console::report(&error);
             ExitCode::from(if error.is::<args::Usage>() { 2 } else { 1 })
         }
+        Err(_) => ExitCode::FAILURE,
     }
 }

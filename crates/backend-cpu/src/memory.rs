@@ -203,8 +203,9 @@ impl Slab {
 impl Piece {
     fn of(map: Arc<HugeBuf>, at: usize, len: usize) -> Self {
         // SAFETY: the callers keep `at + len` inside the map.
+        let start = unsafe { map.start.add(at) };
         Self {
-            start: unsafe { map.start.add(at) },
+            start,
             len,
             _map: map,
         }

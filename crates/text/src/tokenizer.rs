@@ -33,7 +33,7 @@ use tokkata_core::Metadata;
 
 use added::{AddedTokens, Segment};
 use normalize::{Before, Normalizer};
-use split::Step;
+use split::{Prepend, Step};
 use vocab::Vocab;
 
 pub use error::TokenizerError;
@@ -77,7 +77,7 @@ pub struct DecodeOptions {
 /// assert_eq!(tokenizer.decode(&ids, DecodeOptions::default()), b"ab abb");
 /// # Ok::<(), tokkata_text::tokenizer::TokenizerError>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Tokenizer {
     vocab: Vocab,
     added: AddedTokens,
@@ -89,6 +89,16 @@ pub struct Tokenizer {
     steps: Vec<Step>,
     model: Model,
     ends: Ends,
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let special = &self.special;
+        f.debug_struct("Tokenizer")
+            .field("tokens", &self.vocab.len())
+            .field("special", special)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Tokens cut out of a text after it was normalised.
@@ -185,6 +195,7 @@ impl Tokenizer {
     }
 
     fn encode_text(&self, text: &str, before: Before, run: &mut Run) {
+        let before = self.still_first(text, before);
         let text = normalize_all(&self.normalizers, text, before);
         let Some(second) = &self.second else {
             return self.encode_words(&text, before, run);
@@ -199,6 +210,30 @@ impl Tokenizer {
                 }
                 Segment::Text(text) => self.encode_words(text, before, run),
             });
+    }
+
+    /// A text whose first character is normalised away does not begin at its start any more.
+    fn still_first(&self, text: &str, before: Before) -> Before {
+        let first = text
+            .chars()
+            .next()
+            .filter(|_| before == Before::Start && self.minds_first());
+        let gone = first.is_some_and(|c| {
+            normalize_all(&self.normalizers, c.encode_utf8(&mut [0; 4]), before).is_empty()
+        });
+        if gone { Before::Text } else { before }
+    }
+
+    fn minds_first(&self) -> bool {
+        self.steps.iter().any(|step| {
+            matches!(
+                step,
+                Step::Metaspace {
+                    prepend: Prepend::First,
+                    ..
+                }
+            )
+        })
     }
 
     fn encode_words(&self, text: &str, before: Before, run: &mut Run) {

@@ -70,8 +70,8 @@ pub(super) struct BpeParts<'a> {
     pub(super) tokens: Blob,
     /// Whether a token can come out of a word at all.
     pub(super) reachable: &'a dyn Fn(u32) -> bool,
-    /// Pairs in order of rank.
-    pub(super) merges: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Pairs in order of rank: left and right sides in turn.
+    pub(super) merges: Blob,
     /// Bytes of a continuation mark that the right side of a merge loses.
     pub(super) prefix_len: usize,
 }
@@ -90,18 +90,25 @@ impl Bpe {
         let index = BytesIndex::build(&symbols, parts.reachable);
         let start = start(&|text| index.find(&symbols, text));
         let mut extra = std::collections::HashMap::new();
-        let mut merges = PairTable::with_capacity(parts.merges.len());
-        for (rank, (left, right)) in (0..).zip(&parts.merges) {
-            let joined = [left, &right[parts.prefix_len.min(right.len())..]].concat();
-            let [left, right, joined] = [left, right, &joined].map(|text| {
-                index.find(&symbols, text).unwrap_or_else(|| {
-                    *extra.entry(text.clone()).or_insert_with(|| {
-                        symbols.push(text);
-                        symbols.len() as u32 - 1
-                    })
+        let mut joined = Vec::new();
+        let mut merges = PairTable::with_capacity(parts.merges.len() / 2);
+        let mut symbol = |text: &[u8], symbols: &mut Blob| {
+            index.find(symbols, text).unwrap_or_else(|| {
+                *extra.entry(text.to_vec()).or_insert_with(|| {
+                    symbols.push(text);
+                    symbols.len() as u32 - 1
                 })
-            });
-            merges.insert(left, right, Merge { rank, id: joined });
+            })
+        };
+        for rank in 0..parts.merges.len() as u32 / 2 {
+            let side = |i| parts.merges.get(2 * rank + i).unwrap_or_default();
+            let (left, right) = (side(0), side(1));
+            joined.clear();
+            joined.extend_from_slice(left);
+            joined.extend_from_slice(&right[parts.prefix_len.min(right.len())..]);
+            let id = symbol(&joined, &mut symbols);
+            let (left, right) = (symbol(left, &mut symbols), symbol(right, &mut symbols));
+            merges.insert(left, right, Merge { rank, id });
         }
         Bpe {
             symbols,

@@ -23,9 +23,19 @@ pub(super) fn byte(letter: char) -> Option<u8> {
     u8::try_from(byte).ok()
 }
 
+/// Appends the bytes spelled by `text` to `out`, unless it has a character outside the alphabet.
+pub(super) fn push_from_alphabet(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    for letter in std::str::from_utf8(text).ok()?.chars() {
+        out.push(byte(letter)?);
+    }
+    Some(())
+}
+
 /// The bytes spelled by `text`, unless it has a character outside the alphabet.
 pub(super) fn from_alphabet(text: &[u8]) -> Option<Vec<u8>> {
-    std::str::from_utf8(text).ok()?.chars().map(byte).collect()
+    let mut out = Vec::with_capacity(text.len());
+    push_from_alphabet(text, &mut out)?;
+    Some(out)
 }
 
 /// The spelling of `bytes`.

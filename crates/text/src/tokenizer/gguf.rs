@@ -174,13 +174,13 @@ fn key(name: &str) -> String {
 fn read_vocab(meta: &Metadata) -> Result<Vocab, TokenizerError> {
     let texts = strings(meta, "tokens")?;
     let n = texts.len();
-    let scores = match meta.array(&key("scores")) {
+    let scores = match list(meta, "scores")? {
         None => vec![0.0; n],
         Some(Array::F32(scores)) => scores.iter().map(|&s| s.into()).collect(),
         Some(Array::I32(scores)) => scores.iter().map(|&s| s.into()).collect(),
         Some(_) => return Err(wrong_type("scores", "an array of numbers")),
     };
-    let kinds = match meta.array(&key("token_type")) {
+    let kinds = match list(meta, "token_type")? {
         None => vec![TokenKind::Normal; n],
         Some(Array::I32(kinds)) => kinds.iter().map(|&k| kind_of(k)).collect(),
         Some(Array::U32(kinds)) => kinds.iter().map(|&k| kind_of(k as i32)).collect(),
@@ -198,6 +198,16 @@ fn read_vocab(meta: &Metadata) -> Result<Vocab, TokenizerError> {
     let mut blob = Blob::default();
     texts.iter().for_each(|text| blob.push(text));
     Ok(Vocab::new(blob, kinds, scores))
+}
+
+fn list<'a>(meta: &'a Metadata, name: &str) -> Result<Option<&'a Array>, TokenizerError> {
+    match meta.get(&key(name)) {
+        None => Ok(None),
+        Some(value) => value
+            .as_array()
+            .map(Some)
+            .ok_or_else(|| wrong_type(name, "an array of numbers")),
+    }
 }
 
 fn strings<'a>(meta: &'a Metadata, name: &str) -> Result<&'a [BString], TokenizerError> {
@@ -381,33 +391,26 @@ impl Parts<'_> {
 
     fn bpe(&self, pre: Pre) -> Result<Pipeline, TokenizerError> {
         let flags = pre.flags;
-        let merges = strings(self.meta, "merges")?;
-        let by_character = flags.characters || flags.dropped_spaces;
-        let bytes_of = |text: &[u8]| {
-            if by_character {
-                Some(text.to_vec())
-            } else {
-                from_alphabet(text)
-            }
-        };
-        let mut tokens = Blob::default();
+        let byte_level = !(flags.characters || flags.dropped_spaces);
+        let (mut tokens, mut merges) = (Blob::default(), Blob::default());
         let mut reachable = Vec::with_capacity(self.vocab.len());
         for (id, text) in self.vocab.texts.iter() {
-            let bytes = bytes_of(text);
-            reachable.push(bytes.is_some() && self.vocab.kind(id) != TokenKind::Control);
-            tokens.push(&bytes.unwrap_or_default());
+            let spelled = tokens.push_word(text, byte_level);
+            reachable.push(spelled.is_some() && self.vocab.kind(id) != TokenKind::Control);
+            spelled.unwrap_or_else(|| tokens.push(b""));
         }
-        let merges = merges.iter().filter_map(|merge| {
-            let (left, right) = split_merge(merge)?;
-            Some((bytes_of(left)?, bytes_of(right)?))
-        });
+        for merge in strings(self.meta, "merges")? {
+            if let Some((left, right)) = split_merge(merge) {
+                merges.push_pair(left, right, byte_level);
+            }
+        }
         let parts = BpeParts {
             tokens,
             reachable: &|id| reachable[id as usize],
-            merges: merges.collect(),
+            merges,
             prefix_len: 0,
         };
-        let mut bpe = Bpe::new(parts, |find| start(self.vocab, by_character, find));
+        let mut bpe = Bpe::new(parts, |find| start(self.vocab, byte_level, find));
         bpe.whole = whole_words(flags);
         bpe.unknown = Unknown::Dropped;
         let normalizers = if flags.characters {
@@ -424,7 +427,7 @@ impl Parts<'_> {
             *token = token.or_else(|| self.vocab.find(&[b]));
         }
         let model = Model::Spm(Spm::new(self.vocab, bytes, self.special.unk));
-        if self.from_sentencepiece()? {
+        if self.is_sentencepiece()? {
             return Ok((vec![Normalizer::Spaces(self.spaces()?)], vec![], model));
         }
         let mut normalizers = Vec::new();
@@ -436,12 +439,12 @@ impl Parts<'_> {
     }
 
     /// Whether the keys come from a SentencePiece model, which says more than a GGUF file.
-    fn from_sentencepiece(&self) -> Result<bool, TokenizerError> {
+    fn is_sentencepiece(&self) -> Result<bool, TokenizerError> {
         Ok(flag(self.meta, "sentencepiece")?.unwrap_or(false))
     }
 
     fn spaces(&self) -> Result<Spaces, TokenizerError> {
-        let charsmap = match self.meta.array(&key("precompiled_charsmap")) {
+        let charsmap = match list(self.meta, "precompiled_charsmap")? {
             None => None,
             Some(Array::U8(bytes)) => Some(Charsmap::parse(bytes)?),
             Some(Array::I8(bytes)) => Some(Charsmap::parse(
@@ -450,7 +453,7 @@ impl Parts<'_> {
             Some(_) => return Err(wrong_type("precompiled_charsmap", "an array of bytes")),
         };
         let merge = flag(self.meta, "remove_extra_whitespaces")?.unwrap_or(false);
-        let only_first = self.from_sentencepiece()?;
+        let only_first = self.is_sentencepiece()?;
         // In a GGUF file merged spaces begin every word, the first one too.
         let prefix = self.special.add_space_prefix || (merge && !only_first);
         Ok(Spaces {
@@ -494,7 +497,7 @@ impl Parts<'_> {
         let bytes = byte_tokens(self.vocab);
         let all = bytes.iter().all(Option::is_some);
         let bytes = all.then(|| Box::new(bytes.map(Option::unwrap_or_default)));
-        let sums = if self.from_sentencepiece()? {
+        let sums = if self.is_sentencepiece()? {
             Sums::Single
         } else {
             Sums::Double
@@ -546,8 +549,8 @@ fn split_merge(merge: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&merge[..at], &merge[at + 1..]))
 }
 
-fn start(vocab: &Vocab, by_character: bool, find: &dyn Fn(&[u8]) -> Option<u32>) -> Start {
-    if by_character {
+fn start(vocab: &Vocab, byte_level: bool, find: &dyn Fn(&[u8]) -> Option<u32>) -> Start {
+    if !byte_level {
         let bytes = byte_tokens(vocab);
         return Start::Chars {
             bytes,

@@ -104,7 +104,7 @@ fn strip(text: &str, left: bool, right: bool) -> &str {
 fn replace(text: &str, rule: &Rule, content: &str) -> String {
     let mut out = String::with_capacity(text.len());
     rule.pieces(text, &mut |piece, found| {
-        out.push_str(if found { content } else { piece })
+        out.push_str(if found { content } else { piece });
     });
     out
 }
@@ -181,6 +181,10 @@ impl Spaces {
             }
             (in_word, begun) = (true, true);
             out.push(c);
+        }
+        if self.merge && self.only_first {
+            // SentencePiece cannot tell these from spaces here.
+            out.truncate(out.trim_end_matches('▁').len());
         }
         out
     }

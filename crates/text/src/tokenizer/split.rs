@@ -164,10 +164,9 @@ pub(super) fn split(steps: &[Step], text: &str, first: bool, emit: &mut dyn FnMu
     let start = text.as_ptr() as usize;
     let mut next = |piece: &str| {
         let first = first && piece.as_ptr() as usize == start;
-        if rest.is_empty() {
-            emit(piece)
-        } else {
-            split(rest, piece, first, emit)
+        match rest {
+            [] => emit(piece),
+            _ => split(rest, piece, first, emit),
         }
     };
     match step {
@@ -183,7 +182,7 @@ pub(super) fn split(steps: &[Step], text: &str, first: bool, emit: &mut dyn FnMu
         } => {
             let mut pieces = Vec::new();
             rule.pieces(text, &mut |piece, found| {
-                pieces.push((piece.len(), found != *invert))
+                pieces.push((piece.len(), found != *invert));
             });
             behavior.join(text, &pieces, &mut next);
         }

@@ -2,6 +2,8 @@
 
 use bstr::ByteSlice;
 
+use super::bytes::push_from_alphabet;
+
 /// What a token stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TokenKind {
@@ -30,6 +32,32 @@ impl Blob {
     pub(super) fn push(&mut self, item: &[u8]) {
         self.bytes.extend_from_slice(item);
         self.ends.push(self.bytes.len() as u32);
+    }
+
+    /// Adds the spelled-out bytes of `text`, or its own bytes; `None` if it spells none.
+    pub(super) fn push_word(&mut self, text: &[u8], byte_level: bool) -> Option<()> {
+        let start = self.bytes.len();
+        if !byte_level {
+            self.bytes.extend_from_slice(text);
+        } else if push_from_alphabet(text, &mut self.bytes).is_none() {
+            self.bytes.truncate(start);
+            return None;
+        }
+        self.ends.push(self.bytes.len() as u32);
+        Some(())
+    }
+
+    /// Adds a pair, or nothing if one of its sides spells none.
+    pub(super) fn push_pair(&mut self, left: &[u8], right: &[u8], byte_level: bool) {
+        let (n_bytes, n_ends) = (self.bytes.len(), self.ends.len());
+        if self
+            .push_word(left, byte_level)
+            .and_then(|()| self.push_word(right, byte_level))
+            .is_none()
+        {
+            self.bytes.truncate(n_bytes);
+            self.ends.truncate(n_ends);
+        }
     }
 
     pub(super) fn len(&self) -> usize {

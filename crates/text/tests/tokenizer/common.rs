@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tokkata_formats::ModelFile;
-use tokkata_text::tokenizer::Tokenizer;
+use tokkata_text::tokenizer::{HfFiles, Tokenizer};
 
 /// The folder `name` of the shared test data; `None`, said out loud, where there is none.
 pub(crate) fn test_data(name: &str) -> Option<PathBuf> {
@@ -24,8 +24,24 @@ pub(crate) fn test_data(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// The tokenizer of a GGUF file.
+/// The tokenizer of a GGUF file, a `tokenizer.json` or a SentencePiece model.
 pub(crate) fn open(path: &std::path::Path) -> Tokenizer {
+    let read = || Some(std::fs::read(path).unwrap());
+    let files = match path.extension().and_then(|e| e.to_str()) {
+        Some("json") => HfFiles {
+            tokenizer_json: read(),
+            ..HfFiles::default()
+        },
+        Some("model") => HfFiles {
+            tokenizer_model: read(),
+            ..HfFiles::default()
+        },
+        _ => return open_gguf(path),
+    };
+    Tokenizer::from_hf(&files).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn open_gguf(path: &std::path::Path) -> Tokenizer {
     let file = ModelFile::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     Tokenizer::from_metadata(file.metadata()).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }

@@ -2,6 +2,7 @@
 
 mod common;
 mod differential;
+mod files;
 mod goldens;
 mod strings;
 mod vocab;

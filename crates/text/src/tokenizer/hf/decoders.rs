@@ -181,7 +181,7 @@ impl Step {
             Step::Replace(rule, content) => {
                 let mut out = String::new();
                 rule.pieces(&text, &mut |piece, found| {
-                    out.push_str(if found { content } else { piece })
+                    out.push_str(if found { content } else { piece });
                 });
                 out
             }

@@ -42,10 +42,6 @@ impl<'a> Node<'a> {
         }
     }
 
-    pub(super) fn path(&self) -> &str {
-        &self.path
-    }
-
     pub(super) fn value(&self) -> &'a Value {
         self.value
     }

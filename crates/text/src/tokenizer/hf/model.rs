@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::json::Node;
 use crate::tokenizer::Model;
 use crate::tokenizer::bpe::{Bpe, BpeParts, Start, Unknown, WholeWords};
-use crate::tokenizer::bytes::{from_alphabet, to_alphabet};
+use crate::tokenizer::bytes::to_alphabet;
 use crate::tokenizer::error::TokenizerError;
 use crate::tokenizer::special::SpecialTokens;
 use crate::tokenizer::unigram::{Sums, Unigram, UnigramParts};
@@ -123,28 +123,20 @@ fn bpe(
         affix("continuing_subword_prefix"),
         affix("end_of_word_suffix"),
     );
-    let in_words = |text: &[u8]| {
-        if byte_level {
-            from_alphabet(text)
-        } else {
-            Some(text.to_vec())
-        }
-    };
     // A suffix is no byte, so such a vocabulary stays in the byte alphabet.
     if byte_level && !(prefix.is_empty() && suffix.is_empty()) {
         return Err(model.unsupported("a byte-level model with marks at words' ends"));
     }
-    let mut tokens = Blob::default();
+    let (mut tokens, mut merges) = (Blob::default(), Blob::default());
     let mut reachable = Vec::with_capacity(vocab.len());
     for (id, text) in vocab.texts.iter() {
-        let bytes = in_words(text);
-        reachable.push(bytes.is_some() && own(id));
-        tokens.push(&bytes.unwrap_or_default());
+        let spelled = tokens.push_word(text, byte_level);
+        reachable.push(spelled.is_some() && own(id));
+        spelled.unwrap_or_else(|| tokens.push(b""));
     }
-    let mut merges = Vec::new();
     for node in model.need("merges")?.need_array()? {
         let (left, right) = merge(&node)?;
-        merges.extend(in_words(left.as_bytes()).zip(in_words(right.as_bytes())));
+        merges.push_pair(left.as_bytes(), right.as_bytes(), byte_level);
     }
     let reachable = |id: u32| reachable[id as usize];
     let parts = BpeParts {

@@ -150,15 +150,16 @@ fn build(
 }
 
 /// Every way to cut a token into two, in order of the token's rank.
-fn merges(vocab: &Vocab, is_rank: &dyn Fn(u32) -> bool) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn merges(vocab: &Vocab, is_rank: &dyn Fn(u32) -> bool) -> Blob {
     let index = BytesIndex::build(&vocab.texts, is_rank);
     let known = |text: &[u8]| index.find(&vocab.texts, text).is_some();
-    let mut merges = Vec::new();
+    let mut merges = Blob::default();
     for (_, text) in vocab.texts.iter().filter(|&(id, _)| is_rank(id)) {
         for at in 1..text.len() {
             let (left, right) = text.split_at(at);
             if known(left) && known(right) {
-                merges.push((left.to_vec(), right.to_vec()));
+                merges.push(left);
+                merges.push(right);
             }
         }
     }

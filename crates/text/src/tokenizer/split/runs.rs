@@ -224,7 +224,7 @@ impl DigitGroups {
             start = at;
         }
         for (i, &cut) in cuts.iter().enumerate() {
-            if (n - i) % 3 == 0 && cut > start {
+            if (n - i).is_multiple_of(3) && cut > start {
                 emit(&text[start..cut], matched);
                 start = cut;
             }

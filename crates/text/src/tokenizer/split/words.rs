@@ -182,10 +182,11 @@ impl Words {
     /// The end of the match that starts at `at`.
     pub(super) fn end(&self, text: &str, at: usize) -> Option<usize> {
         let c = char_at(text, at)?;
-        if c == '\'' && self.contraction == Contraction::Alone {
-            if let Some(end) = contraction_end(text, at, fold) {
-                return Some(end);
-            }
+        if c == '\''
+            && self.contraction == Contraction::Alone
+            && let Some(end) = contraction_end(text, at, fold)
+        {
+            return Some(end);
         }
         if self.letters == Letters::CasedWithoutHan && is_han(c) {
             return Some(at + text[at..].find(|c| !is_han(c)).unwrap_or(text.len() - at));
@@ -397,10 +398,10 @@ fn contraction_end(text: &str, at: usize, same: fn(char, u8) -> bool) -> Option<
 /// The end of the match of GPT-2's expression at `at`.
 pub(super) fn gpt2_end(text: &str, at: usize) -> Option<usize> {
     let c = char_at(text, at)?;
-    if c == '\'' {
-        if let Some(end) = contraction_end(text, at, exact) {
-            return Some(end);
-        }
+    if c == '\''
+        && let Some(end) = contraction_end(text, at, exact)
+    {
+        return Some(end);
     }
     let start = if c == ' ' { at + 1 } else { at };
     if let Some(c) = char_at(text, start) {

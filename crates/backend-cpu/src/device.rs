@@ -13,6 +13,23 @@ use crate::run::CpuInstance;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuBackend;
 
+impl CpuBackend {
+    /// Loads a program, to be measured step by step.
+    ///
+    /// # Errors
+    /// Those of [`Backend::load`].
+    pub fn open(
+        &self,
+        program: Arc<Program>,
+        weights: &dyn WeightSource,
+        options: &LoadOptions,
+    ) -> Result<CpuInstance, BackendError> {
+        let kernel = kernel_set(options)?;
+        let pool = Pool::new(options.threads.max(1));
+        CpuInstance::load(program, weights, options, (pool, kernel))
+    }
+}
+
 impl Backend for CpuBackend {
     fn name(&self) -> &'static str {
         "cpu"
@@ -24,9 +41,7 @@ impl Backend for CpuBackend {
         weights: &dyn WeightSource,
         options: &LoadOptions,
     ) -> Result<Box<dyn Instance>, BackendError> {
-        let kernel = kernel_set(options)?;
-        let pool = Pool::new(options.threads.max(1));
-        Ok(Box::new(CpuInstance::load(program, weights, options, (pool, kernel))?))
+        Ok(Box::new(self.open(program, weights, options)?))
     }
 }
 

@@ -27,3 +27,4 @@ mod run;
 mod select;
 
 pub use device::CpuBackend;
+pub use run::{CpuInstance, StepTime};

@@ -19,9 +19,10 @@ pub(crate) mod sweep;
 pub(crate) mod weights;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use tokkata_ir::{
-    BackendError, GroupId, Instance, LoadOptions, Op, Plan, Program, StepInputs, StepState, ValType, ValueId,
+    BackendError, GroupId, Instance, LoadOptions, Op, Plan, Program, Site, StepInputs, StepState, ValType, ValueId,
     WeightSource,
 };
 
@@ -46,6 +47,21 @@ const PARTIALS: usize = 2 << 20;
 struct Step {
     kernel: Prepared,
     sync: Sync,
+    /// The node that it does, or that it prepares or ends.
+    node: usize,
+}
+
+/// Time that the first worker spent in a step of the last replay.
+#[derive(Clone, Debug)]
+pub struct StepTime {
+    /// The kernel: an op's name, or `prepare` for activations on their way into products.
+    pub kernel: &'static str,
+    /// Where the op belongs.
+    pub site: Site,
+    /// Waiting for the other workers before the step.
+    pub wait_ns: u64,
+    /// The step itself.
+    pub run_ns: u64,
 }
 
 struct Lowered {
@@ -56,7 +72,7 @@ struct Lowered {
 }
 
 /// A program on the processor.
-pub(crate) struct CpuInstance {
+pub struct CpuInstance {
     program: Arc<Program>,
     pool: Pool,
     kernel: Set,
@@ -71,6 +87,7 @@ pub(crate) struct CpuInstance {
     /// Plan replayed last and the rows that each lead had.
     last: Option<(usize, [usize; 3])>,
     weight_bytes: u64,
+    times: Option<Vec<(u64, u64)>>,
 }
 
 /// The plans of a program before memory is taken for them.
@@ -190,6 +207,7 @@ impl CpuInstance {
             scratch: (0..workers).map(|_| scratch()).collect(),
             tickets: (0..tickets).map(|_| Ticket::default()).collect(),
             weight_bytes: weights.bytes(),
+            times: None,
             last: None,
             plans,
             caches,
@@ -235,18 +253,61 @@ impl CpuInstance {
 }
 
 fn lower_plan(mut lower: Lower<'_>, steps: &[Planned]) -> Result<Vec<Step>, BackendError> {
-    let step = |planned: &Planned| Ok(Step { kernel: lower.step(&planned.what)?, sync: planned.sync });
+    let step = |planned: &Planned| {
+        Ok(Step { kernel: lower.step(&planned.what)?, sync: planned.sync, node: planned.what.node() })
+    };
     steps.iter().map(step).collect()
+}
+
+fn meet(step: &Step, cx: &Cx<'_>, worker: &Worker<'_>) {
+    match step.sync {
+        Sync::Always => worker.barrier(),
+        Sync::IfSplit(set) if cx.acts.is_split(set) => worker.barrier(),
+        Sync::IfSplit(_) | Sync::None => {}
+    }
 }
 
 fn walk(steps: &[Step], cx: &Cx<'_>, worker: &Worker<'_>) {
     for step in steps {
-        match step.sync {
-            Sync::Always => worker.barrier(),
-            Sync::IfSplit(set) if cx.acts.is_split(set) => worker.barrier(),
-            Sync::IfSplit(_) | Sync::None => {}
-        }
+        meet(step, cx, worker);
         step.kernel.run(cx, worker);
+    }
+}
+
+/// As [`walk`], with the times of the first worker.
+fn walk_timed(steps: &[Step], cx: &Cx<'_>, worker: &Worker<'_>, times: &Mutex<Vec<(u64, u64)>>) {
+    if worker.index() > 0 {
+        return walk(steps, cx, worker);
+    }
+    let ns = |from: Instant| from.elapsed().as_nanos() as u64;
+    let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
+    for step in steps {
+        let start = Instant::now();
+        meet(step, cx, worker);
+        let wait = ns(start);
+        step.kernel.run(cx, worker);
+        times.push((wait, ns(start) - wait));
+    }
+}
+
+impl CpuInstance {
+    /// Whether replays measure their steps.
+    pub fn measure(&mut self, on: bool) {
+        self.times = on.then(Vec::new);
+    }
+
+    /// Times of the steps of the last replay, when it was measured.
+    #[must_use]
+    pub fn times(&self) -> Vec<StepTime> {
+        let (Some((plan, _)), Some(times)) = (self.last, &self.times) else { return Vec::new() };
+        let nodes = &self.program.plans[plan].nodes;
+        let time = |(step, &(wait_ns, run_ns)): (&Step, &(u64, u64))| StepTime {
+            kernel: step.kernel.name().unwrap_or(nodes[step.node].op.name()),
+            site: nodes[step.node].site.clone(),
+            wait_ns,
+            run_ns,
+        };
+        self.plans[plan].steps.iter().zip(times).map(time).collect()
     }
 }
 
@@ -269,7 +330,15 @@ impl Instance for CpuInstance {
             failure: &failure,
         };
         let steps = &self.plans[plan].steps;
-        let done = self.pool.run(&|worker| walk(steps, &cx, worker));
+        let done = match &mut self.times {
+            None => self.pool.run(&|worker| walk(steps, &cx, worker)),
+            Some(times) => {
+                let fresh = Mutex::new(Vec::with_capacity(steps.len()));
+                let done = self.pool.run(&|worker| walk_timed(steps, &cx, worker, &fresh));
+                *times = fresh.into_inner().unwrap_or_else(PoisonError::into_inner);
+                done
+            }
+        };
         done.map_err(|error| BackendError::Lost(error.to_string()))?;
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
@@ -293,7 +362,7 @@ impl Instance for CpuInstance {
     }
 
     fn import_block(&mut self, group: GroupId, block: u32, data: &[f32]) {
-        self.caches.import_block(group, block, data);
+        self.caches.import_block(self.kernel, group, block, data);
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -112,11 +112,21 @@ pub(crate) struct Planned {
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     /// Prepares a value for products, through the norm node if there is one.
-    Prepare { value: ValueId, norm: Option<usize>, set: usize },
+    Prepare { value: ValueId, norm: Option<usize>, set: usize, reader: usize },
     /// A product with prepared activations; columns stay together in runs of `part`.
     Product { node: usize, set: usize, part: Option<usize> },
     /// A node, its output dealt out so (per input for cache writes).
     Node { node: usize, splits: Vec<Split> },
+}
+
+impl What {
+    /// The node that the step does; for a preparation its first reader.
+    pub(crate) fn node(&self) -> usize {
+        match *self {
+            What::Prepare { reader, .. } => reader,
+            What::Product { node, .. } | What::Node { node, .. } => node,
+        }
+    }
 }
 
 /// Steps of a plan and what they need.
@@ -296,7 +306,7 @@ impl<'a> Scheduler<'a> {
         let set = self.set(key);
         let value = node.ins[0];
         if self.holds.get(&set) != Some(&value) || !self.facts.fuse {
-            self.prepare(value, set);
+            self.prepare(value, set, index);
         }
         let written = self.set_written.get(&set) == Some(&true);
         let sync = if !self.facts.fuse {
@@ -324,7 +334,7 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Prepares `value`, or the input of the norm that makes it.
-    fn prepare(&mut self, value: ValueId, set: usize) {
+    fn prepare(&mut self, value: ValueId, set: usize, reader: usize) {
         let norm = self.folded.keys().copied().find(|&n| self.plan.nodes[n].outs[0] == value);
         let source = norm.map_or(value, |n| self.plan.nodes[n].ins[0]);
         let busy = self.set_read.get(&set) == Some(&true);
@@ -336,7 +346,7 @@ impl<'a> Scheduler<'a> {
         self.holds.insert(set, value);
         self.set_written.insert(set, true);
         self.set_read.insert(set, false);
-        self.push(What::Prepare { value: source, norm, set }, sync);
+        self.push(What::Prepare { value: source, norm, set, reader }, sync);
     }
 
     fn finish(mut self) -> Schedule {

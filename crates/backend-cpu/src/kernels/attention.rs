@@ -247,3 +247,18 @@ simd_fn! {
     /// Codes of sixteen positions, `[columns][16]`, times the scale of each position and 32 columns.
     pub(crate) fn widen_panel(codes: &[i8], scales: &[u16], out: &mut [f32]) = widen_positions;
 }
+
+#[inline(always)]
+fn halves<L: Lanes>(x: &[f32], out: &mut [u16]) {
+    for (x, out) in x.chunks(N).zip(out.chunks_mut(N)) {
+        let mut lanes = [0; N];
+        // SAFETY: sixteen halves.
+        unsafe { L::load_part(x, 0.0).write_half(lanes.as_mut_ptr()) };
+        out.copy_from_slice(&lanes[..out.len()]);
+    }
+}
+
+simd_fn! {
+    /// The nearest halves.
+    pub(crate) fn halves_run(x: &[f32], out: &mut [u16]) = halves;
+}

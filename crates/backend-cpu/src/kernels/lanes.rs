@@ -52,7 +52,6 @@ pub(crate) trait Lanes: Copy {
     fn fma(self, b: Self, c: Self) -> Self;
     fn max(self, b: Self) -> Self;
     fn min(self, b: Self) -> Self;
-    fn sqrt(self) -> Self;
     /// The nearest integer, ties to even.
     fn round(self) -> Self;
     /// `2^self` for integers in −126..=127.

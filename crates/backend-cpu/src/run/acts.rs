@@ -97,10 +97,6 @@ impl ActSet {
         self.sets[set].split
     }
 
-    pub(crate) fn key(&self, set: usize) -> &Key {
-        &self.sets[set].key
-    }
-
     fn slot(&self, set: usize, worker: &Worker<'_>) -> &Slot {
         let set = &self.sets[set];
         if set.split { &set.shared } else { &set.own[worker.index()] }

@@ -11,6 +11,8 @@ use tokkata_ir::step::NO_BLOCK;
 use tokkata_ir::{BackendError, CacheGroup, GroupId, Program, SlotDef, SlotId, StepState};
 use tokkata_quant::num::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
+use crate::kernels::Kernel as Set;
+use crate::kernels::attention::halves_run;
 use crate::kernels::lanes::N;
 use crate::memory::HugeBuf;
 
@@ -23,6 +25,8 @@ pub(crate) enum Kind {
     Q8,
 }
 
+/// Halves converted at a time.
+const HALVES: usize = 64;
 /// Columns that share a Q8_0 scale.
 pub(crate) const Q8_BLOCK: usize = 32;
 
@@ -100,14 +104,20 @@ impl Plane {
     ///
     /// # Safety
     /// `to` points to this plane's head `head` in a block and no one else uses the position.
-    unsafe fn store(&self, to: *mut u8, position: usize, row: &[f32], head: usize) {
+    unsafe fn store(&self, set: Set, to: *mut u8, position: usize, (row, head): (&[f32], usize)) {
         let x = &row[head * self.dim..][..self.dim];
         let (first, step) = (self.element(position, 0), if self.panels { N } else { 1 });
         // SAFETY: elements and scales of a position lie inside the head.
         unsafe {
             match self.kind {
                 Kind::F32 => spread(to.cast::<f32>().add(first), step, x, |x| x),
-                Kind::F16 => spread(to.cast::<u16>().add(first), step, x, f32_to_f16),
+                Kind::F16 => {
+                    let mut halves = [0; HALVES];
+                    for (i, x) in x.chunks(HALVES).enumerate() {
+                        halves_run(set, x, &mut halves[..x.len()]);
+                        spread(to.cast::<u16>().add(first + i * HALVES * step), step, &halves[..x.len()], |x| x);
+                    }
+                }
                 Kind::Bf16 => spread(to.cast::<u16>().add(first), step, x, f32_to_bf16),
                 Kind::Q8 => self.store_q8(to, position, row, head),
             }
@@ -155,7 +165,7 @@ impl Plane {
 
 /// Writes converted elements `step` apart.
 #[inline(always)]
-unsafe fn spread<T>(to: *mut T, step: usize, x: &[f32], convert: impl Fn(f32) -> T) {
+unsafe fn spread<X: Copy, T>(to: *mut T, step: usize, x: &[X], convert: impl Fn(X) -> T) {
     for (i, &x) in x.iter().enumerate() {
         // SAFETY: the caller gives room for all.
         unsafe { to.add(i * step).write(convert(x)) };
@@ -284,7 +294,7 @@ impl Caches {
     }
 
     /// Stores one head of a position of a sequence, unless its block is gone.
-    pub(crate) fn write(&self, step: &StepState, slot: SlotId, at: Write<'_>) {
+    pub(crate) fn write(&self, set: Set, step: &StepState, slot: SlotId, at: Write<'_>) {
         let kv = self.kv(slot);
         let size = self.block_size(slot.group);
         let Some(&block) = step.table(slot.group, at.seq).get(at.position / size) else { return };
@@ -295,7 +305,7 @@ impl Caches {
         let plane = plane.expect("a slot that keeps values");
         let head = self.block(slot, kv, block).head(plane, at.head).cast_mut();
         // SAFETY: the block lies in the pool; the step that writes gives each head of a row to one worker.
-        unsafe { plane.store(head, at.position % size, at.row, at.head) };
+        unsafe { plane.store(set, head, at.position % size, (at.row, at.head)) };
     }
 
     /// The state of a slot in a block.
@@ -368,7 +378,7 @@ impl Caches {
         out
     }
 
-    pub(crate) fn import_block(&mut self, group: GroupId, block: u32, data: &[f32]) {
+    pub(crate) fn import_block(&mut self, set: Set, group: GroupId, block: u32, data: &[f32]) {
         let mut rest = data;
         self.visit(group, block, |element| {
             let len = match &element {
@@ -382,7 +392,7 @@ impl Caches {
                 match element {
                     Element::State(to) => to.write(x[0]),
                     Element::Row(plane, block, p, heads) => {
-                        (0..heads).for_each(|h| plane.store(block.head(&plane, h).cast_mut(), p, x, h));
+                        (0..heads).for_each(|h| plane.store(set, block.head(&plane, h).cast_mut(), p, (x, h)));
                     }
                 }
             }

@@ -21,6 +21,11 @@ use crate::pool::Worker;
 pub(crate) trait Kernel: Send + Sync {
     /// Does this worker's share.
     fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>);
+
+    /// What to call it where its op's name says too little.
+    fn name(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// Working memory of one worker.

@@ -21,6 +21,10 @@ pub(crate) struct Prepare {
 }
 
 impl Kernel for Prepare {
+    fn name(&self) -> Option<&'static str> {
+        Some(if self.norm.is_some() { "norm_prepare" } else { "prepare" })
+    }
+
     fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
         let count = cx.count(self.x.lead);
         let rows = if cx.acts.is_split(self.set) { worker.share(count) } else { 0..count };

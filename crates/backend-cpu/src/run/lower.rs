@@ -59,7 +59,7 @@ impl Lower<'_> {
     /// The kernel of a step.
     pub(crate) fn step(&mut self, what: &What) -> Result<Prepared, BackendError> {
         Ok(match what {
-            What::Prepare { value, norm, set } => {
+            What::Prepare { value, norm, set, .. } => {
                 let norm = norm.map(|n| self.norm(&self.plan.nodes[n])).transpose()?;
                 Box::new(Prepare { x: self.place(*value), norm, set: *set })
             }

@@ -74,7 +74,7 @@ impl Kernel for CacheWrite {
                 let position = cx.step.past_len(seq) + row - cx.step.first_row(seq);
                 for head in cols.start / dim..cols.end / dim {
                     let at = Write { seq, position, head, values: plane == 1, row: cx.row(x, row) };
-                    cx.caches.write(cx.step, self.slot, at);
+                    cx.caches.write(cx.kernel, cx.step, self.slot, at);
                 }
             }
         }

@@ -95,10 +95,6 @@ impl Lanes for Avx2 {
         unsafe { Avx2(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1)) }
     }
     #[inline(always)]
-    fn sqrt(self) -> Self {
-        unsafe { Avx2(_mm256_sqrt_ps(self.0), _mm256_sqrt_ps(self.1)) }
-    }
-    #[inline(always)]
     fn round(self) -> Self {
         unsafe { Avx2(_mm256_round_ps::<8>(self.0), _mm256_round_ps::<8>(self.1)) }
     }

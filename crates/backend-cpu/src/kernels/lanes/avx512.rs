@@ -71,10 +71,6 @@ impl Lanes for Avx512 {
         unsafe { Avx512(_mm512_fmadd_ps(self.0, b.0, c.0)) }
     }
     #[inline(always)]
-    fn sqrt(self) -> Self {
-        unsafe { Avx512(_mm512_sqrt_ps(self.0)) }
-    }
-    #[inline(always)]
     fn round(self) -> Self {
         unsafe { Avx512(_mm512_roundscale_ps::<8>(self.0)) }
     }

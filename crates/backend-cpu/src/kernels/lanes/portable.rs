@@ -92,10 +92,6 @@ impl Lanes for Portable {
         zip(self, b, |a, b| if a < b { a } else { b })
     }
     #[inline(always)]
-    fn sqrt(self) -> Self {
-        Portable(self.0.map(f32::sqrt))
-    }
-    #[inline(always)]
     fn round(self) -> Self {
         Portable(self.0.map(f32::round_ties_even))
     }

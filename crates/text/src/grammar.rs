@@ -23,7 +23,7 @@
 //! ```
 
 mod gbnf;
-mod schema;
+pub(crate) mod schema;
 mod state;
 mod trie;
 mod trigger;

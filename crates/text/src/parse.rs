@@ -25,6 +25,7 @@
 
 mod calls;
 mod channels;
+mod constrain;
 mod derive;
 mod format;
 mod pythonic;

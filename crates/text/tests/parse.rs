@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Value as Json, json};
+use tokkata_text::grammar::{Grammar, TokenTrie, Vocabulary};
 use tokkata_text::parse::{Answer, OutputFormat, OutputParser, Parsed, ToolCall};
 use tokkata_text::template::{ChatRequest, ChatTemplate, Clock};
 
@@ -91,7 +92,9 @@ fn render(template: &ChatTemplate, turn: Option<&Json>, extra: &Json) -> Option<
     let rendered = template
         .render(&request)
         .or_else(|_| template.render(&plain));
-    rendered.ok().map(|rendered| rendered.into_text())
+    rendered
+        .ok()
+        .map(tokkata_text::template::Rendered::into_text)
 }
 
 /// What the model would have had to write for this turn, and the prompt.
@@ -463,4 +466,66 @@ fn no_text_is_ever_lost() {
             &text,
         );
     }
+}
+
+/// The grammar derived for a template's calls accepts the calls as the template writes them, and no other tool's.
+#[test]
+fn tool_grammars_accept_what_templates_write() {
+    let tokens: Vec<Vec<u8>> = (0..=255u8)
+        .map(|byte| vec![byte])
+        .chain([b"<end>".to_vec()])
+        .collect();
+    let trie = TokenTrie::new(Vocabulary {
+        tokens,
+        special: vec![256],
+        eos: vec![256],
+    })
+    .expect("a vocabulary");
+    let (mut followed, mut wrong) = (0, Vec::new());
+    for (name, template) in templates() {
+        let format = OutputFormat::derive(&template);
+        if NOT_DERIVED.contains(&name.as_str()) {
+            continue;
+        }
+        let Some((source, trigger)) = format.tool_grammar(&tools()).expect("plain schemas") else {
+            continue;
+        };
+        let grammar = Grammar::compile_with(source.clone(), trigger, &trie)
+            .unwrap_or_else(|e| panic!("{name}: {e}\n{source:?}"));
+        for count in [1, 2] {
+            let calls: Vec<Json> = expected_calls()[..count]
+                .iter()
+                .zip(["call0000a", "call0000b"])
+                .map(|((n, a), id)| call(id, n, a, false))
+                .collect();
+            let turn = json!({"role": "assistant", "content": "", "tool_calls": calls});
+            let Some((_, text)) = answer(&template, &turn, &json!({})) else {
+                continue;
+            };
+            if !text.contains("get_weather") || text.contains("True") || text.contains("\\u00fc") {
+                continue;
+            }
+            let follow = |text: &str| {
+                let mut state = grammar.start();
+                text.bytes()
+                    .position(|byte| state.accept(u32::from(byte)).is_err())
+            };
+            if let Some(at) = follow(&text) {
+                wrong.push(format!(
+                    "{name}: stops before {:?} of {text:?}\n{source:?}",
+                    String::from_utf8_lossy(&text.as_bytes()[at..])
+                ));
+            } else if follow(&text.replace("get_weather", "get_whether")).is_none() {
+                wrong.push(format!("{name}: any name is accepted"));
+            } else {
+                followed += 1;
+            }
+        }
+    }
+    println!("{followed} answers followed");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(
+        followed == 0 || followed >= 70,
+        "only {followed} answers followed"
+    );
 }

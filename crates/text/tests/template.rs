@@ -106,7 +106,7 @@ fn snippets_render_as_in_jinja2() {
     for snippet in &snippets {
         let source = snippet["source"].as_str().expect("a source");
         let found = ChatTemplate::parse(source).and_then(|template| template.render(&request));
-        let found = found.map(|rendered| rendered.into_text());
+        let found = found.map(Rendered::into_text);
         if found.as_deref().ok() != snippet["expected"].as_str() {
             differences.push(format!(
                 "{source:?}\n   gives {found:?}\n  Jinja2 {:?}",

@@ -49,7 +49,7 @@ const MAPS: [&str; 4] = ["properties", "patternProperties", "$defs", "definition
 const WHITE_SPACE: &str = r"[ ]|\r?\n[ \t]{0,32}";
 
 /// Checks a schema and settles how white space is written between its tokens.
-pub(super) fn prepare(mut schema: Value) -> Result<Value, GrammarError> {
+pub(crate) fn prepare(mut schema: Value) -> Result<Value, GrammarError> {
     check(&mut schema, "#")?;
     let mut fields = match schema {
         Value::Object(fields) => fields,

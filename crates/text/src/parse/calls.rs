@@ -274,8 +274,8 @@ impl<'t> Reader<'t> {
     /// The closing marker; a reply that ends without it is taken as it is.
     fn close(&mut self, close: &str) -> Read<()> {
         let bare = skip_space(self.rest);
-        if bare.starts_with(close) {
-            self.rest = &bare[close.len()..];
+        if let Some(rest) = bare.strip_prefix(close) {
+            self.rest = rest;
             return Ok(());
         }
         if begins(bare, close, self.last) {

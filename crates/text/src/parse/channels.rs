@@ -78,7 +78,7 @@ impl ChannelParser {
             (Kind::Call(_), None) if !last => return false,
             (Kind::Call(name), _) => {
                 let name = name.clone();
-                emit(pending, len, out, |text| call(name, text));
+                emit(pending, len, out, |text| call(&name, text));
             }
         }
         let Some(marker) = marker else { return false };
@@ -94,9 +94,9 @@ impl ChannelParser {
 }
 
 /// A call, or its text if the arguments are not JSON.
-fn call(name: String, text: String) -> Event {
+fn call(name: &str, text: String) -> Event {
     match serde_json::from_str::<serde_json::Value>(text.trim()) {
-        Ok(arguments) => Event::ToolCall(calls::call(None, &name, &arguments)),
+        Ok(arguments) => Event::ToolCall(calls::call(None, name, &arguments)),
         Err(_) => Event::Content(text),
     }
 }

@@ -89,12 +89,11 @@ impl Cursor<'_> {
     }
 
     fn call_list(&mut self) -> Result<Vec<ToolCall>, Stop> {
-        let list = self.eat("[");
+        if !self.eat("[") {
+            return Ok(vec![self.call()?]);
+        }
         let mut calls = vec![self.call()?];
-        while list {
-            if self.eat("]") {
-                break;
-            }
+        while !self.eat("]") {
             self.expect(",")?;
             calls.push(self.call()?);
         }

@@ -33,10 +33,10 @@ impl Args {
             *slot = Some(value);
         }
         for (slot, name) in bound.iter_mut().zip(names) {
-            if let Some(value) = self.take_keyword(name) {
-                if slot.replace(value).is_some() {
-                    return type_error(format!("argument {name} is given twice"));
-                }
+            if let Some(value) = self.take_keyword(name)
+                && slot.replace(value).is_some()
+            {
+                return type_error(format!("argument {name} is given twice"));
             }
         }
         match self.keywords.first() {

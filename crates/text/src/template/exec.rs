@@ -395,6 +395,7 @@ impl<'a> Interpreter<'a> {
 }
 
 /// Where a loop runs.
+#[derive(Clone, Copy)]
 struct LoopPlace<'s> {
     scope: &'s Rc<Scope>,
     depth0: usize,

@@ -50,7 +50,7 @@ pub(crate) fn call(name: &str, args: Args, clock: &Clock) -> Result<Value> {
             }
             Ok(Value::Namespace(Rc::new(RefCell::new(dict))))
         }
-        "range" => range(args),
+        "range" => range(&args),
         "dict" => Ok(Value::Dict(Rc::new(dict(args)?))),
         _ => Err(TemplateError::Unknown(format!("the function {name}"))),
     }
@@ -78,7 +78,7 @@ fn dict(args: Args) -> Result<Dict> {
     Ok(out)
 }
 
-fn range(args: Args) -> Result<Value> {
+fn range(args: &Args) -> Result<Value> {
     let bounds = args
         .positional
         .iter()

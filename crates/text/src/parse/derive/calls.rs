@@ -447,7 +447,11 @@ fn pairs(text: &str, mut header: Vec<Part>, before: &str) -> Option<(Vec<Part>, 
     let rest = before[..before.len() - open.len()].trim();
     // An index differs from call to call.
     match rest.split_once(|c: char| c.is_ascii_digit()) {
-        Some((literal, _)) => header.extend([Part::Literal(literal.to_owned()), Part::Skip]),
+        Some((literal, after)) => {
+            let after = after.trim_start_matches(|c: char| c.is_ascii_digit());
+            header.extend([Part::Literal(literal.to_owned()), Part::Skip]);
+            header.extend((!after.is_empty()).then(|| Part::Literal(after.to_owned())));
+        }
         None if rest.is_empty() => {}
         None => header.push(Part::Literal(rest.to_owned())),
     }

@@ -136,7 +136,7 @@ fn marker_start(text: &str, at: usize) -> usize {
             (Some(opened), closed)
                 if closed.is_none_or(|closed| closed < opened) && at - opened < 40 =>
             {
-                at = opened
+                at = opened;
             }
             _ => {}
         }

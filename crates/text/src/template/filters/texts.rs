@@ -50,9 +50,9 @@ fn title(text: &Text) -> Text {
     let mut start = true;
     text.map_chars(|c, out| {
         if start {
-            out.extend(c.to_uppercase())
+            out.extend(c.to_uppercase());
         } else {
-            out.extend(c.to_lowercase())
+            out.extend(c.to_lowercase());
         }
         start = is_space(c) || "-({[<".contains(c);
     })

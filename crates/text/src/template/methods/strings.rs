@@ -346,9 +346,9 @@ fn recase(text: &Text, name: &str) -> Option<Value> {
         "capitalize" => capitalize(text),
         "swapcase" => text.map_chars(|c, out| {
             if c.is_uppercase() {
-                out.extend(c.to_lowercase())
+                out.extend(c.to_lowercase());
             } else {
-                out.extend(c.to_uppercase())
+                out.extend(c.to_uppercase());
             }
         }),
         _ => return None,
@@ -360,9 +360,9 @@ fn title(text: &Text) -> Text {
     let mut inside = false;
     text.map_chars(|c, out| {
         if inside {
-            out.extend(c.to_lowercase())
+            out.extend(c.to_lowercase());
         } else {
-            out.extend(c.to_uppercase())
+            out.extend(c.to_uppercase());
         }
         inside = c.is_uppercase() || c.is_lowercase();
     })
@@ -373,9 +373,9 @@ pub(crate) fn capitalize(text: &Text) -> Text {
     let mut first = true;
     text.map_chars(|c, out| {
         if std::mem::take(&mut first) {
-            out.extend(c.to_uppercase())
+            out.extend(c.to_uppercase());
         } else {
-            out.extend(c.to_lowercase())
+            out.extend(c.to_lowercase());
         }
     })
 }

@@ -3,7 +3,7 @@
 //! A [`Tokenizer`] is built from the file alone and then immutable; what it does is fixed by three
 //! stages: tokens cut out of the raw text, normalisers and splitting rules, and one encoder. Reading
 //! order: this file, `gguf`, `pre` and `split`, then the encoders `bpe`, `spm`, `wordpiece`,
-//! `unigram`, `rwkv`.
+//! `unigram`, `rwkv`, `plamo`; `hf` for the files of Hugging Face repositories.
 
 mod added;
 mod base64;
@@ -15,6 +15,7 @@ mod error;
 mod gguf;
 mod hf;
 mod normalize;
+mod plamo;
 mod pre;
 mod rwkv;
 mod special;
@@ -129,6 +130,7 @@ enum Model {
     WordPiece(wordpiece::WordPiece),
     Unigram(unigram::Unigram),
     Rwkv(rwkv::Rwkv),
+    Plamo(plamo::Plamo),
     WordLevel { unk: Option<u32> },
 }
 
@@ -251,6 +253,7 @@ impl Tokenizer {
             Model::WordPiece(wordpiece) => wordpiece.encode(word, &mut run.out),
             Model::Unigram(unigram) => unigram.encode(word, &mut run.unigram, &mut run.out),
             Model::Rwkv(rwkv) => rwkv.encode(word, &mut run.out),
+            Model::Plamo(plamo) => plamo.encode(word, &mut run.plamo, &mut run.out),
             Model::WordLevel { unk } => run.out.extend(self.vocab.find(word.as_bytes()).or(*unk)),
         }
     }
@@ -347,4 +350,5 @@ struct Run {
     bpe: bpe::Scratch,
     spm: spm::Scratch,
     unigram: unigram::Scratch,
+    plamo: plamo::Scratch,
 }

@@ -10,6 +10,7 @@ use super::bytes::{from_alphabet, to_alphabet};
 use super::charsmap::Charsmap;
 use super::error::TokenizerError;
 use super::normalize::{Normalizer, Spaces};
+use super::plamo::Plamo;
 use super::pre::{self, Flags, Pre};
 use super::rwkv::{Rwkv, unescape};
 use super::special::{KEYS, SpecialTokens};
@@ -23,7 +24,7 @@ use super::wordpiece::WordPiece;
 use super::{Ends, Model, Tokenizer, Trim};
 
 const PREFIX: &str = "tokenizer.ggml.";
-const KNOWN: &str = "gpt2, gemma4, llama, bert, t5, rwkv, whitespace";
+const KNOWN: &str = "gpt2, gemma4, llama, bert, t5, rwkv, plamo2, whitespace";
 
 /// Reads all of `tokenizer.ggml.*`.
 pub(super) fn load(meta: &Metadata) -> Result<Tokenizer, TokenizerError> {
@@ -84,6 +85,7 @@ enum Kind {
     WordPiece,
     Unigram,
     Rwkv,
+    Plamo,
 }
 
 impl Kind {
@@ -95,6 +97,7 @@ impl Kind {
             b"bert" => Kind::WordPiece,
             b"t5" => Kind::Unigram,
             b"rwkv" => Kind::Rwkv,
+            b"plamo2" => Kind::Plamo,
             _ => return None,
         })
     }
@@ -123,6 +126,13 @@ impl Kind {
                 add_space_prefix: true,
                 ..none
             },
+            Kind::Plamo => SpecialTokens {
+                bos: Some(1),
+                eos: Some(2),
+                unk: Some(0),
+                pad: Some(3),
+                ..none
+            },
             Kind::WordPiece => SpecialTokens {
                 bos: Some(101),
                 unk: Some(100),
@@ -146,7 +156,7 @@ impl Kind {
     /// What stands around a text.
     fn ends(self, special: &SpecialTokens) -> Ends {
         match self {
-            Kind::Rwkv => Ends::default(),
+            Kind::Rwkv | Kind::Plamo => Ends::default(),
             Kind::WordPiece => Ends {
                 before: special.bos.or(special.cls).into_iter().collect(),
                 after: special.sep.into_iter().collect(),
@@ -322,9 +332,11 @@ fn pieces(vocab: &Vocab, kind: Kind, flags: Flags) -> Blob {
             (TokenKind::Unused, _) => Vec::new(),
             (TokenKind::Byte, _) => byte_of(text).map_or_else(|| text.to_vec(), |b| vec![b]),
             (TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined, _) => text.to_vec(),
+            (TokenKind::Normal, Kind::Bpe) if flags.dropped_spaces => text.to_vec(),
             (TokenKind::Normal, Kind::Bpe) if !flags.characters => {
                 from_alphabet(text).unwrap_or_else(|| text.to_vec())
             }
+            (TokenKind::Normal, Kind::Plamo) => text.to_vec(),
             (TokenKind::Normal, _) => spaces(text),
         };
         pieces.push(&piece);
@@ -385,6 +397,11 @@ impl Parts<'_> {
                 vec![],
                 Model::Rwkv(Rwkv::new(&vocab.pieces, self.special.unk)),
             ),
+            (Kind::Plamo, _) => (
+                vec![],
+                vec![],
+                Model::Plamo(Plamo::new(vocab, byte_tokens(vocab))),
+            ),
             _ => self.spm()?,
         })
     }
@@ -413,11 +430,13 @@ impl Parts<'_> {
         let mut bpe = Bpe::new(parts, |find| start(self.vocab, byte_level, find));
         bpe.whole = whole_words(flags);
         bpe.unknown = Unknown::Dropped;
-        let normalizers = if flags.characters {
-            vec![Normalizer::EscapeSpaces]
-        } else {
-            vec![]
-        };
+        let mut normalizers = Vec::new();
+        if flags.characters {
+            normalizers.push(Normalizer::EscapeSpaces);
+        }
+        if flags.dropped_spaces && flag(self.meta, "normalizer.lowercase")?.unwrap_or(false) {
+            normalizers.push(Normalizer::Lowercase);
+        }
         Ok((normalizers, pre.steps, Model::Bpe(bpe)))
     }
 

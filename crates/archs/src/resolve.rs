@@ -6,6 +6,7 @@
 //! Parts: `env` (what names in rules mean), `weights` (tensors to weights), `norm`, `rope`, then one module per
 //! block kind, and `stack`, which walks embedding, layers and head.
 
+mod altup;
 mod attention;
 mod env;
 mod ffn;

@@ -532,6 +532,12 @@ blocks! {
         centred: Option<Rule>,
     }
 
+    /// Low-rank map around its input.
+    LaurelRule {
+        /// Columns of the low rank.
+        rank: Option<Rule>,
+    }
+
     /// Linear attention with fixed decay.
     LightningRule {
         /// Norm of the output.
@@ -649,8 +655,18 @@ pub struct AltUpRule {
     pub n: Option<Rule>,
     /// The stream the layers work on.
     pub active: Option<Rule>,
-    /// A low-rank branch beside attention.
-    pub laurel: bool,
+}
+
+/// A looped stack of two states: one starts as the embedding, the other as a tensor.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LoopRule {
+    /// Where the second state starts.
+    pub tensor: String,
+    /// The layers that start from the sum of both states.
+    pub join: Option<Rule>,
+    /// The state that a layer's output becomes: 1, 2 or 0 for neither.
+    pub store: Option<Rule>,
 }
 
 /// A multi-token-prediction head.
@@ -748,11 +764,16 @@ pub struct Descriptor {
     /// Block.
     pub short_conv: ShortConvRule,
     /// Block.
+    pub laurel: LaurelRule,
+    /// Block.
     pub lightning: LightningRule,
     /// Rest of a layer.
     pub layer: LayerRule,
     /// Streams.
     pub altup: Option<AltUpRule>,
+    /// States of a looped stack.
+    #[serde(rename = "loop")]
+    pub states: Option<LoopRule>,
     /// Output stage.
     pub head: HeadRule,
     /// Multi-token prediction.

@@ -70,6 +70,8 @@ pub struct StackSpec {
     pub embed: Option<EmbedSpec>,
     /// The residual frame when it is not a single stream.
     pub streams: Option<AltUpSpec>,
+    /// Start `[1, D]` of a second state that layers read and write; the first starts as the embedding.
+    pub second_state: Option<WeightId>,
     /// Layers in execution order.
     pub layers: Vec<LayerSpec>,
     /// Output stage.
@@ -129,6 +131,19 @@ pub struct LayerSpec {
     pub rescale: Option<f32>,
     /// Norm of the stream at the end of the layer (between loops of a looped stack).
     pub end_norm: Option<NormSpec>,
+    /// The layer starts from the sum of both states rather than from the layer before it.
+    pub join_states: bool,
+    /// The state that the layer's output becomes.
+    pub store_state: Option<State>,
+}
+
+/// A state of a looped stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The one that starts as the embedding.
+    First,
+    /// The one that starts as a weight.
+    Second,
 }
 
 /// Injection of a per-layer embedding.
@@ -249,6 +264,8 @@ pub enum BlockSpec {
     Delta(Box<DeltaSpec>),
     /// Gated short convolution.
     ShortConv(Box<ShortConvSpec>),
+    /// Low-rank map around its input.
+    Laurel(Box<LaurelSpec>),
     /// Linear attention with fixed decay.
     Lightning(Box<LightningSpec>),
 }
@@ -881,6 +898,17 @@ pub struct LightningSpec {
     pub out: Proj,
 }
 
+/// `x + norm(up(down x))` of Gemma 3n.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaurelSpec {
+    /// `[rank, D]`.
+    pub down: Proj,
+    /// `[D, rank]`.
+    pub up: Proj,
+    /// Of the product.
+    pub norm: Option<NormSpec>,
+}
+
 /// AltUp streams of Gemma 3n.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AltUpSpec {
@@ -889,9 +917,9 @@ pub struct AltUpSpec {
     /// The stream the layers work on.
     pub active: u32,
     /// Expansion `[n − 1]` of `[D, D]`.
-    pub expand: Vec<WeightId>,
+    pub expand: Vec<Proj>,
     /// Collapse `[n − 1]` of `[D, D]`.
-    pub collapse: Vec<WeightId>,
+    pub collapse: Vec<Proj>,
     /// Per layer.
     pub layers: Vec<AltUpLayer>,
 }
@@ -903,14 +931,14 @@ pub struct AltUpLayer {
     pub router: Proj,
     /// Norm of the router input.
     pub router_norm: NormSpec,
+    /// Multiplies the normed router input.
+    pub router_scale: f32,
     /// `[n·n, n]`.
     pub predict: Proj,
     /// `[n, n]`.
     pub correct: Proj,
     /// `[D]`.
     pub correct_scale: WeightId,
-    /// Low-rank branch: left, right, norm.
-    pub laurel: Option<(Proj, Proj, NormSpec)>,
 }
 
 /// Output stage.

@@ -8,6 +8,7 @@ mod ffn;
 mod mixers;
 mod rwkv;
 mod stack;
+mod streams;
 
 use tokkata_core::DType;
 use tokkata_ir::spec::{NormSpec, Proj, StackSpec};

@@ -8,7 +8,7 @@ use super::norm::Normed;
 use super::weights::Want;
 use super::{Resolver, Side};
 use crate::error::ArchError;
-use crate::schema::{AttentionRule, Rule};
+use crate::schema::{AttentionRule, NormRule, Rule};
 
 /// Sizes of one layer's attention.
 #[derive(Clone, Copy)]
@@ -32,6 +32,9 @@ impl Resolver<'_> {
         let h = self.heads(rule)?;
         let kv_layer = self.kv_layer(rule)?;
         let shared = kv_layer != self.layer_index();
+        if shared {
+            self.ignore_key_norms(rule);
+        }
         let qkv = self.qkv(rule, h, shared)?;
         let rope = if cross { None } else { self.rope()? };
         if let Some(rope) = &rope {
@@ -118,6 +121,19 @@ impl Resolver<'_> {
             dim_k,
             dim_v,
         })
+    }
+
+    /// Norms of keys that a layer does not compute.
+    fn ignore_key_norms(&self, rule: &AttentionRule) {
+        for norm in [&rule.k_norm, &rule.v_norm].into_iter().flatten() {
+            let tensor = match norm {
+                NormRule::Name(name) => Some(name),
+                NormRule::Full(table) => table.tensor.as_ref(),
+            };
+            if let Some(tensor) = tensor {
+                self.ignore(&format!("{tensor}.weight"));
+            }
+        }
     }
 
     fn check_rope(&self, rope: &tokkata_ir::spec::RopeSpec, dim_k: u32) -> Result<(), ArchError> {

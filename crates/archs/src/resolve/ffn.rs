@@ -200,19 +200,13 @@ impl Resolver<'_> {
             }
             _ => d,
         };
-        let router = self.proj(
-            &name(rule.router.as_ref(), "ffn_gate_inp"),
-            Want {
-                shape: &[experts, d],
-                axes: &[Axis::Experts, Axis::Embd],
-            },
-        )?;
+        let router = self.router(rule, [experts, d])?;
         let form = self.expert_form(rule, "exps", (experts, width, inner))?;
         let spec = MoeSpec {
             n_experts: experts,
             top_k,
             n_ff: width,
-            router: self.router_of(rule, router),
+            router,
             router_input: self.router_input(rule)?,
             router_norm: self.router_norm(rule)?,
             score: self.score(rule.score.as_ref(), "softmax")?,
@@ -244,15 +238,24 @@ impl Resolver<'_> {
     }
 
     /// A router vector takes the name of the router's scale sidecar.
-    fn router_of(
-        &self,
+    fn router(
+        &mut self,
         rule: &MoeRule,
-        mut router: tokkata_ir::spec::Proj,
-    ) -> tokkata_ir::spec::Proj {
-        if rule.router_vector.is_some() {
-            router.scale = None;
+        shape: [u32; 2],
+    ) -> Result<tokkata_ir::spec::Proj, ArchError> {
+        let base = name(rule.router.as_ref(), "ffn_gate_inp");
+        let want = Want {
+            shape: &shape,
+            axes: &[Axis::Experts, Axis::Embd],
+        };
+        if rule.router_vector.is_none() {
+            return self.proj(&base, want);
         }
-        router
+        Ok(tokkata_ir::spec::Proj {
+            weight: self.weight(&base, want)?,
+            scale: None,
+            bias: self.bias(&base, shape[0])?,
+        })
     }
 
     fn router_norm(

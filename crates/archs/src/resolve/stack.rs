@@ -26,13 +26,12 @@ impl Resolver<'_> {
             layers.push(self.layer_spec(layer, &steps)?);
         }
         self.layer.set(None);
-        let streams = self.altup(count)?;
-        let head = self.head(side)?;
         Ok(StackSpec {
             embed,
-            streams,
+            streams: self.altup(count)?,
+            second_state: self.second_state()?,
             layers,
-            head,
+            head: self.head(side)?,
         })
     }
 
@@ -192,6 +191,7 @@ impl Resolver<'_> {
             self.layer.set(layer);
             spec.end_norm = norm?;
         }
+        self.states(&mut spec)?;
         Ok(spec)
     }
 
@@ -286,6 +286,7 @@ impl Resolver<'_> {
                     },
                 )?)
             }
+            "laurel" => self.laurel(&desc.laurel)?,
             other => self.mixer(other)?,
         };
         let source = match self.word(rule.source, "stream")?.as_str() {
@@ -484,16 +485,6 @@ impl Resolver<'_> {
             softmax,
         }))
     }
-
-    fn altup(&mut self, _layers: u32) -> Result<Option<tokkata_ir::spec::AltUpSpec>, ArchError> {
-        if self.desc.altup.is_none() {
-            return Ok(None);
-        }
-        Err(ArchError::Unsupported {
-            arch: self.prefix.clone(),
-            why: "its residual streams are not built yet".to_owned(),
-        })
-    }
 }
 
 /// The fields a block of this name shares with all, and its usual norm.
@@ -512,6 +503,7 @@ fn branch_rule<'d>(d: &'d Descriptor, name: &str) -> Option<(BranchRule<'d>, &'s
         "delta" => (d.delta.branch(), "attn_norm"),
         "short_conv" => (d.short_conv.branch(), "attn_norm"),
         "lightning" => (d.lightning.branch(), "attn_norm"),
+        "laurel" => (d.laurel.branch(), "attn_norm"),
         _ => return None,
     })
 }

@@ -20,6 +20,7 @@ impl Builder<'_> {
             BlockSpec::Rwkv6(r) => self.rwkv6(r, x),
             BlockSpec::Rwkv7(r) => self.rwkv7(r, x),
             BlockSpec::ChannelMix(c) => self.channel_mix(c, x),
+            BlockSpec::Laurel(l) => self.laurel(l, x),
             BlockSpec::Attention(_)
             | BlockSpec::Ffn(_)
             | BlockSpec::Moe(_)

@@ -12,11 +12,11 @@ use super::Builder;
 
 /// Values that outlive the layer that made them.
 #[derive(Clone, Copy)]
-struct Carry {
+pub(crate) struct Carry {
     /// Embedding after its norm.
-    embed: ValueId,
+    pub(crate) embed: ValueId,
     /// Per-layer embeddings of all layers.
-    per_layer: Option<ValueId>,
+    pub(crate) per_layer: Option<ValueId>,
 }
 
 impl Builder<'_> {
@@ -28,15 +28,30 @@ impl Builder<'_> {
             embed: x,
             per_layer,
         };
-        for (i, layer) in stack.layers.iter().enumerate() {
-            self.enter(Some(i as u32));
-            x = self.layer(layer, i as u32, x, carry);
-        }
-        self.enter(None);
+        x = match &stack.streams {
+            Some(streams) => self.altup(stack, streams, carry),
+            None => self.layers(stack, x, carry),
+        };
         self.head(&stack.head, x);
     }
 
-    fn gather(&mut self, table: WeightId, index: GatherIndex) -> ValueId {
+    fn layers(&mut self, stack: &StackSpec, mut x: ValueId, carry: Carry) -> ValueId {
+        let mut states = self.states(stack, x);
+        for (i, layer) in stack.layers.iter().enumerate() {
+            self.enter(Some(i as u32));
+            if let (true, Some(states)) = (layer.join_states, states) {
+                x = self.joined(states);
+            }
+            x = self.layer(layer, i as u32, x, carry);
+            if let (Some(which), Some(states)) = (layer.store_state, &mut states) {
+                states.store(which, x);
+            }
+        }
+        self.enter(None);
+        x
+    }
+
+    pub(crate) fn gather(&mut self, table: WeightId, index: GatherIndex) -> ValueId {
         let width = self.spec.weights[table.index()].cols() as u32;
         let def = ValueDef {
             shape: Shape::rows(&[width]),
@@ -102,7 +117,18 @@ impl Builder<'_> {
         x: ValueId,
         all: ValueId,
     ) -> ValueId {
-        self.at("per_layer");
+        let out = self.at("per_layer").per_layer_value(p, index, x, all);
+        self.binary(BinaryKind::Add, x, out)
+    }
+
+    /// What a layer's own embedding adds.
+    pub(crate) fn per_layer_value(
+        &mut self,
+        p: &PerLayerInject,
+        index: u32,
+        x: ValueId,
+        all: ValueId,
+    ) -> ValueId {
         let gate = self.matmul(x, &p.gate);
         let dim = self.width(gate);
         let total = self.width(all);
@@ -113,11 +139,10 @@ impl Builder<'_> {
         };
         let mixed = self.one(op, &[gate, own], dim);
         let out = self.matmul(mixed, &p.proj);
-        let out = self.norm_opt(out, p.norm.as_ref());
-        self.binary(BinaryKind::Add, x, out)
+        self.norm_opt(out, p.norm.as_ref())
     }
 
-    fn step(&mut self, step: &StepSpec, x: ValueId, layer_input: ValueId) -> ValueId {
+    pub(crate) fn step(&mut self, step: &StepSpec, x: ValueId, layer_input: ValueId) -> ValueId {
         let mut sum: Option<ValueId> = None;
         let mut normed = x;
         let mut previous = x;
@@ -272,6 +297,7 @@ fn block_role(block: &BlockSpec) -> &'static str {
         BlockSpec::Delta(_) => "delta",
         BlockSpec::ShortConv(_) => "short_conv",
         BlockSpec::Lightning(_) => "lightning",
+        BlockSpec::Laurel(_) => "laurel",
     }
 }
 

@@ -81,11 +81,10 @@ const EXPRESSIONS: &[(&str, &[&str])] = &[
     ("exaone-moe", &[EXAONE_MOE]),
     ("gemma4", &[r"[^\n]+|[\n]+"]),
     ("sarvam-moe", &[r"[^\n]+|[\n]+"]),
-    ("whitespace", &[r"\S+"]),
 ];
 
 /// Names with a test of their own.
-const BY_HAND: &[&str] = &["afmoe", "deepseek-llm"];
+const BY_HAND: &[&str] = &["afmoe", "deepseek-llm", "whitespace"];
 
 /// Every expression compiled; `deepseek-llm` is built from the ranges of the table.
 static COMPILED: LazyLock<Vec<(&str, Vec<Regex>)>> = LazyLock::new(|| {
@@ -201,4 +200,10 @@ fn grouped_digits() {
         ours(&aya, "1234567 12ab"),
         ["1", "234", "567", " ", "12", "ab"]
     );
+}
+
+#[test]
+fn dropped_white_space() {
+    let steps = find("whitespace").unwrap().steps;
+    assert_eq!(ours(&steps, " a\u{3000}bc\r\n"), ["a", "bc"]);
 }

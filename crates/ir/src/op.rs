@@ -155,7 +155,8 @@ pub enum Op {
         /// Added under the root.
         eps: f32,
     },
-    /// `relu(x - (mean + z · std))` over the row, the Gaussian top-k of Gemma 3n.
+    /// `relu(x - (mean + z · std))` over the row, the Gaussian top-k of Gemma 3n. The deviation divides by the
+    /// number of columns, as the model was trained; dividing by one less is `z · sqrt(n / (n − 1))`.
     GaussianTopK {
         /// Standard deviations above the mean.
         z: f32,

@@ -6,7 +6,8 @@
 //! the length `u32::MAX` with the tokens that end a generation. `TOKKATA_FUZZ_STRINGS` (default 2000)
 //! texts are tried per vocabulary; `TOKKATA_FUZZ_ONLY` picks vocabularies by a part of their name;
 //! `TOKKATA_FUZZ_FILES` lists other files (GGUF, `tokenizer.json`, SentencePiece models). Of several
-//! programs, split by commas, one must agree. With `TOKKATA_FUZZ_IDS_ONLY=1` the oracle need not know about single tokens.
+//! programs, split by commas, one must agree. With `TOKKATA_FUZZ_SPECIAL=1` special tokens are
+//! added and parsed, as the oracle then must do too. With `TOKKATA_FUZZ_IDS_ONLY=1` the oracle need not know about single tokens.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -131,10 +132,15 @@ fn compare(program: &str, file: &Path) -> Vec<Mismatch> {
         _ => Vec::new(),
     };
     let mut random = Random::new(number("TOKKATA_FUZZ_SEED", 1) as u64);
+    let special = number("TOKKATA_FUZZ_SPECIAL", 0) != 0;
+    let options = EncodeOptions {
+        add_special: special,
+        parse_special: special,
+    };
     let mut mismatches = Vec::new();
     for _ in 0..number("TOKKATA_FUZZ_STRINGS", 2000) {
         let text = strings::text(&mut random, &pieces);
-        let ours = tokenizer.encode(&text, EncodeOptions::default());
+        let ours = tokenizer.encode(&text, options);
         let theirs: Vec<_> = oracles
             .iter_mut()
             .filter_map(|oracle| oracle.encode(&text))

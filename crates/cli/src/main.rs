@@ -14,6 +14,7 @@ use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use crate::commands::Command;
 
@@ -29,11 +30,7 @@ fn main() -> ExitCode {
     console::install_panic_message();
     let cli = match Cli::try_parse_from(legacy::normalise(std::env::args_os())) {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help and usage go to a stream that may be closed; there is nobody to tell.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
+        Err(error) => return usage(&error),
     };
     // A bug of ours has told itself in one line already.
     let done = std::panic::catch_unwind(AssertUnwindSafe(|| cli.command.run()));
@@ -46,4 +43,23 @@ fn main() -> ExitCode {
         }
         Err(_) => ExitCode::FAILURE,
     }
+}
+
+/// Prints help as it is, and a mistake as one line.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        // Help goes to a stream that may be closed; there is nobody to tell.
+        let _ = error.print();
+    } else {
+        let text = error.to_string();
+        let lines = text
+            .lines()
+            .map(str::trim)
+            .take_while(|l| !l.starts_with("Usage:"));
+        let line: Vec<&str> = lines.filter(|l| !l.is_empty()).collect();
+        let line = line.join(" ");
+        let line = line.strip_prefix("error: ").unwrap_or(&line);
+        console::say(&format!("tokkata: {line}; see --help"));
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

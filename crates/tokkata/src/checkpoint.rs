@@ -1,6 +1,7 @@
 //! A model file with its header read: what can be known without loading weights.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use tokkata_archs::{Registry, ResolveOptions};
 use tokkata_formats::ModelFile;
@@ -15,6 +16,7 @@ use crate::error::{Error, Result};
 pub struct Checkpoint {
     file: ModelFile,
     registry: Registry,
+    tokenizer: OnceLock<Arc<Tokenizer>>,
 }
 
 impl Checkpoint {
@@ -35,7 +37,12 @@ impl Checkpoint {
         for path in arch_files {
             registry.add_file(path).map_err(Error::Descriptor)?;
         }
-        Ok(Checkpoint { file, registry })
+        let tokenizer = OnceLock::new();
+        Ok(Checkpoint {
+            file,
+            registry,
+            tokenizer,
+        })
     }
 
     /// The file: metadata and tensors.
@@ -86,13 +93,18 @@ impl Checkpoint {
         program.map_err(Error::plan(self.path()))
     }
 
-    /// The tokenizer, built anew.
+    /// The tokenizer, built when it is first asked for.
     ///
     /// # Errors
     /// A file without a tokenizer, or with one that is not known.
-    pub fn tokenizer(&self) -> Result<Tokenizer> {
-        let tokenizer = Tokenizer::from_metadata(self.file.metadata());
-        tokenizer.map_err(Error::tokenizer(self.path()))
+    pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>> {
+        if let Some(tokenizer) = self.tokenizer.get() {
+            return Ok(tokenizer);
+        }
+        let built = Tokenizer::from_metadata(self.file.metadata());
+        let built = Arc::new(built.map_err(Error::tokenizer(self.path()))?);
+        // Two threads may both build it; one of the equal results stays.
+        Ok(self.tokenizer.get_or_init(|| built))
     }
 
     /// The chat template of the file.

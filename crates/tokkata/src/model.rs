@@ -1,7 +1,7 @@
 //! A loaded model.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use tokkata_engine::{
     CacheOptions, Engine, Event, EventKind, Request, RequestId, ScorePlan, SessionId,
@@ -24,7 +24,6 @@ pub struct Model {
     engine: Engine,
     device: &'static str,
     threads: usize,
-    tokenizer: OnceLock<Arc<Tokenizer>>,
 }
 
 impl Model {
@@ -69,7 +68,6 @@ impl Model {
             engine,
             device,
             threads,
-            tokenizer: OnceLock::new(),
         })
     }
 
@@ -119,11 +117,7 @@ impl Model {
     /// # Errors
     /// A file without a tokenizer, or with one that is not known.
     pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>> {
-        if self.tokenizer.get().is_none() {
-            // Two threads may both build it; one of the equal results stays.
-            let _ = self.tokenizer.set(Arc::new(self.checkpoint.tokenizer()?));
-        }
-        Ok(self.tokenizer.get().expect("it was set"))
+        self.checkpoint.tokenizer()
     }
 
     /// Token ids of a text.

@@ -16,7 +16,7 @@ use self::measure::Test;
 use self::report::{Format, Report};
 use crate::args::{DeviceArgs, ModelArgs, refuse, usage};
 use crate::console::{Wait, say};
-use crate::load::load_checkpoint;
+use crate::load;
 
 /// Flags of `bench`. Numbers may be lists `a,b` and ranges `first-last+step` or `first-last*factor`.
 #[derive(Debug, Args)]
@@ -185,5 +185,5 @@ fn load(
     options.seqs = most(|t| t.sequences);
     options.rows = args.ubatch_size.min(args.batch_size).max(options.seqs);
     options.no_prefix_cache = true;
-    load_checkpoint(checkpoint, &options)
+    load::load(checkpoint, &options)
 }

@@ -7,13 +7,13 @@ use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use tokkata::{
-    ByteDecoder, DecodeOptions, EncodeOptions, EventKind, FinishReason, Model, Request, Sampling,
-    SessionId, Stats, Tokenizer,
+    ByteDecoder, Checkpoint, DecodeOptions, EncodeOptions, EventKind, FinishReason, Model, Request,
+    Sampling, SessionId, Stats, Tokenizer,
 };
 
 use crate::args::{DeviceArgs, ModelArgs, PromptArgs, SizeArgs, read_stdin, token_ids, usage};
 use crate::console::say;
-use crate::load::{load, tokenizer};
+use crate::load;
 use crate::sampling::SamplingArgs;
 
 /// Flags of `complete`.
@@ -63,17 +63,24 @@ pub(crate) enum Format {
 pub(crate) fn run(args: &CompleteArgs) -> Result<()> {
     let (_, rest) = args.model.split()?;
     let prompts = prompts(args, args.prompt.read(rest)?)?;
-    let mut model = load(&args.model, &args.device, &args.sizes, |_| {})?;
-    let tokenizer = tokenizer(&model)?;
+    let (checkpoint, options) = load::open(&args.model, &args.device, &args.sizes)?;
+    let tokenizer = checkpoint.tokenizer()?.clone();
+    let encode = |i: usize, prompt: &Prompt| encode(&checkpoint, &tokenizer, prompt, i == 0);
+    let prompts: Result<Vec<Vec<u32>>> = prompts
+        .iter()
+        .enumerate()
+        .map(|(i, p)| encode(i, p))
+        .collect();
+    let prompts = prompts?;
     let (sampling, made_up) = args.sampling.sampling(&tokenizer)?;
     if let Some(seed) = made_up {
         say(&format!("seed: {seed}"));
     }
+    let mut model = load::load(checkpoint, &options)?;
     let session = model.open_session();
     let mut tokens = Vec::new();
     for prompt in prompts {
-        let first = tokens.is_empty();
-        tokens.extend(encode(&model, &tokenizer, &prompt, first)?);
+        tokens.extend(prompt);
         let request = request(args, &tokenizer, &sampling, tokens.clone());
         let answer = answer(&mut model, session, request, args.output)?;
         print_end(args.output, &answer, sampling.seed)?;
@@ -105,7 +112,12 @@ fn prompts(args: &CompleteArgs, texts: Vec<Vec<u8>>) -> Result<Vec<Prompt>> {
     Ok(prompts)
 }
 
-fn encode(model: &Model, tokenizer: &Tokenizer, prompt: &Prompt, first: bool) -> Result<Vec<u32>> {
+fn encode(
+    checkpoint: &Checkpoint,
+    tokenizer: &Tokenizer,
+    prompt: &Prompt,
+    first: bool,
+) -> Result<Vec<u32>> {
     match prompt {
         Prompt::Ids(ids) => Ok(ids.clone()),
         Prompt::Bytes(bytes) => {
@@ -114,7 +126,7 @@ fn encode(model: &Model, tokenizer: &Tokenizer, prompt: &Prompt, first: bool) ->
                 parse_special: true,
             };
             let ids = tokenizer.encode_bytes(bytes, options);
-            ids.map_err(|e| anyhow!("{}: the prompt: {e}", model.checkpoint().path().display()))
+            ids.map_err(|e| anyhow!("{}: the prompt: {e}", checkpoint.path().display()))
         }
     }
 }

@@ -31,7 +31,8 @@ pub(crate) fn run(args: &DetokenizeArgs) -> Result<()> {
         text = String::from_utf8_lossy(&read_stdin()?).into_owned();
     }
     let ids = token_ids(&text.replace('\n', " ")).map_err(usage)?;
-    let tokenizer = Checkpoint::open(path, &args.model.arch_files)?.tokenizer()?;
+    let checkpoint = Checkpoint::open(path, &args.model.arch_files)?;
+    let tokenizer = checkpoint.tokenizer()?;
     let n = tokenizer.vocab_size();
     if let Some(id) = ids.iter().find(|&&id| id as usize >= n) {
         return Err(anyhow!(

@@ -13,7 +13,7 @@ use tokkata::{
 
 use crate::args::{DeviceArgs, ModelArgs, PromptArgs, refuse, token_ids, usage};
 use crate::console::{Wait, say};
-use crate::load::load_checkpoint;
+use crate::load;
 
 /// Bytes of logits that a step may leave unless a chunk was asked for.
 const STEP_BYTES: u64 = 64 << 20;
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<()> {
         chunk: options.rows as usize / args.sequences.get() as usize,
         copies: args.sequences.get() as usize,
     };
-    let mut model = load_checkpoint(checkpoint, &options)?;
+    let mut model = load::load(checkpoint, &options)?;
     let plan = ScorePlan {
         chunk: args
             .chunk

@@ -15,7 +15,7 @@ use self::line::{Input, Lines};
 use super::complete::Format;
 use crate::args::{DeviceArgs, ModelArgs, PromptArgs, SizeArgs};
 use crate::console::say;
-use crate::load::{load, tokenizer};
+use crate::load;
 use crate::sampling::SamplingArgs;
 
 /// Flags of `run`.
@@ -72,20 +72,21 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
 }
 
 fn open(args: &RunArgs) -> Result<Chat> {
-    let model = load(&args.model, &args.device, &args.sizes, |_| {})?;
-    let tokenizer = tokenizer(&model)?;
+    let (checkpoint, options) = load::open(&args.model, &args.device, &args.sizes)?;
+    let tokenizer = checkpoint.tokenizer()?.clone();
     let (sampling, made_up) = args.sampling.sampling(&tokenizer)?;
     if let Some(seed) = made_up {
         say(&format!("seed: {seed}"));
     }
     let template = match &args.chat_template_file {
         Some(path) => template_of(path)?,
-        None => model.checkpoint().template()?,
+        None => checkpoint.template()?,
     };
     let system = match &args.system_prompt_file {
         Some(path) => Some(read(path)?),
         None => args.system_prompt.clone(),
     };
+    let model = load::load(checkpoint, &options)?;
     let mut chat = Chat::new(model, template, system);
     chat.sampling = sampling;
     chat.ignore_end = args.sampling.ignores_end();

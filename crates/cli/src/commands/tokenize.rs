@@ -38,7 +38,8 @@ pub(crate) fn run(args: &TokenizeArgs) -> Result<()> {
     if args.stdin || texts.is_empty() {
         texts.push(read_stdin()?);
     }
-    let tokenizer = Checkpoint::open(path, &args.model.arch_files)?.tokenizer()?;
+    let checkpoint = Checkpoint::open(path, &args.model.arch_files)?;
+    let tokenizer = checkpoint.tokenizer()?;
     let options = EncodeOptions {
         add_special: !args.no_bos,
         parse_special: !args.no_parse_special,
@@ -50,7 +51,7 @@ pub(crate) fn run(args: &TokenizeArgs) -> Result<()> {
         if args.ids {
             writeln!(out, "{ids:?}")?;
         } else {
-            print_pieces(&mut out, &tokenizer, &ids)?;
+            print_pieces(&mut out, tokenizer, &ids)?;
         }
         if args.show_count {
             writeln!(out, "Total number of tokens: {}", ids.len())?;

@@ -119,9 +119,8 @@ fn about(model: &Model) -> Map<String, Json> {
     let kind = kind.and_then(tokkata::file_type_name).unwrap_or("unknown");
     let arch = file.architecture().unwrap_or("unknown");
     let pairs = [
-        ("build_commit", json!("unknown")),
+        ("build_commit", json!(env!("CARGO_PKG_VERSION"))),
         ("build_number", json!(0)),
-        ("build_version", json!(env!("CARGO_PKG_VERSION"))),
         ("cpu_info", json!(cpu_name())),
         ("gpu_info", json!("")),
         ("backends", json!(model.device().to_uppercase())),
@@ -279,6 +278,6 @@ mod tests {
         let at = |s| utc(UNIX_EPOCH + std::time::Duration::from_secs(s));
         assert_eq!(at(0), "1970-01-01T00:00:00Z");
         assert_eq!(at(951_868_799), "2000-02-29T23:59:59Z");
-        assert_eq!(at(1_795_255_743), "2026-11-21T09:29:03Z");
+        assert_eq!(at(1_795_255_743), "2026-11-21T10:09:03Z");
     }
 }

@@ -1,0 +1,92 @@
+//! `bench` on a made-up model.
+
+mod common;
+
+use common::{made_up, run, stderr, stdout};
+use serde_json::Value;
+
+#[test]
+fn json_has_llama_benchs_names() {
+    let (_dir, model) = made_up("q4_0");
+    let model = model.to_str().unwrap();
+    let args = [
+        "bench", "-m", model, "-p", "16", "-n", "4", "-r", "2", "-t", "1", "-d", "0,8",
+    ];
+    let text = stdout(&[&args[..], &["-o", "json"]].concat());
+    let rows: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let of = |row: &Value, name: &str| {
+        row[name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{name}: {row}"))
+    };
+    let tests: Vec<_> = rows
+        .iter()
+        .map(|r| (of(r, "n_prompt"), of(r, "n_gen"), of(r, "n_depth")))
+        .collect();
+    assert_eq!(tests, [(16, 0, 0), (0, 4, 0), (16, 0, 8), (0, 4, 8)]);
+    for row in &rows {
+        assert!(row["avg_ts"].as_f64().unwrap() > 0.0 && row["stddev_ts"].is_f64());
+        assert_eq!(row["samples_ns"].as_array().unwrap().len(), 2);
+        assert_eq!((of(row, "n_threads"), of(row, "n_batch")), (1, 2048));
+    }
+    let lines = stdout(&[&args[..], &["-o", "jsonl"]].concat());
+    assert_eq!(lines.lines().count(), 4);
+    let csv = stdout(&[&args[..], &["-o", "csv"]].concat());
+    assert!(
+        csv.starts_with("build_commit,build_number,cpu_info") && csv.lines().count() == 5,
+        "{csv}"
+    );
+    let table = stdout(&args);
+    assert!(
+        table.contains("|            pp16 |") && table.contains("tg4 @ d8"),
+        "{table}"
+    );
+}
+
+#[test]
+fn every_mix_can_be_made_up_and_run() {
+    for mix in [
+        "f32", "f16", "bf16", "q4_0", "q8_0", "q4_k_m", "q5_k_m", "q6_k",
+    ] {
+        let (_dir, model) = made_up(mix);
+        let args = [
+            "bench",
+            "-m",
+            model.to_str().unwrap(),
+            "-p",
+            "3",
+            "-n",
+            "1",
+            "-r",
+            "1",
+        ];
+        let text = stdout(&[&args[..], &["-o", "json", "-t", "1"]].concat());
+        let rows: Vec<Value> = serde_json::from_str(&text).unwrap();
+        let kind = rows[0]["model_type"].as_str().unwrap().to_lowercase();
+        assert!(kind.ends_with(mix), "{kind} {mix}");
+    }
+}
+
+#[test]
+fn mistakes_are_one_line_and_exit_with_2() {
+    for args in [
+        &["bench", "--synthetic", "gpt-9:q4_0"][..],
+        &["bench"],
+        &["bench", "m.gguf", "-p", "x"],
+        &["bench", "m.gguf", "-r", "0"],
+        &["bench", "m.gguf", "--synthetic", "tiny:q4_0"],
+        &["complete", "m.gguf", "--temp", "-1"],
+        &["complete", "m.gguf", "-p", "a", "--no-such-flag"],
+        &["logits", "m.gguf", "--ids", "1"],
+        &["tokenize"],
+    ] {
+        let output = run(args);
+        let text = stderr(&output);
+        assert_eq!(
+            (output.status.code(), text.lines().count()),
+            (Some(2), 1),
+            "{args:?}: {text}"
+        );
+        assert!(text.starts_with("tokkata: "), "{text}");
+    }
+}

@@ -1,3 +1,36 @@
-//! The project's own checks and measurements.
+//! The project's own checks and measurements: `cargo xtask COMMAND`.
 
-fn main() {}
+mod check;
+mod golden;
+mod licences;
+mod rules;
+mod shell;
+mod test;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask COMMAND
+
+  check                             format, lints, documentation, licences, size and name rules, fast tests
+  test [ARGUMENTS]                  every test of the workspace, with one line of totals at the end
+  golden [--import FOLDER] [NAME…]  write goldens with the oracle";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.first().map(String::as_str) {
+        Some("check") => check::run(),
+        Some("test") => test::run(&args[1..]),
+        Some("golden") => golden::run(&args[1..]),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -637,6 +637,8 @@ pub struct LayerRule {
     pub count: Option<Rule>,
     /// Weight block of a layer.
     pub block: Option<Rule>,
+    /// Before the names of blocks and of the final norm.
+    pub prefix: Option<String>,
     /// Weight of one value that multiplies the stream at the end.
     pub out_scale: Option<String>,
     /// Weight of one value that multiplies the input embedding, added at the end.

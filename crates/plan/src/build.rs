@@ -4,6 +4,7 @@
 //! equal inputs inside a layer become one, so that branches that share a norm share its op.
 
 mod attention;
+mod cross;
 mod ffn;
 mod mixers;
 mod rwkv;
@@ -57,9 +58,7 @@ pub fn build_with(
 ) -> Result<Program, PlanError> {
     check(limits)?;
     let mut plans = vec![plan(spec, &spec.main, PlanRole::Main)];
-    if let Some(encoder) = &spec.encoder {
-        plans.push(plan(spec, encoder, PlanRole::Encoder));
-    }
+    plans.extend(spec.encoder.as_ref().map(|e| cross::encoder(spec, e)));
     let outputs = usual_outputs(&plans[0], &options.outputs);
     passes::prune(&mut plans[0], &outputs)?;
     passes::narrow(&mut plans[0]);

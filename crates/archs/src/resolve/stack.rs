@@ -311,12 +311,7 @@ impl Resolver<'_> {
         if rule.no_norm {
             return Ok(None);
         }
-        let prefix = match (self.desc.has_encoder(), self.side.get()) {
-            (true, Side::Encoder) => "enc.",
-            (true, Side::Main) => "dec.",
-            _ => "",
-        };
-        let usual = NormRule::Name(format!("{prefix}output_norm"));
+        let usual = NormRule::Name(format!("{}output_norm", self.stack_prefix()));
         let norm = rule.norm.clone().unwrap_or(usual);
         self.norm(&norm, Normed::row(self.spec.n_embd))
     }

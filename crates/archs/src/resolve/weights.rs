@@ -51,10 +51,16 @@ impl Resolver<'_> {
     /// Prefix of the current layer's tensors.
     pub(crate) fn layer_prefix(&self) -> String {
         let block = self.layer.get().map_or(0, |l| self.block_of(l));
-        match (self.desc.has_encoder(), self.side.get()) {
-            (true, Side::Encoder) => format!("enc.blk.{block}."),
-            (true, Side::Main) => format!("dec.blk.{block}."),
-            (false, _) => format!("blk.{block}."),
+        format!("{}blk.{block}.", self.stack_prefix())
+    }
+
+    /// What distinguishes the tensors of two stacks in one file.
+    pub(crate) fn stack_prefix(&self) -> &str {
+        match (&self.desc.layer.prefix, self.side.get()) {
+            (Some(prefix), _) => prefix,
+            (None, Side::Encoder) => "enc.",
+            (None, Side::Main) if self.desc.has_encoder() => "dec.",
+            (None, Side::Main) => "",
         }
     }
 

@@ -36,9 +36,15 @@ pub(crate) fn assign(
     limits: &Limits,
     lives: &[Option<RangeInclusive<usize>>],
 ) -> (Vec<Place>, usize) {
-    let mut places: Vec<Place> = plan.values.iter().map(|v| unplaced(v.shape.lead, v.shape.width())).collect();
-    let sizes: Vec<usize> =
-        places.iter().map(|p| (p.width * most(limits, p.lead)).next_multiple_of(ALIGN)).collect();
+    let mut places: Vec<Place> = plan
+        .values
+        .iter()
+        .map(|v| unplaced(v.shape.lead, v.shape.width()))
+        .collect();
+    let sizes: Vec<usize> = places
+        .iter()
+        .map(|p| (p.width * most(limits, p.lead)).next_multiple_of(ALIGN))
+        .collect();
     let mut order: Vec<usize> = (0..places.len()).filter(|&i| lives[i].is_some()).collect();
     order.sort_by_key(|&i| std::cmp::Reverse(sizes[i]));
     let (mut placed, mut total) = (Vec::new(), 0);
@@ -54,11 +60,20 @@ pub(crate) fn assign(
 }
 
 fn unplaced(lead: Lead, width: usize) -> Place {
-    Place { at: 0, width, stride: width, lead }
+    Place {
+        at: 0,
+        width,
+        stride: width,
+        lead,
+    }
 }
 
 /// The lowest start at which `size` elements meet no value that lives at the same time.
-fn first_gap(placed: &[(usize, usize, RangeInclusive<usize>)], life: &RangeInclusive<usize>, size: usize) -> usize {
+fn first_gap(
+    placed: &[(usize, usize, RangeInclusive<usize>)],
+    life: &RangeInclusive<usize>,
+    size: usize,
+) -> usize {
     let mut at = 0;
     for (start, len, other) in placed {
         let meets = other.start() <= life.end() && life.start() <= other.end();
@@ -80,7 +95,10 @@ mod tests {
 
     #[test]
     fn values_share_memory_only_when_they_do_not_meet() {
-        let value = |width| ValueDef { shape: Shape::rows(&[width]), dtype: ValType::F32 };
+        let value = |width| ValueDef {
+            shape: Shape::rows(&[width]),
+            dtype: ValType::F32,
+        };
         let plan = Plan {
             role: PlanRole::Main,
             inputs: vec![],
@@ -88,7 +106,10 @@ mod tests {
             values: vec![value(32), value(16), value(32), value(8)],
             nodes: vec![],
         };
-        let limits = Limits { rows: 2, ..Limits::default() };
+        let limits = Limits {
+            rows: 2,
+            ..Limits::default()
+        };
         let lives = [Some(0..=1), Some(1..=2), Some(2..=3), None];
         let (places, total) = assign(&plan, &limits, &lives);
         assert_eq!(places[0].at, places[2].at);

@@ -57,9 +57,11 @@ fn kernel_set(options: &LoadOptions) -> Result<Kernel, BackendError> {
 /// Fails when `needed` bytes are more than the system has to give.
 pub(crate) fn check_memory(what: &str, needed: u64) -> Result<(), BackendError> {
     match available_bytes() {
-        Some(available) if needed > available => {
-            Err(BackendError::OutOfMemory { what: what.to_owned(), needed, available })
-        }
+        Some(available) if needed > available => Err(BackendError::OutOfMemory {
+            what: what.to_owned(),
+            needed,
+            available,
+        }),
         _ => Ok(()),
     }
 }
@@ -86,10 +88,19 @@ fn group_bytes() -> Option<u64> {
     let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = own.lines().find_map(|l| l.strip_prefix("0::"))?;
     let folder = std::path::Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
-    let number = |name: &str| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    let number = |name: &str| {
+        std::fs::read_to_string(folder.join(name))
+            .ok()?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
     let (max, current) = (number("memory.max")?, number("memory.current")?);
     let stat = std::fs::read_to_string(folder.join("memory.stat")).ok()?;
-    let file = stat.lines().find_map(|l| l.strip_prefix("file ")).and_then(|x| x.parse::<u64>().ok());
+    let file = stat
+        .lines()
+        .find_map(|l| l.strip_prefix("file "))
+        .and_then(|x| x.parse::<u64>().ok());
     Some(max.saturating_sub(current.saturating_sub(file.unwrap_or(0))))
 }
 

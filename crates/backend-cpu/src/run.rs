@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use tokkata_ir::{
-    BackendError, GroupId, Instance, LoadOptions, Op, Plan, Program, Site, StepInputs, StepState, ValType, ValueId,
-    WeightSource,
+    BackendError, GroupId, Instance, LoadOptions, Op, Plan, Program, Site, StepInputs, StepState,
+    ValType, ValueId, WeightSource,
 };
 
 use crate::arena::{self, Place};
@@ -99,17 +99,41 @@ struct Draft {
 
 fn draft(program: &Program, weights: &Weights, options: &LoadOptions) -> Draft {
     let product = |node: &tokkata_ir::Node, plan: &Plan| {
-        let Op::Matmul { weight, .. } = node.op else { unreachable!("products are matmuls") };
+        let Op::Matmul { weight, .. } = node.op else {
+            unreachable!("products are matmuls")
+        };
         let matrix = weights.matrix(weight);
         let shape = &plan.value(node.ins[0]).shape;
-        (matrix.is_aligned(), Key { lead: shape.lead, times: 1, k: matrix.k(), forms: matrix.forms() })
+        (
+            matrix.is_aligned(),
+            Key {
+                lead: shape.lead,
+                times: 1,
+                k: matrix.k(),
+                forms: matrix.forms(),
+            },
+        )
     };
-    let facts = Facts { program, product: &product, fuse: !options.no_fuse };
+    let facts = Facts {
+        program,
+        product: &product,
+        fuse: !options.no_fuse,
+    };
     let mut keys = Vec::new();
-    let schedules: Vec<Schedule> = program.plans.iter().map(|p| select::schedule(p, &facts, &mut keys)).collect();
+    let schedules: Vec<Schedule> = program
+        .plans
+        .iter()
+        .map(|p| select::schedule(p, &facts, &mut keys))
+        .collect();
     let places = program.plans.iter().zip(&schedules);
-    let places = places.map(|(p, s)| arena::assign(p, &program.limits, &s.lives)).collect();
-    Draft { schedules, keys, places }
+    let places = places
+        .map(|(p, s)| arena::assign(p, &program.limits, &s.lives))
+        .collect();
+    Draft {
+        schedules,
+        keys,
+        places,
+    }
 }
 
 /// Bytes of sets of activations, roughly.
@@ -124,17 +148,26 @@ fn act_bytes(program: &Program, keys: &[Key]) -> u64 {
 
 /// Heads of attention, at most: columns of keys and of values.
 fn widest_heads(program: &Program) -> (usize, usize) {
-    let ops = program.plans.iter().flat_map(|p| &p.nodes).filter_map(|n| match &n.op {
-        Op::Attention(op) => Some((op.dim_k as usize, (op.dim_v as usize).next_multiple_of(16))),
-        _ => None,
-    });
+    let ops = program
+        .plans
+        .iter()
+        .flat_map(|p| &p.nodes)
+        .filter_map(|n| match &n.op {
+            Op::Attention(op) => {
+                Some((op.dim_k as usize, (op.dim_v as usize).next_multiple_of(16)))
+            }
+            _ => None,
+        });
     ops.fold((0, 0), |m, d| (m.0.max(d.0), m.1.max(d.1)))
 }
 
 /// What routed products need at most.
 fn routing(program: &Program, weights: &Weights) -> Sizes {
     let rows = program.limits.rows as usize;
-    let mut sizes = Sizes { rows, ..Sizes::default() };
+    let mut sizes = Sizes {
+        rows,
+        ..Sizes::default()
+    };
     for op in program.plans.iter().flat_map(|p| &p.nodes).map(|n| &n.op) {
         let (weight, parts) = match *op {
             Op::Experts { weight, top_k, .. } => (weight, top_k as usize),
@@ -147,7 +180,9 @@ fn routing(program: &Program, weights: &Weights) -> Sizes {
         };
         let matrix = weights.matrix(weight);
         sizes.routed = sizes.routed.max(rows * parts);
-        sizes.experts = sizes.experts.max(program.weights[weight.index()].shape[0] as usize);
+        sizes.experts = sizes
+            .experts
+            .max(program.weights[weight.index()].shape[0] as usize);
         sizes.k = sizes.k.max(matrix.k());
         sizes.forms = sizes.forms.union(matrix.forms());
     }
@@ -172,7 +207,11 @@ impl CpuInstance {
         let caches = Caches::new(&program)?;
         let (mut turns, mut tickets) = (Vec::new(), 0);
         let mut plans = Vec::new();
-        for (plan, (schedule, (places, _))) in program.plans.iter().zip(draft.schedules.iter().zip(draft.places)) {
+        for (plan, (schedule, (places, _))) in program
+            .plans
+            .iter()
+            .zip(draft.schedules.iter().zip(draft.places))
+        {
             let lower = Lower {
                 program: &program,
                 plan,
@@ -182,14 +221,29 @@ impl CpuInstance {
                 tickets: &mut tickets,
             };
             let steps = lower_plan(lower, &schedule.steps)?;
-            let embeds = plan.inputs.iter().filter(|p| p.name == "embeds").map(|p| p.value).collect();
-            plans.push(Lowered { steps, places, embeds });
+            let embeds = plan
+                .inputs
+                .iter()
+                .filter(|p| p.name == "embeds")
+                .map(|p| p.value)
+                .collect();
+            plans.push(Lowered {
+                steps,
+                places,
+                embeds,
+            });
         }
         let workers = pool.count();
         let rows = program.limits.rows as usize;
         let heads = widest_heads(&program);
         let routing = routing(&program, &weights);
-        let widest = program.plans.iter().flat_map(|p| &p.values).map(|v| v.shape.width()).max().unwrap_or(0);
+        let widest = program
+            .plans
+            .iter()
+            .flat_map(|p| &p.values)
+            .map(|v| v.shape.width())
+            .max()
+            .unwrap_or(0);
         let scratch = || {
             Own::new(Scratch {
                 matmul: crate::kernels::Scratch::default(),
@@ -202,8 +256,15 @@ impl CpuInstance {
         Ok(CpuInstance {
             acts: ActSet::new(&draft.keys, &program.limits, workers),
             arena: Aligned::zeroed(arena_floats),
-            partials: Aligned::zeroed(if heads.0 > 0 && workers > 1 { PARTIALS } else { 0 }),
-            turns: turns.into_iter().map(|t: TurnSpec| TurnTable::new(t, rows)).collect(),
+            partials: Aligned::zeroed(if heads.0 > 0 && workers > 1 {
+                PARTIALS
+            } else {
+                0
+            }),
+            turns: turns
+                .into_iter()
+                .map(|t: TurnSpec| TurnTable::new(t, rows))
+                .collect(),
             scratch: (0..workers).map(|_| scratch()).collect(),
             tickets: (0..tickets).map(|_| Ticket::default()).collect(),
             weight_bytes: weights.bytes(),
@@ -234,7 +295,9 @@ impl CpuInstance {
             match defs[value.index()].dtype {
                 ValType::F32 => to.copy_from_slice(data),
                 ValType::I32 => {
-                    to.iter_mut().zip(data).for_each(|(to, &x)| *to = f32::from_bits(x as i32 as u32));
+                    to.iter_mut()
+                        .zip(data)
+                        .for_each(|(to, &x)| *to = f32::from_bits(x as i32 as u32));
                 }
             }
         }
@@ -246,7 +309,9 @@ impl CpuInstance {
     }
 
     fn value(&self, value: ValueId) -> &[f32] {
-        let Some((plan, rows)) = self.last else { return &[] };
+        let Some((plan, rows)) = self.last else {
+            return &[];
+        };
         let place = self.plans[plan].places[value.index()];
         &self.arena[place.at..][..rows[place.lead as usize] * place.width]
     }
@@ -254,7 +319,11 @@ impl CpuInstance {
 
 fn lower_plan(mut lower: Lower<'_>, steps: &[Planned]) -> Result<Vec<Step>, BackendError> {
     let step = |planned: &Planned| {
-        Ok(Step { kernel: lower.step(&planned.what)?, sync: planned.sync, node: planned.what.node() })
+        Ok(Step {
+            kernel: lower.step(&planned.what)?,
+            sync: planned.sync,
+            node: planned.what.node(),
+        })
     };
     steps.iter().map(step).collect()
 }
@@ -299,7 +368,9 @@ impl CpuInstance {
     /// Times of the steps of the last replay, when it was measured.
     #[must_use]
     pub fn times(&self) -> Vec<StepTime> {
-        let (Some((plan, _)), Some(times)) = (self.last, &self.times) else { return Vec::new() };
+        let (Some((plan, _)), Some(times)) = (self.last, &self.times) else {
+            return Vec::new();
+        };
         let nodes = &self.program.plans[plan].nodes;
         let time = |(step, &(wait_ns, run_ns)): (&Step, &(u64, u64))| StepTime {
             kernel: step.kernel.name().unwrap_or(nodes[step.node].op.name()),
@@ -312,9 +383,17 @@ impl CpuInstance {
 }
 
 impl Instance for CpuInstance {
-    fn replay(&mut self, plan: usize, step: &StepState, inputs: &StepInputs<'_>) -> Result<(), BackendError> {
+    fn replay(
+        &mut self,
+        plan: usize,
+        step: &StepState,
+        inputs: &StepInputs<'_>,
+    ) -> Result<(), BackendError> {
         self.set_inputs(plan, step, inputs);
-        self.last = Some((plan, [step.n_rows(), step.logit_rows().len(), step.n_seqs()]));
+        self.last = Some((
+            plan,
+            [step.n_rows(), step.logit_rows().len(), step.n_seqs()],
+        ));
         let failure = Mutex::new(None);
         let cx = Cx {
             kernel: self.kernel,
@@ -334,13 +413,18 @@ impl Instance for CpuInstance {
             None => self.pool.run(&|worker| walk(steps, &cx, worker)),
             Some(times) => {
                 let fresh = Mutex::new(Vec::with_capacity(steps.len()));
-                let done = self.pool.run(&|worker| walk_timed(steps, &cx, worker, &fresh));
+                let done = self
+                    .pool
+                    .run(&|worker| walk_timed(steps, &cx, worker, &fresh));
                 *times = fresh.into_inner().unwrap_or_else(PoisonError::into_inner);
                 done
             }
         };
         done.map_err(|error| BackendError::Lost(error.to_string()))?;
-        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+        failure
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+            .map_or(Ok(()), Err)
     }
 
     fn floats(&self, value: ValueId) -> &[f32] {

@@ -27,8 +27,12 @@ pub(crate) struct Fold {
 }
 
 /// Every fold.
-pub(crate) const FOLDS: &[Fold] =
-    &[Fold { name: "norm_prepare", producer: "norm", readers: &["matmul"], when: spans_the_row }];
+pub(crate) const FOLDS: &[Fold] = &[Fold {
+    name: "norm_prepare",
+    producer: "norm",
+    readers: &["matmul"],
+    when: spans_the_row,
+}];
 
 fn spans_the_row(node: &Node, plan: &Plan) -> bool {
     match node.op {
@@ -54,13 +58,22 @@ enum Work {
 fn work_of(node: &Node, plan: &Plan) -> Work {
     let width = |i: usize| plan.value(node.ins[i]).shape.width();
     let runs = |run: u32| match run as usize {
-        run if run < width(0) => Work::Columns { run, local: vec![0] },
+        run if run < width(0) => Work::Columns {
+            run,
+            local: vec![0],
+        },
         _ => Work::Rows,
     };
-    let all = || Work::Columns { run: 1, local: (0..node.ins.len()).collect() };
+    let all = || Work::Columns {
+        run: 1,
+        local: (0..node.ins.len()).collect(),
+    };
     match &node.op {
         Op::Norm { width, .. } | Op::Softmax { width } => runs(*width),
-        Op::Rope(rope) => Work::Columns { run: rope.head_dim as usize, local: vec![0] },
+        Op::Rope(rope) => Work::Columns {
+            run: rope.head_dim as usize,
+            local: vec![0],
+        },
         Op::Unary(_)
         | Op::Gate { .. }
         | Op::Affine { .. }
@@ -71,8 +84,14 @@ fn work_of(node: &Node, plan: &Plan) -> Work {
         | Op::Weighted { .. }
         | Op::Copy => all(),
         Op::Binary { .. } if width(0) == width(1) => all(),
-        Op::Binary { .. } => Work::Columns { run: 1, local: vec![0] },
-        Op::PerRun { width, .. } => Work::Columns { run: *width as usize, local: vec![0] },
+        Op::Binary { .. } => Work::Columns {
+            run: 1,
+            local: vec![0],
+        },
+        Op::PerRun { width, .. } => Work::Columns {
+            run: *width as usize,
+            local: vec![0],
+        },
         Op::SumRuns { .. }
         | Op::RmsRuns { .. }
         | Op::GaussianTopK { .. }
@@ -85,7 +104,10 @@ fn work_of(node: &Node, plan: &Plan) -> Work {
         | Op::Route(_)
         | Op::Gather { .. } => Work::Rows,
         Op::Matmul { .. } => Work::Product,
-        Op::CacheWrite { .. } => Work::Columns { run: 1, local: (0..node.ins.len()).collect() },
+        Op::CacheWrite { .. } => Work::Columns {
+            run: 1,
+            local: (0..node.ins.len()).collect(),
+        },
         _ => Work::Own,
     }
 }
@@ -112,9 +134,18 @@ pub(crate) struct Planned {
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     /// Prepares a value for products, through the norm node if there is one.
-    Prepare { value: ValueId, norm: Option<usize>, set: usize, reader: usize },
+    Prepare {
+        value: ValueId,
+        norm: Option<usize>,
+        set: usize,
+        reader: usize,
+    },
     /// A product with prepared activations; columns stay together in runs of `part`.
-    Product { node: usize, set: usize, part: Option<usize> },
+    Product {
+        node: usize,
+        set: usize,
+        part: Option<usize>,
+    },
     /// A node, its output dealt out so (per input for cache writes).
     Node { node: usize, splits: Vec<Split> },
 }
@@ -193,7 +224,11 @@ impl<'a> Scheduler<'a> {
             facts,
             keys,
             parts: column_parts(plan, facts.program),
-            folded: if facts.fuse { folds(plan) } else { BTreeMap::new() },
+            folded: if facts.fuse {
+                folds(plan)
+            } else {
+                BTreeMap::new()
+            },
             steps: Vec::new(),
             epoch: 0,
             lives,
@@ -231,7 +266,11 @@ impl<'a> Scheduler<'a> {
 
     /// A barrier if `needed`, or always when nothing is fused.
     fn sync_if(&mut self, needed: bool) -> Sync {
-        if needed || !self.facts.fuse { self.barrier() } else { Sync::None }
+        if needed || !self.facts.fuse {
+            self.barrier()
+        } else {
+            Sync::None
+        }
     }
 
     fn add(&mut self, index: usize) {
@@ -254,7 +293,13 @@ impl<'a> Scheduler<'a> {
         let node = &self.plan.nodes[index];
         node.ins.iter().for_each(|&v| self.reads(v));
         node.outs.iter().for_each(|&v| self.writes(v, writer));
-        self.push(What::Node { node: index, splits }, sync);
+        self.push(
+            What::Node {
+                node: index,
+                splits,
+            },
+            sync,
+        );
     }
 
     fn lead(&self, value: ValueId) -> tokkata_ir::Lead {
@@ -265,7 +310,10 @@ impl<'a> Scheduler<'a> {
         let node = &self.plan.nodes[index];
         let lead = self.lead(node.outs[0]);
         let foreign = |s: &Self, v: &ValueId| {
-            let by_rows = s.fresh.get(v).is_none_or(|&w| w == Writer::Split(Split::Rows));
+            let by_rows = s
+                .fresh
+                .get(v)
+                .is_none_or(|&w| w == Writer::Split(Split::Rows));
             s.fresh.contains_key(v) && (!by_rows || s.lead(*v) != lead)
         };
         let needed = node.ins.iter().any(|v| foreign(self, v));
@@ -276,7 +324,11 @@ impl<'a> Scheduler<'a> {
     /// The split of a column op: as its fresh inputs, by columns when there are none.
     fn column_split(&self, node: &Node, local: &[usize]) -> Option<Vec<Split>> {
         let by_columns = |v: &ValueId| Split::Columns(self.parts[v.index()]);
-        let fresh: Vec<Writer> = node.ins.iter().filter_map(|v| self.fresh.get(v).copied()).collect();
+        let fresh: Vec<Writer> = node
+            .ins
+            .iter()
+            .filter_map(|v| self.fresh.get(v).copied())
+            .collect();
         if fresh.iter().all(|&w| w == Writer::Split(Split::Rows)) && !fresh.is_empty() {
             return Some(vec![Split::Rows; node.ins.len().max(1)]);
         }
@@ -291,7 +343,11 @@ impl<'a> Scheduler<'a> {
     fn by_columns(&mut self, index: usize, local: &[usize]) {
         let node = &self.plan.nodes[index];
         let found = self.column_split(node, local).filter(|_| self.facts.fuse);
-        let sync = if found.is_some() { Sync::None } else { self.barrier() };
+        let sync = if found.is_some() {
+            Sync::None
+        } else {
+            self.barrier()
+        };
         let splits = found
             .or_else(|| self.column_split(node, local))
             .expect("after a barrier nothing is fresh");
@@ -322,7 +378,14 @@ impl<'a> Scheduler<'a> {
         let part = aligned.then(|| self.parts[out.index()]);
         let writer = part.map_or(Writer::Anyone, |p| Writer::Split(Split::Columns(p)));
         self.writes(out, writer);
-        self.push(What::Product { node: index, set, part }, sync);
+        self.push(
+            What::Product {
+                node: index,
+                set,
+                part,
+            },
+            sync,
+        );
     }
 
     fn set(&mut self, key: Key) -> usize {
@@ -335,7 +398,11 @@ impl<'a> Scheduler<'a> {
 
     /// Prepares `value`, or the input of the norm that makes it.
     fn prepare(&mut self, value: ValueId, set: usize, reader: usize) {
-        let norm = self.folded.keys().copied().find(|&n| self.plan.nodes[n].outs[0] == value);
+        let norm = self
+            .folded
+            .keys()
+            .copied()
+            .find(|&n| self.plan.nodes[n].outs[0] == value);
         let source = norm.map_or(value, |n| self.plan.nodes[n].ins[0]);
         let busy = self.set_read.get(&set) == Some(&true);
         let sync = match self.fresh.contains_key(&source) {
@@ -346,7 +413,15 @@ impl<'a> Scheduler<'a> {
         self.holds.insert(set, value);
         self.set_written.insert(set, true);
         self.set_read.insert(set, false);
-        self.push(What::Prepare { value: source, norm, set, reader }, sync);
+        self.push(
+            What::Prepare {
+                value: source,
+                norm,
+                set,
+                reader,
+            },
+            sync,
+        );
     }
 
     fn finish(mut self) -> Schedule {
@@ -355,8 +430,15 @@ impl<'a> Scheduler<'a> {
                 life.1 = self.epoch;
             }
         }
-        let lives = self.lives.into_iter().map(|l| l.map(|(a, b)| a..=b)).collect();
-        Schedule { steps: self.steps, lives }
+        let lives = self
+            .lives
+            .into_iter()
+            .map(|l| l.map(|(a, b)| a..=b))
+            .collect();
+        Schedule {
+            steps: self.steps,
+            lives,
+        }
     }
 }
 
@@ -365,7 +447,11 @@ fn folds(plan: &Plan) -> BTreeMap<usize, &'static str> {
     let output = |v: ValueId| plan.outputs.iter().any(|p| p.value == v);
     let fits = |node: &Node, fold: &Fold| {
         let [out] = node.outs[..] else { return false };
-        let mut readers = plan.nodes.iter().filter(|n| n.ins.contains(&out)).peekable();
+        let mut readers = plan
+            .nodes
+            .iter()
+            .filter(|n| n.ins.contains(&out))
+            .peekable();
         node.op.name() == fold.producer
             && !output(out)
             && readers.peek().is_some()
@@ -373,13 +459,20 @@ fn folds(plan: &Plan) -> BTreeMap<usize, &'static str> {
             && (fold.when)(node, plan)
     };
     let found = |node: &Node| FOLDS.iter().find(|f| fits(node, f)).map(|f| f.name);
-    plan.nodes.iter().enumerate().filter_map(|(i, n)| Some((i, found(n)?))).collect()
+    plan.nodes
+        .iter()
+        .enumerate()
+        .filter_map(|(i, n)| Some((i, found(n)?)))
+        .collect()
 }
 
 /// Columns of each value that one worker keeps together: whole panels, and whole runs of every op that it flows
 /// through by columns.
 fn column_parts(plan: &Plan, program: &Program) -> Vec<usize> {
-    let mut parts = Parts { parent: (0..plan.values.len()).collect(), part: vec![PANEL_ROWS; plan.values.len()] };
+    let mut parts = Parts {
+        parent: (0..plan.values.len()).collect(),
+        part: vec![PANEL_ROWS; plan.values.len()],
+    };
     for node in &plan.nodes {
         if let Op::CacheWrite { slot } = node.op {
             for (&value, dim) in node.ins.iter().zip(head_dims(program, slot)) {
@@ -388,19 +481,25 @@ fn column_parts(plan: &Plan, program: &Program) -> Vec<usize> {
                 parts.widen(value, program.group(slot.group).dtype.block_elems());
             }
         } else if let Work::Columns { run, local } = work_of(node, plan) {
-            local.iter().for_each(|&i| parts.join(node.ins[i], node.outs[0]));
+            local
+                .iter()
+                .for_each(|&i| parts.join(node.ins[i], node.outs[0]));
             parts.widen(node.outs[0], run);
         }
     }
-    (0..plan.values.len()).map(|i| parts.part[parts.root(i)]).collect()
+    (0..plan.values.len())
+        .map(|i| parts.part[parts.root(i)])
+        .collect()
 }
 
 /// Columns of a head of keys and of values.
 pub(crate) fn head_dims(program: &Program, slot: tokkata_ir::SlotId) -> Vec<usize> {
     match program.group(slot.group).slots[slot.slot as usize] {
-        tokkata_ir::SlotDef::Kv { dim_k, dim_v, .. } => {
-            [Some(dim_k), dim_v].into_iter().flatten().map(|d| d as usize).collect()
-        }
+        tokkata_ir::SlotDef::Kv { dim_k, dim_v, .. } => [Some(dim_k), dim_v]
+            .into_iter()
+            .flatten()
+            .map(|d| d as usize)
+            .collect(),
         tokkata_ir::SlotDef::State { len } => vec![len as usize],
     }
 }

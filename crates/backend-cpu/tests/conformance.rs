@@ -8,14 +8,29 @@ use tokkata_ir::LoadOptions;
 
 /// Activations are rounded to bytes, one scale per 32, where weights are in blocks.
 fn matmul(dtype: DType) -> Rounding {
-    if dtype.is_quantised() { Rounding::Q8 { block: 32 } } else { Rounding::None }
+    if dtype.is_quantised() {
+        Rounding::Q8 { block: 32 }
+    } else {
+        Rounding::None
+    }
 }
 
 fn subject(set: &str, threads: usize) -> Subject {
-    let set = if Caps::limited_to(set).is_ok() { set } else { "portable" };
+    let set = if Caps::limited_to(set).is_ok() {
+        set
+    } else {
+        "portable"
+    };
     let mut subject = Subject::new(Box::new(CpuBackend));
-    subject.options = LoadOptions { threads, cpu_features: Some(set.to_owned()), ..LoadOptions::default() };
-    subject.profile = Profile { matmul, ..Profile::default() };
+    subject.options = LoadOptions {
+        threads,
+        cpu_features: Some(set.to_owned()),
+        ..LoadOptions::default()
+    };
+    subject.profile = Profile {
+        matmul,
+        ..Profile::default()
+    };
     subject
 }
 

@@ -7,8 +7,9 @@ use tokkata_backend_ref::{Precision, RefBackend};
 use tokkata_conformance::fixture::{Feed, Fixture, Rows, Run, noises, small_limits};
 use tokkata_core::DType;
 use tokkata_ir::{
-    Act, AttentionOp, BackendError, BinaryKind, CacheKind, ConstData, GatherIndex, KvSource, Lead, Limits,
-    LoadOptions, Mask, NormKind, Op, Pairing, RopeOp, SlotDef, SlotId, ValType, ValueId, WeightId,
+    Act, AttentionOp, BackendError, BinaryKind, CacheKind, ConstData, GatherIndex, KvSource, Lead,
+    Limits, LoadOptions, Mask, NormKind, Op, Pairing, RopeOp, SlotDef, SlotId, ValType, ValueId,
+    WeightId,
 };
 
 const D: u32 = 64;
@@ -30,7 +31,10 @@ struct Decoder {
 impl Decoder {
     fn noise(&mut self, len: u32, scale: f32) -> Vec<f32> {
         self.weights += 1;
-        noises(&format!("w{}", self.weights), len as usize).iter().map(|x| x * scale).collect()
+        noises(&format!("w{}", self.weights), len as usize)
+            .iter()
+            .map(|x| x * scale)
+            .collect()
     }
 
     fn matrix(&mut self, n: u32, k: u32) -> WeightId {
@@ -40,18 +44,34 @@ impl Decoder {
 
     fn product(&mut self, x: ValueId, n: u32, k: u32) -> ValueId {
         let weight = self.matrix(n, k);
-        self.fixture.op(Op::Matmul { weight, scale: None, bias: None }, &[x], &[n])
+        self.fixture.op(
+            Op::Matmul {
+                weight,
+                scale: None,
+                bias: None,
+            },
+            &[x],
+            &[n],
+        )
     }
 
     fn norm(&mut self, x: ValueId, width: u32, run: u32) -> ValueId {
         let values: Vec<f32> = self.noise(run, 0.2).iter().map(|x| x + 1.0).collect();
         let weight = Some(self.fixture.vector(&[run], &values));
-        let op = Op::Norm { kind: NormKind::Rms, eps: 1e-5, width: run, weight, bias: None };
+        let op = Op::Norm {
+            kind: NormKind::Rms,
+            eps: 1e-5,
+            width: run,
+            weight,
+            bias: None,
+        };
         self.fixture.op(op, &[x], &[width])
     }
 
     fn rope(&mut self, x: ValueId, width: u32) -> ValueId {
-        let freqs = (0..DIM / 2).map(|i| 10000f32.powf(-(i as f32) / (DIM / 2) as f32)).collect();
+        let freqs = (0..DIM / 2)
+            .map(|i| 10000f32.powf(-(i as f32) / (DIM / 2) as f32))
+            .collect();
         let freqs = self.fixture.constant(ConstData::F32(freqs));
         let op = RopeOp {
             pairing: Pairing::Halves,
@@ -66,7 +86,11 @@ impl Decoder {
     }
 
     fn add(&mut self, a: ValueId, b: ValueId) -> ValueId {
-        let op = Op::Binary { kind: BinaryKind::Add, a_scale: 1.0, b_scale: 1.0 };
+        let op = Op::Binary {
+            kind: BinaryKind::Add,
+            a_scale: 1.0,
+            b_scale: 1.0,
+        };
         self.fixture.op(op, &[a, b], &[D])
     }
 
@@ -92,12 +116,17 @@ impl Decoder {
             mask,
             source: KvSource::Cache(slot),
         };
-        let o = self.fixture.op(Op::Attention(attention), &[q], &[HEADS * DIM]);
+        let o = self
+            .fixture
+            .op(Op::Attention(attention), &[q], &[HEADS * DIM]);
         let o = self.product(o, D, HEADS * DIM);
         self.x = self.add(self.x, o);
         let h = self.norm(self.x, D, D);
         let (gate, up) = (self.product(h, FF, D), self.product(h, FF, D));
-        let op = Op::Gate { act: Act::Silu, clamp: tokkata_ir::op::GateClamp::None };
+        let op = Op::Gate {
+            act: Act::Silu,
+            clamp: tokkata_ir::op::GateClamp::None,
+        };
         let h = self.fixture.op(op, &[gate, up], &[FF]);
         let down = self.product(h, D, FF);
         self.x = self.add(self.x, down);
@@ -106,42 +135,114 @@ impl Decoder {
 
 /// A decoder of three layers, one with a window; gives its logits.
 fn decoder(dtype: DType, kv: DType, block: u32) -> (Fixture, ValueId) {
-    let limits = Limits { rows: CTX + 8, ctx: CTX, kv_dtype: kv, logit_rows: CTX, ..small_limits() };
+    let limits = Limits {
+        rows: CTX + 8,
+        ctx: CTX,
+        kv_dtype: kv,
+        logit_rows: CTX,
+        ..small_limits()
+    };
     let mut fixture = Fixture::new(limits);
-    let slot = SlotDef::Kv { n_kv_heads: KV_HEADS, dim_k: DIM, dim_v: Some(DIM) };
+    let slot = SlotDef::Kv {
+        n_kv_heads: KV_HEADS,
+        dim_k: DIM,
+        dim_v: Some(DIM),
+    };
     let full = fixture.cache(CacheKind::Full, block, vec![slot.clone(), slot.clone()]);
     let window = fixture.cache(CacheKind::Window(40), block, vec![slot]);
-    let table = fixture.table(DType::F32, &[VOCAB, D], &noises("table", (VOCAB * D) as usize));
-    let x = fixture.op(Op::Gather { table, index: GatherIndex::Token }, &[], &[D]);
-    let mut d = Decoder { fixture, dtype, x, weights: 0 };
-    d.layer(SlotId { group: full, slot: 0 }, Mask::Causal);
-    d.layer(SlotId { group: window, slot: 0 }, Mask::Window(40));
-    d.layer(SlotId { group: full, slot: 1 }, Mask::Causal);
+    let table = fixture.table(
+        DType::F32,
+        &[VOCAB, D],
+        &noises("table", (VOCAB * D) as usize),
+    );
+    let x = fixture.op(
+        Op::Gather {
+            table,
+            index: GatherIndex::Token,
+        },
+        &[],
+        &[D],
+    );
+    let mut d = Decoder {
+        fixture,
+        dtype,
+        x,
+        weights: 0,
+    };
+    d.layer(
+        SlotId {
+            group: full,
+            slot: 0,
+        },
+        Mask::Causal,
+    );
+    d.layer(
+        SlotId {
+            group: window,
+            slot: 0,
+        },
+        Mask::Window(40),
+    );
+    d.layer(
+        SlotId {
+            group: full,
+            slot: 1,
+        },
+        Mask::Causal,
+    );
     let picked = d.fixture.value(Lead::LogitRows, &[D], ValType::F32);
     let x = d.x;
     d.fixture.node(Op::SelectRows, &[x], &[picked]);
     let weight = Some(d.fixture.vector(&[D], &[1.0; D as usize]));
     let normed = d.fixture.value(Lead::LogitRows, &[D], ValType::F32);
-    d.fixture.node(Op::Norm { kind: NormKind::Rms, eps: 1e-5, width: D, weight, bias: None }, &[picked], &[normed]);
+    d.fixture.node(
+        Op::Norm {
+            kind: NormKind::Rms,
+            eps: 1e-5,
+            width: D,
+            weight,
+            bias: None,
+        },
+        &[picked],
+        &[normed],
+    );
     let weight = d.matrix(VOCAB, D);
     let logits = d.fixture.value(Lead::LogitRows, &[VOCAB], ValType::F32);
-    d.fixture.node(Op::Matmul { weight, scale: None, bias: None }, &[normed], &[logits]);
+    d.fixture.node(
+        Op::Matmul {
+            weight,
+            scale: None,
+            bias: None,
+        },
+        &[normed],
+        &[logits],
+    );
     let plan = &mut d.fixture.program_mut().plans[0];
     plan.outputs.retain(|p| p.value == logits);
     (d.fixture, logits)
 }
 
 fn tokens(seq: usize, len: usize) -> Vec<u32> {
-    noises(&format!("tokens{seq}"), len).iter().map(|x| ((x + 1.0) * 24.9) as u32).collect()
+    noises(&format!("tokens{seq}"), len)
+        .iter()
+        .map(|x| ((x + 1.0) * 24.9) as u32)
+        .collect()
 }
 
 fn options(threads: usize) -> LoadOptions {
-    LoadOptions { threads, ..LoadOptions::default() }
+    LoadOptions {
+        threads,
+        ..LoadOptions::default()
+    }
 }
 
 fn part(seq: usize, at: std::ops::Range<usize>) -> Rows {
     let tokens = tokens(seq, at.end)[at.clone()].to_vec();
-    Rows { tokens, logits: vec![at.len() - 1], ..Rows::of(seq, at) }
+    Rows {
+        tokens,
+        logits: vec![at.len() - 1],
+        ..Rows::of(seq, at)
+    }
 }
 
 /// Logits of the last row of each sequence after its steps.
@@ -159,7 +260,11 @@ fn run_on(fixture: &Fixture, options: &LoadOptions) -> Run {
 }
 
 fn alone(fixture: &Fixture, logits: ValueId, len: usize) -> Vec<f32> {
-    feed(&mut run_on(fixture, &options(1)), logits, &[vec![part(0, 0..len)]])
+    feed(
+        &mut run_on(fixture, &options(1)),
+        logits,
+        &[vec![part(0, 0..len)]],
+    )
 }
 
 fn nmse(got: &[f32], want: &[f32]) -> f64 {
@@ -173,8 +278,9 @@ fn batches_chunks_and_workers_change_no_bit() {
     for dtype in [DType::F32, DType::Q8_0, DType::Q4_0] {
         let (fixture, logits) = decoder(dtype, DType::F16, 16);
         let want = alone(&fixture, logits, 530);
-        let chunks: Vec<Vec<Rows>> =
-            [0..100, 100..101, 101..356, 356..513, 513..529, 529..530].map(|at| vec![part(0, at)]).into();
+        let chunks: Vec<Vec<Rows>> = [0..100, 100..101, 101..356, 356..513, 513..529, 529..530]
+            .map(|at| vec![part(0, at)])
+            .into();
         let beside = vec![
             vec![part(1, 0..30), part(0, 0..100)],
             vec![part(0, 100..529), part(1, 30..31), part(2, 0..64)],
@@ -182,10 +288,22 @@ fn batches_chunks_and_workers_change_no_bit() {
         ];
         for threads in [1, 2, 3] {
             let mut run = run_on(&fixture, &options(threads));
-            assert_eq!(feed(&mut run, logits, &[vec![part(0, 0..530)]]), want, "{dtype} whole on {threads}");
-            assert_eq!(feed(&mut run, logits, &chunks), want, "{dtype} in chunks on {threads}");
+            assert_eq!(
+                feed(&mut run, logits, &[vec![part(0, 0..530)]]),
+                want,
+                "{dtype} whole on {threads}"
+            );
+            assert_eq!(
+                feed(&mut run, logits, &chunks),
+                want,
+                "{dtype} in chunks on {threads}"
+            );
             let all = feed(&mut run, logits, &beside);
-            assert_eq!(all[VOCAB as usize..][..VOCAB as usize], want, "{dtype} in a batch on {threads}");
+            assert_eq!(
+                all[VOCAB as usize..][..VOCAB as usize],
+                want,
+                "{dtype} in a batch on {threads}"
+            );
         }
     }
 }
@@ -197,8 +315,16 @@ fn fusing_and_kernel_sets_change_no_bit() {
     for set in Caps::all() {
         for no_fuse in [false, true] {
             let cpu_features = Some(set.level().name().to_owned());
-            let options = LoadOptions { cpu_features, no_fuse, ..options(2) };
-            let got = feed(&mut run_on(&fixture, &options), logits, &[vec![part(0, 0..70)]]);
+            let options = LoadOptions {
+                cpu_features,
+                no_fuse,
+                ..options(2)
+            };
+            let got = feed(
+                &mut run_on(&fixture, &options),
+                logits,
+                &[vec![part(0, 0..70)]],
+            );
             assert_eq!(got, want, "{set:?} no_fuse {no_fuse}");
         }
     }
@@ -208,18 +334,29 @@ fn fusing_and_kernel_sets_change_no_bit() {
 fn block_sizes_and_cache_types_agree_with_the_reference() {
     // Errors of 2⁻²⁰ before a cache that rounds to steps of `step` fall on the other side of a step with a
     // probability of their quotient, and then cost the step: together 2⁻²⁰ · step.
-    let steps = [(DType::F32, 2f64.powi(-20)), (DType::F16, 2f64.powi(-10)), (DType::BF16, 2f64.powi(-7)), (DType::Q8_0, 1.0 / 127.0)];
+    let steps = [
+        (DType::F32, 2f64.powi(-20)),
+        (DType::F16, 2f64.powi(-10)),
+        (DType::BF16, 2f64.powi(-7)),
+        (DType::Q8_0, 1.0 / 127.0),
+    ];
     for (kv, bound) in steps.map(|(kv, step)| (kv, step * 2f64.powi(-20))) {
         let mut bits = None;
         for block in [16, 1, 12, 32, CTX] {
             let (fixture, logits) = decoder(DType::F32, kv, block);
             let steps = [vec![part(0, 0..70)], vec![part(0, 70..71)]];
             let got = feed(&mut run_on(&fixture, &options(2)), logits, &steps);
-            let oracle = RefBackend { precision: Precision::F64 };
+            let oracle = RefBackend {
+                precision: Precision::F64,
+            };
             let mut oracle = fixture.load(&oracle, &options(1)).unwrap();
             let error = nmse(&got, &feed(&mut oracle, logits, &steps));
             assert!(error <= bound, "{kv} in blocks of {block}: {error:e}");
-            assert_eq!(*bits.get_or_insert_with(|| got.clone()), got, "{kv} in blocks of {block}");
+            assert_eq!(
+                *bits.get_or_insert_with(|| got.clone()),
+                got,
+                "{kv} in blocks of {block}"
+            );
         }
     }
 }
@@ -239,7 +376,11 @@ fn blocks_move_between_instances() {
                 assert_eq!(to.instance.export_block(group, block), data);
             }
         }
-        assert_eq!(feed(&mut to, logits, &[vec![part(0, 40..41)]]), want, "{kv}");
+        assert_eq!(
+            feed(&mut to, logits, &[vec![part(0, 40..41)]]),
+            want,
+            "{kv}"
+        );
     }
 }
 
@@ -248,14 +389,19 @@ fn what_does_not_fit_is_refused_by_name() {
     let (mut fixture, _) = decoder(DType::F32, DType::F32, 16);
     fixture.program_mut().caches[0].n_blocks = u32::MAX / 2;
     let error = fixture.load(&CpuBackend, &options(1)).err();
-    assert!(matches!(error, Some(BackendError::OutOfMemory { needed, available, .. }) if needed > available));
+    assert!(
+        matches!(error, Some(BackendError::OutOfMemory { needed, available, .. }) if needed > available)
+    );
 }
 
 #[test]
 fn a_token_outside_the_table_is_an_error() {
     let (fixture, _) = decoder(DType::F32, DType::F32, 16);
     let mut run = run_on(&fixture, &options(2));
-    let rows = Rows { tokens: vec![VOCAB], ..Rows::first(1) };
+    let rows = Rows {
+        tokens: vec![VOCAB],
+        ..Rows::first(1)
+    };
     let error = run.step(&[rows], &Feed::default()).unwrap_err();
     assert_eq!(error.to_string(), "cpu cannot run row 50 of a table of 50");
 }

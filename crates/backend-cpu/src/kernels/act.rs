@@ -4,24 +4,30 @@ use tokkata_ir::Act;
 use tokkata_ir::op::GateClamp;
 
 use super::Kernel;
-use super::lanes::{Lanes, N, map, map2, simd_fn};
+use super::lanes::{Lanes, N, in_place, map, map2, simd_fn, with};
 use super::math::{erf, exp, gelu, sigmoid, swish, tanh};
-use super::norm::in_place;
 
-/// Activations without vector form, or `None`.
-fn scalar(act: Act) -> Option<impl Fn(f32) -> f32> {
-    matches!(act, Act::Softplus | Act::Xielu { .. } | Act::SignedSqrt { .. }).then_some(move |x: f32| match act {
+/// Activations without vector form.
+fn scalar(act: Act, x: f32) -> f32 {
+    match act {
         Act::Softplus => softplus(x),
-        Act::Xielu { alpha_n, alpha_p, beta, eps } => {
-            let curve = if x > 0.0 { alpha_p * x * x } else { (x.min(eps).exp_m1() - x) * alpha_n };
+        Act::Xielu {
+            alpha_n,
+            alpha_p,
+            beta,
+            eps,
+        } => {
+            let curve = if x > 0.0 {
+                alpha_p * x * x
+            } else {
+                (x.min(eps).exp_m1() - x) * alpha_n
+            };
             curve + beta * x
         }
-        Act::SignedSqrt { eps } => {
-            let root = x.abs().max(eps).sqrt();
-            if x == 0.0 { 0.0 } else { root.copysign(x) }
-        }
+        Act::SignedSqrt { .. } if x == 0.0 => 0.0,
+        Act::SignedSqrt { eps } => x.abs().max(eps).sqrt().copysign(x),
         _ => x,
-    })
+    }
 }
 
 /// `ln(1 + e^x)` without overflow.
@@ -30,52 +36,43 @@ pub(crate) fn softplus(x: f32) -> f32 {
 }
 
 #[inline(always)]
-fn lanewise<L: Lanes>(x: L, f: &impl Fn(f32) -> f32) -> L {
-    let mut lanes = [0.0; N];
-    x.store(&mut lanes);
-    L::load(&lanes.map(f))
+fn gelu_erf<L: Lanes>(x: L) -> L {
+    let half = L::splat(0.5).mul(x);
+    half.mul(L::splat(1.0).add(erf(x.mul(L::splat(std::f32::consts::FRAC_1_SQRT_2)))))
 }
 
-/// Calls `$body` with `$f` bound to the vector form of `$act`.
-macro_rules! with_act {
-    ($act:expr, $f:ident => $body:expr) => {
-        match $act {
-            Act::Identity => { let $f = |x: L| x; $body }
-            Act::Silu => { let $f = |x: L| swish(x, 1.0); $body }
-            Act::Gelu => { let $f = |x: L| gelu(x); $body }
-            Act::GeluErf => {
-                let $f = |x: L| {
-                    let half = L::splat(0.5).mul(x);
-                    half.mul(L::splat(1.0).add(erf(x.mul(L::splat(std::f32::consts::FRAC_1_SQRT_2)))))
-                };
-                $body
-            }
-            Act::GeluQuick => { let $f = |x: L| swish(x, 1.702); $body }
-            Act::Swish { alpha } => { let $f = |x: L| swish(x, alpha); $body }
-            Act::Relu => { let $f = |x: L| L::zero().max(x); $body }
-            Act::Relu2 => { let $f = |x: L| { let y = L::zero().max(x); y.mul(y) }; $body }
-            Act::Sigmoid => { let $f = |x: L| sigmoid(x); $body }
-            Act::Tanh => { let $f = |x: L| tanh(x); $body }
-            Act::Exp => { let $f = |x: L| exp(x); $body }
-            Act::NegExp => { let $f = |x: L| exp(x).neg(); $body }
-            Act::Situ { beta } => {
-                let $f = |x: L| {
-                    L::splat(beta).mul(tanh(x.div(L::splat(beta)))).mul(sigmoid(x))
-                };
-                $body
-            }
-            act => {
-                let scalar = scalar(act).expect("every activation has a form");
-                let $f = |x: L| lanewise(x, &scalar);
-                $body
-            }
-        }
-    };
+#[inline(always)]
+fn relu<L: Lanes>(x: L) -> L {
+    L::zero().max(x)
+}
+
+#[inline(always)]
+fn situ<L: Lanes>(x: L, beta: f32) -> L {
+    L::splat(beta)
+        .mul(tanh(x.div(L::splat(beta))))
+        .mul(sigmoid(x))
 }
 
 #[inline(always)]
 fn activate<L: Lanes>(act: Act, x: &mut [f32]) {
-    with_act!(act, f => in_place::<L>(x, f));
+    match act {
+        Act::Identity => {}
+        Act::Silu => in_place!(L, x, |x| swish(x, 1.0)),
+        Act::Gelu => in_place!(L, x, |x| gelu(x)),
+        Act::GeluErf => in_place!(L, x, |x| gelu_erf(x)),
+        Act::GeluQuick => in_place!(L, x, |x| swish(x, 1.702)),
+        Act::Swish { alpha } => in_place!(L, x, |x| swish(x, alpha)),
+        Act::Relu => in_place!(L, x, |x| relu(x)),
+        Act::Relu2 => in_place!(L, x, |x| relu(x).mul(relu(x))),
+        Act::Sigmoid => in_place!(L, x, |x| sigmoid(x)),
+        Act::Tanh => in_place!(L, x, |x| tanh(x)),
+        Act::Exp => in_place!(L, x, |x| exp(x)),
+        Act::NegExp => in_place!(L, x, |x| exp(x).neg()),
+        Act::Situ { beta } => in_place!(L, x, |x| situ(x, beta)),
+        Act::Softplus | Act::Xielu { .. } | Act::SignedSqrt { .. } => {
+            x.iter_mut().for_each(|x| *x = scalar(act, *x))
+        }
+    }
 }
 
 simd_fn! {
@@ -90,7 +87,7 @@ fn bound<L: Lanes>(x: L, limit: f32) -> L {
 
 #[inline(always)]
 fn swiglu<L: Lanes>(alpha: f32, g: &[f32], u: &[f32], out: &mut [f32]) {
-    map2::<L>(g, u, out, |g, u| swish(g, alpha).mul(u));
+    map2!(L, g, u, out, |g, u| swish(g, alpha).mul(u));
 }
 
 simd_fn! {
@@ -100,7 +97,7 @@ simd_fn! {
 
 #[inline(always)]
 fn geglu<L: Lanes>(g: &[f32], u: &[f32], out: &mut [f32]) {
-    map2::<L>(g, u, out, |g, u| gelu(g).mul(u));
+    map2!(L, g, u, out, |g, u| gelu(g).mul(u));
 }
 
 simd_fn! {
@@ -110,7 +107,7 @@ simd_fn! {
 
 #[inline(always)]
 fn limit<L: Lanes>(limit: f32, g: &[f32], out: &mut [f32]) {
-    map::<L>(g, out, |g| L::splat(limit).min(g));
+    map!(L, g, out, |g| L::splat(limit).min(g));
 }
 
 simd_fn! {
@@ -121,16 +118,15 @@ simd_fn! {
 #[inline(always)]
 fn times_up<L: Lanes>(clamp: GateClamp, u: &[f32], out: &mut [f32]) {
     let one = L::splat(1.0);
-    for (o, u) in out.chunks_mut(N).zip(u.chunks(N)) {
-        let (g, u) = (L::load_part(o, 0.0), L::load_part(u, 0.0));
-        let product = match clamp {
-            GateClamp::None => g.mul(u),
-            GateClamp::Before(l) => g.mul(bound(u, l)),
-            GateClamp::After(l) => L::splat(l).min(g).mul(bound(u, l)),
-            GateClamp::BeforePlusOne(l) => g.mul(bound(u, l).add(one)),
-            GateClamp::UpTanh(l) => g.mul(L::splat(l).mul(tanh(u.div(L::splat(l))))),
-        };
-        product.store_part(o);
+    match clamp {
+        GateClamp::None => with!(L, out, u, |g, u| g.mul(u)),
+        GateClamp::Before(l) => with!(L, out, u, |g, u| g.mul(bound(u, l))),
+        GateClamp::After(l) => with!(L, out, u, |g, u| L::splat(l).min(g).mul(bound(u, l))),
+        GateClamp::BeforePlusOne(l) => with!(L, out, u, |g, u| g.mul(bound(u, l).add(one))),
+        GateClamp::UpTanh(l) => {
+            let l = L::splat(l);
+            with!(L, out, u, |g, u| g.mul(l.mul(tanh(u.div(l)))));
+        }
     }
 }
 
@@ -140,7 +136,13 @@ simd_fn! {
 }
 
 /// `out = act(g) · u`, clamped.
-pub(crate) fn gate_run(set: Kernel, (act, clamp): (Act, GateClamp), g: &[f32], u: &[f32], out: &mut [f32]) {
+pub(crate) fn gate_run(
+    set: Kernel,
+    (act, clamp): (Act, GateClamp),
+    g: &[f32],
+    u: &[f32],
+    out: &mut [f32],
+) {
     match (act, clamp) {
         (Act::Silu, GateClamp::None) => return swiglu_run(set, 1.0, g, u, out),
         (Act::Swish { alpha }, GateClamp::None) => return swiglu_run(set, alpha, g, u, out),
@@ -155,7 +157,7 @@ pub(crate) fn gate_run(set: Kernel, (act, clamp): (Act, GateClamp), g: &[f32], u
 #[inline(always)]
 fn softcap<L: Lanes>(cap: f32, x: &[f32], out: &mut [f32]) {
     let cap = L::splat(cap);
-    map::<L>(x, out, |x| cap.mul(tanh(x.div(cap))));
+    map!(L, x, out, |x| cap.mul(tanh(x.div(cap))));
 }
 
 simd_fn! {

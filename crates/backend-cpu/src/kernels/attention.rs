@@ -93,7 +93,10 @@ pub(crate) struct Rows<'a> {
 /// Positions of the tile that any row sees, relative to its first.
 fn span(tile: &Tile, rows: &Rows<'_>) -> Option<(usize, usize)> {
     let (first, end) = (tile.first, tile.first + TILE);
-    let seen = rows.sees.iter().filter(|(lo, hi)| lo.max(&first) < hi.min(&end));
+    let seen = rows
+        .sees
+        .iter()
+        .filter(|(lo, hi)| lo.max(&first) < hi.min(&end));
     let lo = seen.clone().map(|&(lo, _)| lo.max(first)).min()?;
     let hi = seen.map(|&(_, hi)| hi.min(end)).max()?;
     Some((lo - first, hi - first))
@@ -101,7 +104,9 @@ fn span(tile: &Tile, rows: &Rows<'_>) -> Option<(usize, usize)> {
 
 #[inline(always)]
 fn attend<L: Lanes>(form: Form, tile: &Tile, rows: &mut Rows<'_>) {
-    let Some((lo, hi)) = span(tile, rows) else { return };
+    let Some((lo, hi)) = span(tile, rows) else {
+        return;
+    };
     let n = rows.sees.len();
     assert!(n <= MAX_ROWS && rows.queries.len() >= n * form.dim_k && rows.scores.len() >= n * TILE);
     assert!(rows.gathered.mix.len() >= n * form.dim_v);
@@ -117,21 +122,41 @@ fn attend<L: Lanes>(form: Form, tile: &Tile, rows: &mut Rows<'_>) {
 
 /// Turns the scores of one row into weights; gives the factor for what was gathered before.
 #[inline(always)]
-fn weigh<L: Lanes>(form: Form, tile: &Tile, rows: &mut Rows<'_>, row: usize, groups: (usize, usize)) -> f32 {
+fn weigh<L: Lanes>(
+    form: Form,
+    tile: &Tile,
+    rows: &mut Rows<'_>,
+    row: usize,
+    groups: (usize, usize),
+) -> f32 {
     let scores = &mut rows.scores[row * TILE..][..TILE];
     let bias = rows.bias.map(|b| &b[row * TILE..][..TILE]);
     let mut top = L::splat(f32::NEG_INFINITY);
     let mut s = [L::splat(f32::NEG_INFINITY); GROUPS];
     for g in groups.0..groups.1 {
         let x = L::load(&scores[g * N..]).mul(L::splat(form.scale));
-        let x = form.cap.map_or(x, |cap| L::splat(cap).mul(tanh(x.div(L::splat(cap)))));
-        let x = bias.map_or(x, |b| x.add(L::load(&b[g * N..])));
+        let x = match form.cap {
+            Some(cap) => L::splat(cap).mul(tanh(x.div(L::splat(cap)))),
+            None => x,
+        };
+        let x = match bias {
+            Some(bias) => x.add(L::load(&bias[g * N..])),
+            None => x,
+        };
         s[g] = visible(x, tile.first + g * N, rows.sees[row]);
         top = s[g].max(top);
     }
     let before = rows.gathered.top[row];
-    let after = if top.largest() > before { top.largest() } else { before };
-    let base = if after == f32::NEG_INFINITY { 0.0 } else { after };
+    let after = if top.largest() > before {
+        top.largest()
+    } else {
+        before
+    };
+    let base = if after == f32::NEG_INFINITY {
+        0.0
+    } else {
+        after
+    };
     let mut sums = [L::zero(); GROUPS];
     for (g, sum) in sums.iter_mut().enumerate() {
         *sum = exp(s[g].sub(L::splat(base)));
@@ -179,7 +204,10 @@ fn merge<L: Lanes>(part: (f32, f32, &[f32]), whole: (&mut f32, &mut f32, &mut [f
         return;
     }
     let after = if top > *all_top { top } else { *all_top };
-    let (old, new) = (scalar_exp::<L>(*all_top - after), scalar_exp::<L>(top - after));
+    let (old, new) = (
+        scalar_exp::<L>(*all_top - after),
+        scalar_exp::<L>(top - after),
+    );
     *all_top = after;
     *all_sum = *all_sum * old + sum * new;
     let (old, new) = (L::splat(old), L::splat(new));
@@ -219,7 +247,12 @@ fn widen<L: Lanes>(codes: &[i8], scales: &[u16], out: &mut [f32]) {
     for ((codes, out), &scale) in blocks.zip(scales) {
         let scale = L::splat(f16_to_f32(scale));
         // SAFETY: both halves of a block of 32.
-        let halves = unsafe { (L::read_i8(codes.as_ptr()), L::read_i8(codes.as_ptr().add(N))) };
+        let halves = unsafe {
+            (
+                L::read_i8(codes.as_ptr()),
+                L::read_i8(codes.as_ptr().add(N)),
+            )
+        };
         halves.0.mul(scale).store(out);
         halves.1.mul(scale).store(&mut out[N..]);
     }

@@ -2,11 +2,11 @@
 
 use tokkata_ir::BinaryKind;
 
-use super::lanes::{Lanes, N, map, map2, simd_fn};
+use super::lanes::{Lanes, N, map, map2, simd_fn, with};
 
 #[inline(always)]
-fn combine<L: Lanes>(kind: BinaryKind) -> impl Fn(L, L) -> L {
-    move |a: L, b: L| match kind {
+fn combine<L: Lanes>(kind: BinaryKind, a: L, b: L) -> L {
+    match kind {
         BinaryKind::Add => a.add(b),
         BinaryKind::Sub => a.sub(b),
         BinaryKind::Mul => a.mul(b),
@@ -16,12 +16,11 @@ fn combine<L: Lanes>(kind: BinaryKind) -> impl Fn(L, L) -> L {
 
 #[inline(always)]
 fn binary<L: Lanes>(kind: BinaryKind, scales: (f32, f32), a: &[f32], b: &[f32], out: &mut [f32]) {
-    let f = combine::<L>(kind);
     if scales == (1.0, 1.0) {
-        return map2::<L>(a, b, out, f);
+        return map2!(L, a, b, out, |a, b| combine(kind, a, b));
     }
     let (sa, sb) = (L::splat(scales.0), L::splat(scales.1));
-    map2::<L>(a, b, out, |a, b| f(a.mul(sa), b.mul(sb)));
+    map2!(L, a, b, out, |a, b| combine(kind, a.mul(sa), b.mul(sb)));
 }
 
 simd_fn! {
@@ -31,8 +30,8 @@ simd_fn! {
 
 #[inline(always)]
 fn with_scalar<L: Lanes>(kind: BinaryKind, a: &[f32], b: f32, out: &mut [f32]) {
-    let (f, b) = (combine::<L>(kind), L::splat(b));
-    map::<L>(a, out, |a| f(a, b));
+    let b = L::splat(b);
+    map!(L, a, out, |a| combine(kind, a, b));
 }
 
 simd_fn! {
@@ -43,7 +42,7 @@ simd_fn! {
 #[inline(always)]
 fn affine<L: Lanes>(scale: f32, offset: f32, x: &[f32], out: &mut [f32]) {
     let (scale, offset) = (L::splat(scale), L::splat(offset));
-    map::<L>(x, out, |x| x.mul(scale).add(offset));
+    map!(L, x, out, |x| x.mul(scale).add(offset));
 }
 
 simd_fn! {
@@ -54,7 +53,7 @@ simd_fn! {
 #[inline(always)]
 fn clamp<L: Lanes>(lo: f32, hi: f32, x: &[f32], out: &mut [f32]) {
     let (lo, hi) = (L::splat(lo), L::splat(hi));
-    map::<L>(x, out, |x| hi.min(lo.max(x)));
+    map!(L, x, out, |x| hi.min(lo.max(x)));
 }
 
 simd_fn! {
@@ -65,9 +64,7 @@ simd_fn! {
 #[inline(always)]
 fn add_scaled<L: Lanes>(x: &[f32], w: f32, out: &mut [f32]) {
     let w = L::splat(w);
-    for (o, x) in out.chunks_mut(N).zip(x.chunks(N)) {
-        w.mul(L::load_part(x, 0.0)).add(L::load_part(o, 0.0)).store_part(o);
-    }
+    with!(L, out, x, |o, x| w.mul(x).add(o));
 }
 
 simd_fn! {
@@ -78,7 +75,10 @@ simd_fn! {
 #[inline(always)]
 fn multiply_add<L: Lanes>(a: &[f32], b: &[f32], out: &mut [f32]) {
     for (o, (a, b)) in out.chunks_mut(N).zip(a.chunks(N).zip(b.chunks(N))) {
-        L::load_part(a, 0.0).mul(L::load_part(b, 0.0)).add(L::load_part(o, 0.0)).store_part(o);
+        L::load_part(a, 0.0)
+            .mul(L::load_part(b, 0.0))
+            .add(L::load_part(o, 0.0))
+            .store_part(o);
     }
 }
 

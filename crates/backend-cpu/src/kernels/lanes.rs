@@ -140,46 +140,86 @@ macro_rules! simd_fn {
 }
 pub(crate) use simd_fn;
 
-/// `out = f(x)`, sixteen at a time.
-#[inline(always)]
-pub(crate) fn map<L: Lanes>(x: &[f32], out: &mut [f32], f: impl Fn(L) -> L) {
-    let whole = out.len() / N * N;
-    for (o, x) in out[..whole].chunks_exact_mut(N).zip(x[..whole].chunks_exact(N)) {
-        f(L::load(x)).store(o);
-    }
-    let (tail, rest) = (&mut out[whole..], &x[whole..]);
-    if !tail.is_empty() {
-        f(L::load_part(&rest[..tail.len()], 0.0)).store_part(tail);
-    }
-}
+// Loops are macros rather than functions of a closure: a closure is compiled without the features of the function
+// around it, and vectors in it are no registers but calls.
 
-/// `out = f(a, b)`, sixteen at a time.
-#[inline(always)]
-pub(crate) fn map2<L: Lanes>(a: &[f32], b: &[f32], out: &mut [f32], f: impl Fn(L, L) -> L) {
-    let n = out.len();
-    let whole = n / N * N;
-    let both = a[..whole].chunks_exact(N).zip(b[..whole].chunks_exact(N));
-    for (o, (a, b)) in out[..whole].chunks_exact_mut(N).zip(both) {
-        f(L::load(a), L::load(b)).store(o);
-    }
-    if whole < n {
-        let (a, b) = (L::load_part(&a[whole..n], 0.0), L::load_part(&b[whole..n], 0.0));
-        f(a, b).store_part(&mut out[whole..]);
-    }
-}
-
-/// Sum of `f(x)` over four vectors of lanes; zeros fill the last.
-#[inline(always)]
-pub(crate) fn reduce<L: Lanes>(x: &[f32], f: impl Fn(L, L) -> L) -> f32 {
-    let mut acc = [L::zero(); 4];
-    let whole = x.len() / (4 * N) * 4 * N;
-    for quad in x[..whole].chunks_exact(4 * N) {
-        for (i, acc) in acc.iter_mut().enumerate() {
-            *acc = f(L::load(&quad[i * N..]), *acc);
+/// `out = body(a)`, sixteen at a time; zeros fill the last vector.
+macro_rules! map {
+    ($lanes:ty, $x:expr, $out:expr, |$a:ident| $body:expr) => {{
+        let (x, out): (&[f32], &mut [f32]) = ($x, $out);
+        let (mut at, n) = (0, out.len());
+        let x = &x[..n];
+        while at + N <= n {
+            let $a = <$lanes>::load(&x[at..]);
+            ($body).store(&mut out[at..]);
+            at += N;
         }
-    }
-    for (part, acc) in x[whole..].chunks(N).zip(&mut acc) {
-        *acc = f(L::load_part(part, 0.0), *acc);
-    }
-    acc[0].add(acc[1]).add(acc[2].add(acc[3])).sum()
+        if at < n {
+            let $a = <$lanes>::load_part(&x[at..], 0.0);
+            ($body).store_part(&mut out[at..]);
+        }
+    }};
 }
+pub(crate) use map;
+
+/// `out = body(a, b)`, sixteen at a time; zeros fill the last vector.
+macro_rules! map2 {
+    ($lanes:ty, $x:expr, $y:expr, $out:expr, |$a:ident, $b:ident| $body:expr) => {{
+        let (x, y, out): (&[f32], &[f32], &mut [f32]) = ($x, $y, $out);
+        let (mut at, n) = (0, out.len());
+        let (x, y) = (&x[..n], &y[..n]);
+        while at + N <= n {
+            let ($a, $b) = (<$lanes>::load(&x[at..]), <$lanes>::load(&y[at..]));
+            ($body).store(&mut out[at..]);
+            at += N;
+        }
+        if at < n {
+            let ($a, $b) = (
+                <$lanes>::load_part(&x[at..], 0.0),
+                <$lanes>::load_part(&y[at..], 0.0),
+            );
+            ($body).store_part(&mut out[at..]);
+        }
+    }};
+}
+pub(crate) use map2;
+
+/// `x = body(x)`.
+macro_rules! in_place {
+    ($lanes:ty, $x:expr, |$a:ident| $body:expr) => {{
+        let x: &mut [f32] = $x;
+        for part in x.chunks_mut(N) {
+            let $a = <$lanes>::load_part(part, 0.0);
+            ($body).store_part(part);
+        }
+    }};
+}
+pub(crate) use in_place;
+
+/// `x = body(x, y)`.
+macro_rules! with {
+    ($lanes:ty, $x:expr, $y:expr, |$a:ident, $b:ident| $body:expr) => {{
+        let (x, y): (&mut [f32], &[f32]) = ($x, $y);
+        for (x, y) in x.chunks_mut(N).zip(y.chunks(N)) {
+            let ($a, $b) = (<$lanes>::load_part(x, 0.0), <$lanes>::load_part(y, 0.0));
+            ($body).store_part(x);
+        }
+    }};
+}
+pub(crate) use with;
+
+/// Folds into four vectors of sums, `acc = body(x, acc)`, and adds them up; zeros fill the last.
+macro_rules! reduce {
+    ($lanes:ty, $x:expr, |$a:ident, $acc:ident| $body:expr) => {{
+        let x: &[f32] = $x;
+        let mut sums = [<$lanes>::zero(); 4];
+        for quad in x.chunks(4 * N) {
+            for (part, sum) in quad.chunks(N).zip(&mut sums) {
+                let ($a, $acc) = (<$lanes>::load_part(part, 0.0), *sum);
+                *sum = $body;
+            }
+        }
+        sums[0].add(sums[1]).add(sums[2].add(sums[3])).sum()
+    }};
+}
+pub(crate) use reduce;

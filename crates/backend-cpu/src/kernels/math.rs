@@ -12,7 +12,15 @@ pub(crate) fn exp<L: Lanes>(x: L) -> L {
     let r = n.fma(L::splat(-0.693_359_4), bounded);
     let r = n.fma(L::splat(2.121_944_4e-4), r);
     let mut p = L::splat(1.0 / 5040.0);
-    for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+    for c in [
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        0.5,
+        1.0,
+        1.0,
+    ] {
         p = p.fma(r, L::splat(c));
     }
     let y = p.mul(n.pow2());
@@ -36,7 +44,9 @@ pub(crate) fn swish<L: Lanes>(x: L, alpha: f32) -> L {
 #[inline(always)]
 pub(crate) fn gelu<L: Lanes>(x: L) -> L {
     let square = x.mul(x);
-    let inner = square.fma(L::splat(0.044_715 * 1.595_769_1), L::splat(1.595_769_1)).mul(x);
+    let inner = square
+        .fma(L::splat(0.044_715 * 1.595_769_1), L::splat(1.595_769_1))
+        .mul(x);
     x.div(L::splat(1.0).add(exp(inner.neg())))
 }
 
@@ -45,7 +55,12 @@ pub(crate) fn gelu<L: Lanes>(x: L) -> L {
 pub(crate) fn tanh<L: Lanes>(x: L) -> L {
     let z = x.mul(x);
     let mut p = L::splat(-5.704_988_7e-3);
-    for c in [2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1] {
+    for c in [
+        2.063_908_9e-2,
+        -5.373_971_6e-2,
+        1.333_144_2e-1,
+        -3.333_328e-1,
+    ] {
         p = p.fma(z, L::splat(c));
     }
     let near = p.mul(z).fma(x, x);
@@ -59,7 +74,13 @@ pub(crate) fn tanh<L: Lanes>(x: L) -> L {
 pub(crate) fn erf<L: Lanes>(x: L) -> L {
     let (t, s) = (x.abs(), x.mul(x));
     let mut near = L::splat(-5.967_617e-4);
-    for c in [4.991_194_2e-3, -2.676_813_5e-2, 1.128_199_3e-1, -3.761_253_4e-1, 1.283_791_7e-1] {
+    for c in [
+        4.991_194_2e-3,
+        -2.676_813_5e-2,
+        1.128_199_3e-1,
+        -3.761_253_4e-1,
+        1.283_791_7e-1,
+    ] {
         near = near.fma(s, L::splat(c));
     }
     let near = near.fma(x, x);
@@ -89,7 +110,10 @@ mod tests {
         for i in -8000..=8000 {
             let x = i as f32 / 1000.0;
             let (got, want) = (at(&f, x), want(f64::from(x)));
-            assert!((got - want).abs() <= bound * want.abs() + 1e-30, "{x}: {got} {want}");
+            assert!(
+                (got - want).abs() <= bound * want.abs() + 1e-30,
+                "{x}: {got} {want}"
+            );
         }
     }
 

@@ -2,7 +2,7 @@
 
 use tokkata_ir::NormKind;
 
-use super::lanes::{Lanes, map, map2, reduce, simd_fn};
+use super::lanes::{Lanes, N, in_place, map, map2, reduce, simd_fn, with};
 use super::math::exp;
 
 /// A norm over one run, without its weight.
@@ -14,12 +14,12 @@ pub(crate) struct NormSpec {
 
 #[inline(always)]
 fn squares<L: Lanes>(x: &[f32]) -> f32 {
-    reduce::<L>(x, |x, acc| x.fma(x, acc))
+    reduce!(L, x, |x, acc| x.fma(x, acc))
 }
 
 #[inline(always)]
 fn mean_of<L: Lanes>(x: &[f32]) -> f32 {
-    reduce::<L>(x, |x, acc| acc.add(x)) / x.len() as f32
+    reduce!(L, x, |x, acc| acc.add(x)) / x.len() as f32
 }
 
 /// Weight and bias of one run.
@@ -30,7 +30,7 @@ fn norm<L: Lanes>(spec: NormSpec, x: &[f32], scaling: Scaling<'_>, out: &mut [f3
     let n = x.len() as f32;
     let source = if spec.kind == NormKind::Layer {
         let mean = L::splat(mean_of::<L>(x));
-        map::<L>(x, out, |x| x.sub(mean));
+        map!(L, x, out, |x| x.sub(mean));
         None
     } else {
         Some(x)
@@ -45,12 +45,12 @@ fn norm<L: Lanes>(spec: NormSpec, x: &[f32], scaling: Scaling<'_>, out: &mut [f3
     match source {
         Some(x) => scale::<L>(x, inverse, scaling, out),
         None => {
-            in_place::<L>(out, |x| x.mul(inverse));
+            in_place!(L, out, |x| x.mul(inverse));
             if let Some(w) = scaling.0 {
-                with::<L>(out, w, |x, w| x.mul(w));
+                with!(L, out, w, |x, w| x.mul(w));
             }
             if let Some(b) = scaling.1 {
-                with::<L>(out, b, |x, b| x.add(b));
+                with!(L, out, b, |x, b| x.add(b));
             }
         }
     }
@@ -59,27 +59,11 @@ fn norm<L: Lanes>(spec: NormSpec, x: &[f32], scaling: Scaling<'_>, out: &mut [f3
 #[inline(always)]
 fn scale<L: Lanes>(x: &[f32], inverse: L, (weight, bias): Scaling<'_>, out: &mut [f32]) {
     match weight {
-        Some(w) => map2::<L>(x, w, out, |x, w| x.mul(inverse).mul(w)),
-        None => map::<L>(x, out, |x| x.mul(inverse)),
+        Some(w) => map2!(L, x, w, out, |x, w| x.mul(inverse).mul(w)),
+        None => map!(L, x, out, |x| x.mul(inverse)),
     }
     if let Some(b) = bias {
-        with::<L>(out, b, |x, b| x.add(b));
-    }
-}
-
-/// `x = f(x)`.
-#[inline(always)]
-pub(crate) fn in_place<L: Lanes>(x: &mut [f32], f: impl Fn(L) -> L) {
-    for part in x.chunks_mut(super::lanes::N) {
-        f(L::load_part(part, 0.0)).store_part(part);
-    }
-}
-
-/// `x = f(x, y)`.
-#[inline(always)]
-fn with<L: Lanes>(x: &mut [f32], y: &[f32], f: impl Fn(L, L) -> L) {
-    for (x, y) in x.chunks_mut(super::lanes::N).zip(y.chunks(super::lanes::N)) {
-        f(L::load_part(x, 0.0), L::load_part(y, 0.0)).store_part(x);
+        with!(L, out, b, |x, b| x.add(b));
     }
 }
 
@@ -91,13 +75,13 @@ simd_fn! {
 #[inline(always)]
 fn softmax<L: Lanes>(x: &[f32], out: &mut [f32]) {
     let mut top = L::splat(f32::NEG_INFINITY);
-    for part in x.chunks(super::lanes::N) {
+    for part in x.chunks(N) {
         top = L::load_part(part, f32::NEG_INFINITY).max(top);
     }
     let top = L::splat(top.largest());
-    map::<L>(x, out, |x| exp(x.sub(top)));
-    let sum = L::splat(reduce::<L>(out, |x, acc| acc.add(x)));
-    in_place::<L>(out, |x| x.div(sum));
+    map!(L, x, out, |x| exp(x.sub(top)));
+    let sum = L::splat(reduce!(L, out, |x, acc| acc.add(x)));
+    in_place!(L, out, |x| x.div(sum));
 }
 
 simd_fn! {
@@ -107,7 +91,7 @@ simd_fn! {
 
 #[inline(always)]
 fn sum<L: Lanes>(x: &[f32]) -> f32 {
-    reduce::<L>(x, |x, acc| acc.add(x))
+    reduce!(L, x, |x, acc| acc.add(x))
 }
 
 simd_fn! {
@@ -128,10 +112,10 @@ simd_fn! {
 #[inline(always)]
 fn gaussian_top_k<L: Lanes>(x: &[f32], z: f32, out: &mut [f32]) {
     let mean = L::splat(mean_of::<L>(x));
-    map::<L>(x, out, |x| x.sub(mean));
+    map!(L, x, out, |x| x.sub(mean));
     let std = (squares::<L>(out) / x.len() as f32).sqrt();
     let cut = L::splat(z * std);
-    in_place::<L>(out, |x| x.sub(cut).max(L::zero()));
+    in_place!(L, out, |x| x.sub(cut).max(L::zero()));
 }
 
 simd_fn! {

@@ -25,7 +25,10 @@ fn halves<L: Lanes>(x: &mut [f32], turns: &Turns<'_>) {
     let (low, high) = x.split_at_mut(n);
     for at in (0..n).step_by(N) {
         let end = (at + N).min(n);
-        let (a, b) = (L::load_part(&low[at..end], 0.0), L::load_part(&high[at..end], 0.0));
+        let (a, b) = (
+            L::load_part(&low[at..end], 0.0),
+            L::load_part(&high[at..end], 0.0),
+        );
         let cos = L::load_part(&turns.cos[at..end], 0.0);
         let sin = L::load_part(&turns.sin[at..end], 0.0);
         a.mul(cos).sub(b.mul(sin)).store_part(&mut low[at..end]);

@@ -99,11 +99,15 @@ fn linear<L: Lanes>(row: &LinearRow<'_>, state: &mut [f32], out: &mut [f32]) {
     for (i, s) in state.chunks_exact_mut(n).enumerate() {
         let (k, r) = (L::splat(row.k[i]), L::splat(row.r[i]));
         let keep = L::splat(row.keep[i % row.keep.len()]);
-        let bonus = row.bonus.map(|b| L::splat(b[i]));
+        let bonus = L::splat(row.bonus.map_or(0.0, |b| b[i]));
         for p in parts(n) {
             let (old, kv) = (part::<L>(s, p), k.mul(part(row.v, p)));
             let new = keep.mul(old).add(kv);
-            let seen = bonus.map_or(new, |b| b.mul(kv).add(old));
+            let seen = if row.bonus.is_some() {
+                bonus.mul(kv).add(old)
+            } else {
+                new
+            };
             new.store_part(&mut s[p.0..p.1]);
             let o = part::<L>(out, p).add(r.mul(seen));
             o.store_part(&mut out[p.0..p.1]);
@@ -142,7 +146,9 @@ fn wkv7<L: Lanes>(row: &Wkv7Row<'_>, state: &mut [f32], out: &mut [f32]) {
         for p in parts(n) {
             let kept = part::<L>(row.w, p).mul(part(s, p));
             let added = v.mul(part(row.k, p));
-            let new = kept.add(added).add(removed.mul(part(row.kappa, p)).mul(part(row.rate, p)));
+            let new = kept
+                .add(added)
+                .add(removed.mul(part(row.kappa, p)).mul(part(row.rate, p)));
             new.store_part(&mut s[p.0..p.1]);
             sum = new.mul(part(row.r, p)).add(sum);
         }

@@ -34,7 +34,10 @@ struct Slot {
 
 impl Slot {
     fn new(rows: usize, key: &Key) -> Self {
-        Slot { data: UnsafeCell::new(Activations::new(rows, key.k, key.forms)), writer: None }
+        Slot {
+            data: UnsafeCell::new(Activations::new(rows, key.k, key.forms)),
+            writer: None,
+        }
     }
 
     fn begin(&mut self, rows: usize, key: &Key) {
@@ -68,15 +71,23 @@ impl ActSet {
     pub(crate) fn new(keys: &[Key], limits: &Limits, workers: usize) -> Self {
         let set = |key: &Key| {
             let rows = most(limits, key.lead) * key.times;
-            let own = if key.times == 1 && workers > 1 { workers } else { 0 };
+            let own = if key.times == 1 && workers > 1 {
+                workers
+            } else {
+                0
+            };
             Set {
                 key: *key,
                 shared: Slot::new(rows, key),
-                own: (0..own).map(|_| Slot::new(OWN_ROWS.min(rows), key)).collect(),
+                own: (0..own)
+                    .map(|_| Slot::new(OWN_ROWS.min(rows), key))
+                    .collect(),
                 split: true,
             }
         };
-        ActSet { sets: keys.iter().map(set).collect() }
+        ActSet {
+            sets: keys.iter().map(set).collect(),
+        }
     }
 
     /// Prepares all sets for a step.
@@ -87,7 +98,9 @@ impl ActSet {
             if set.split {
                 set.shared.begin(rows, &set.key);
             } else {
-                set.own.iter_mut().for_each(|slot| slot.begin(rows, &set.key));
+                set.own
+                    .iter_mut()
+                    .for_each(|slot| slot.begin(rows, &set.key));
             }
         }
     }
@@ -99,12 +112,18 @@ impl ActSet {
 
     fn slot(&self, set: usize, worker: &Worker<'_>) -> &Slot {
         let set = &self.sets[set];
-        if set.split { &set.shared } else { &set.own[worker.index()] }
+        if set.split {
+            &set.shared
+        } else {
+            &set.own[worker.index()]
+        }
     }
 
     /// Writes rows, the worker's share or all of its own copy.
     pub(crate) fn writer(&self, set: usize, worker: &Worker<'_>) -> RowWriter<'static> {
-        self.slot(set, worker).writer.expect("a step begins with fresh writers")
+        self.slot(set, worker)
+            .writer
+            .expect("a step begins with fresh writers")
     }
 
     /// The activations that this worker reads.

@@ -95,7 +95,10 @@ impl Item {
 
     /// Row of the step and head of query `i`.
     fn query(&self, i: usize) -> (usize, usize) {
-        (self.rows.start + i / self.heads.len(), self.heads.start + i % self.heads.len())
+        (
+            self.rows.start + i / self.heads.len(),
+            self.heads.start + i % self.heads.len(),
+        )
     }
 }
 
@@ -121,11 +124,21 @@ impl Attention {
         let tiles: usize = counts.clone().map(|n| n.div_ceil(rows)).sum();
         let items = tiles * self.kv_heads * subs;
         let queries = counts.max().unwrap_or(0).min(rows) * heads;
-        let longest = (0..cx.step.n_seqs()).map(|s| self.len(cx.step, s)).max().unwrap_or(0);
+        let longest = (0..cx.step.n_seqs())
+            .map(|s| self.len(cx.step, s))
+            .max()
+            .unwrap_or(0);
         let chunks = longest.div_ceil(CHUNK).max(1);
         let room = items * chunks * queries * (self.form.dim_v + 2) <= cx.partials.len();
         let split = workers > 1 && items < 2 * workers && chunks > 1 && room;
-        Cut { heads, subs, rows, items, chunks: if split { chunks } else { 1 }, queries }
+        Cut {
+            heads,
+            subs,
+            rows,
+            items,
+            chunks: if split { chunks } else { 1 },
+            queries,
+        }
     }
 
     /// Positions that exist for a sequence.
@@ -137,7 +150,10 @@ impl Attention {
     }
 
     fn item(&self, cx: &Cx<'_>, cut: &Cut, index: usize) -> Item {
-        let (mut tile, head) = (index / (self.kv_heads * cut.subs), index % (self.kv_heads * cut.subs));
+        let (mut tile, head) = (
+            index / (self.kv_heads * cut.subs),
+            index % (self.kv_heads * cut.subs),
+        );
         let (kv_head, sub) = (head / cut.subs, head % cut.subs);
         let group = self.heads / self.kv_heads;
         let first = kv_head * group + sub * cut.heads;
@@ -149,7 +165,12 @@ impl Attention {
                 // Last rows first: they see most.
                 let at = (tiles - 1 - tile) * cut.rows;
                 let rows = start + at..start + (at + cut.rows).min(count);
-                return Item { seq, rows, kv_head, heads };
+                return Item {
+                    seq,
+                    rows,
+                    kv_head,
+                    heads,
+                };
             }
             tile -= tiles;
         }
@@ -168,7 +189,11 @@ impl Attention {
             Mask::Chunk(c) => (p / c as usize * c as usize, p + 1),
             Mask::Symmetric(w) => (p.saturating_sub(w as usize / 2), p + w as usize / 2 + 1),
         };
-        let least = if self.source == KvSource::Rows { past } else { 0 };
+        let least = if self.source == KvSource::Rows {
+            past
+        } else {
+            0
+        };
         (lo.max(least), hi.min(len))
     }
 
@@ -190,13 +215,29 @@ impl Attention {
     }
 
     /// Gathers one chunk of positions into `scratch.chunk`.
-    fn chunk(&self, cx: &Cx<'_>, item: &Item, seen: &Range<usize>, chunk: usize, scratch: &mut Scratch) {
+    fn chunk(
+        &self,
+        cx: &Cx<'_>,
+        item: &Item,
+        seen: &Range<usize>,
+        chunk: usize,
+        scratch: &mut Scratch,
+    ) {
         let n = item.len();
         scratch.chunk.clear(n, self.form.dim_v);
-        let (start, end) = (seen.start.max(chunk * CHUNK), seen.end.min((chunk + 1) * CHUNK));
+        let (start, end) = (
+            seen.start.max(chunk * CHUNK),
+            seen.end.min((chunk + 1) * CHUNK),
+        );
         for first in (start / TILE * TILE..end).step_by(TILE) {
             let span = start.max(first)..end.min(first + TILE);
-            let tile = self.fetch(cx, item, first, &span, (&mut scratch.keys, &mut scratch.values));
+            let tile = self.fetch(
+                cx,
+                item,
+                first,
+                &span,
+                (&mut scratch.keys, &mut scratch.values),
+            );
             let biased = self.fill_bias(cx, item, first, &mut scratch.bias);
             let mut rows = Rows {
                 queries: &scratch.queries,
@@ -232,7 +273,12 @@ impl Attention {
         let (row, head) = item.query(i);
         // SAFETY: a head of a row belongs to one item, an item to one worker.
         let out = unsafe { cx.cols_mut(self.out, row, head * self.dim_v..(head + 1) * self.dim_v) };
-        finish_row(cx.kernel, gathered, self.sinks.as_ref().map(|s| s[head]), out);
+        finish_row(
+            cx.kernel,
+            gathered,
+            self.sinks.as_ref().map(|s| s[head]),
+            out,
+        );
     }
 
     /// A whole item: its chunks in order.
@@ -257,7 +303,13 @@ impl Attention {
     }
 
     /// One chunk of an item, kept for the merge.
-    fn run_chunk(&self, cx: &Cx<'_>, cut: &Cut, (index, chunk): (usize, usize), scratch: &mut Scratch) {
+    fn run_chunk(
+        &self,
+        cx: &Cx<'_>,
+        cut: &Cut,
+        (index, chunk): (usize, usize),
+        scratch: &mut Scratch,
+    ) {
         let dim_v = self.form.dim_v;
         let item = self.item(cx, cut, index);
         let seen = self.begin(cx, &item, scratch);
@@ -287,14 +339,22 @@ impl Attention {
             // SAFETY: written before the barrier.
             let part = unsafe { cx.partial_mut(cut.part(index, chunk, i, dim_v), dim_v + 2) };
             let part = (part[0], part[1], &part[2..]);
-            merge_chunk(cx.kernel, part, (&mut top[0], &mut sum[0], &mut mix[..dim_v]));
+            merge_chunk(
+                cx.kernel,
+                part,
+                (&mut top[0], &mut sum[0], &mut mix[..dim_v]),
+            );
         }
         self.finish(cx, &item, i, (top[0], sum[0], &mix[..dim_v]));
     }
 }
 
 fn chunks(seen: &Range<usize>) -> Range<usize> {
-    if seen.is_empty() { 0..0 } else { seen.start / CHUNK..seen.end.div_ceil(CHUNK) }
+    if seen.is_empty() {
+        0..0
+    } else {
+        seen.start / CHUNK..seen.end.div_ceil(CHUNK)
+    }
 }
 
 impl Cut {
@@ -316,7 +376,12 @@ impl Kernel for Attention {
             if cut.chunks == 1 {
                 self.run_item(cx, &self.item(cx, &cut, ticket), scratch);
             } else {
-                self.run_chunk(cx, &cut, (ticket / cut.chunks, ticket % cut.chunks), scratch);
+                self.run_chunk(
+                    cx,
+                    &cut,
+                    (ticket / cut.chunks, ticket % cut.chunks),
+                    scratch,
+                );
             }
         }
         if cut.chunks > 1 {
@@ -333,8 +398,16 @@ impl Bucket {
     /// In f32, as every implementation has it: bucket borders depend on the rounding.
     fn index(&self, row: usize, key: usize) -> usize {
         let ahead = self.bidirectional && key > row;
-        let buckets = if self.bidirectional { self.buckets / 2 } else { self.buckets };
-        let distance = if self.bidirectional { row.abs_diff(key) } else { row.saturating_sub(key) };
+        let buckets = if self.bidirectional {
+            self.buckets / 2
+        } else {
+            self.buckets
+        };
+        let distance = if self.bidirectional {
+            row.abs_diff(key)
+        } else {
+            row.saturating_sub(key)
+        };
         let exact = buckets / 2;
         let near = if distance < exact {
             distance

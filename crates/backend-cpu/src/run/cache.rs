@@ -71,9 +71,22 @@ impl Plane {
     fn new(kind: Kind, at: usize, dim: usize, panels: bool, positions: usize) -> Self {
         let padded = if panels { dim } else { dim.next_multiple_of(N) };
         let granule = 1 << dim.trailing_zeros().min(Q8_BLOCK.trailing_zeros());
-        let scales = if kind == Kind::Q8 { padded / granule * 2 } else { 0 };
+        let scales = if kind == Kind::Q8 {
+            padded / granule * 2
+        } else {
+            0
+        };
         let head_bytes = (positions * (padded * kind.bytes() + scales)).next_multiple_of(64);
-        Plane { kind, at, head_bytes, dim, padded, panels, granule, positions }
+        Plane {
+            kind,
+            at,
+            head_bytes,
+            dim,
+            padded,
+            panels,
+            granule,
+            positions,
+        }
     }
 
     /// Element index of a column of a position.
@@ -115,7 +128,12 @@ impl Plane {
                     let mut halves = [0; HALVES];
                     for (i, x) in x.chunks(HALVES).enumerate() {
                         halves_run(set, x, &mut halves[..x.len()]);
-                        spread(to.cast::<u16>().add(first + i * HALVES * step), step, &halves[..x.len()], |x| x);
+                        spread(
+                            to.cast::<u16>().add(first + i * HALVES * step),
+                            step,
+                            &halves[..x.len()],
+                            |x| x,
+                        );
                     }
                 }
                 Kind::Bf16 => spread(to.cast::<u16>().add(first), step, x, f32_to_bf16),
@@ -127,7 +145,10 @@ impl Plane {
     /// Blocks of 32 run through the row, across heads.
     unsafe fn store_q8(&self, to: *mut u8, position: usize, row: &[f32], head: usize) {
         let scales = to.wrapping_add(self.code_bytes()).cast::<u16>();
-        for (i, x) in row[head * self.dim..][..self.dim].chunks(self.granule).enumerate() {
+        for (i, x) in row[head * self.dim..][..self.dim]
+            .chunks(self.granule)
+            .enumerate()
+        {
             let column = (head * self.dim + i * self.granule) / Q8_BLOCK * Q8_BLOCK;
             let block = &row[column..(column + Q8_BLOCK).min(row.len())];
             let step = block.iter().map(|x| x.abs()).fold(0.0, f32::max) / 127.0;
@@ -135,8 +156,12 @@ impl Plane {
             // SAFETY: as `store`.
             unsafe {
                 scales.add(self.scale(position, i)).write(f32_to_f16(step));
-                let first = to.cast::<i8>().add(self.element(position, i * self.granule));
-                spread(first, if self.panels { N } else { 1 }, x, |x| (x * inverse).round() as i8);
+                let first = to
+                    .cast::<i8>()
+                    .add(self.element(position, i * self.granule));
+                spread(first, if self.panels { N } else { 1 }, x, |x| {
+                    (x * inverse).round() as i8
+                });
             }
         }
     }
@@ -155,7 +180,9 @@ impl Plane {
                 Kind::Bf16 => bf16_to_f32(head.cast::<u16>().add(i).read()),
                 Kind::Q8 => {
                     let scales = head.add(self.code_bytes()).cast::<u16>();
-                    let scale = scales.add(self.scale(position, column / self.granule)).read();
+                    let scale = scales
+                        .add(self.scale(position, column / self.granule))
+                        .read();
                     f32::from(head.cast::<i8>().add(i).read()) * f16_to_f32(scale)
                 }
             }
@@ -212,7 +239,10 @@ unsafe impl Sync for Caches {}
 unsafe impl Send for Caches {}
 
 fn unsupported(what: String) -> BackendError {
-    BackendError::Unsupported { backend: "cpu", op: what }
+    BackendError::Unsupported {
+        backend: "cpu",
+        op: what,
+    }
 }
 
 /// Slots of a group and the bytes they need.
@@ -221,8 +251,18 @@ fn lay_out(def: &CacheGroup) -> Result<(Vec<Slot>, usize), BackendError> {
     let mut slots = Vec::with_capacity(def.slots.len());
     for slot in &def.slots {
         let (slot, bytes) = match *slot {
-            SlotDef::State { len } => (Slot::State { at, len: len as usize }, len as usize * 4),
-            SlotDef::Kv { n_kv_heads, dim_k, dim_v } => {
+            SlotDef::State { len } => (
+                Slot::State {
+                    at,
+                    len: len as usize,
+                },
+                len as usize * 4,
+            ),
+            SlotDef::Kv {
+                n_kv_heads,
+                dim_k,
+                dim_v,
+            } => {
                 let dims = (dim_k as usize, dim_v.unwrap_or(0) as usize);
                 let kv = kv_layout(def, at, n_kv_heads as usize, dims)?;
                 (Slot::Kv(kv), kv.block_bytes)
@@ -234,14 +274,27 @@ fn lay_out(def: &CacheGroup) -> Result<(Vec<Slot>, usize), BackendError> {
     Ok((slots, at))
 }
 
-fn kv_layout(def: &CacheGroup, at: usize, heads: usize, (dim_k, dim_v): (usize, usize)) -> Result<Kv, BackendError> {
-    let kind = Kind::of(def.dtype).ok_or_else(|| unsupported(format!("a cache of {}", def.dtype)))?;
+fn kv_layout(
+    def: &CacheGroup,
+    at: usize,
+    heads: usize,
+    (dim_k, dim_v): (usize, usize),
+) -> Result<Kv, BackendError> {
+    let kind =
+        Kind::of(def.dtype).ok_or_else(|| unsupported(format!("a cache of {}", def.dtype)))?;
     let size = def.block_size as usize;
     let keys = Plane::new(kind, 0, dim_k, size.is_multiple_of(N), size);
     let after = heads * keys.head_bytes;
     let values = (dim_v > 0).then(|| Plane::new(kind, after, dim_v, false, size));
     let block_bytes = after + values.map_or(0, |v| heads * v.head_bytes);
-    Ok(Kv { at, block_bytes, blocks: def.n_blocks, heads, keys, values })
+    Ok(Kv {
+        at,
+        block_bytes,
+        blocks: def.n_blocks,
+        heads,
+        keys,
+        values,
+    })
 }
 
 impl Group {
@@ -249,7 +302,12 @@ impl Group {
         let (slots, bytes) = lay_out(def)?;
         let mut memory = HugeBuf::zeroed(bytes);
         let start = memory.as_mut_ptr();
-        Ok(Group { block_size: def.block_size as usize, slots, memory, start })
+        Ok(Group {
+            block_size: def.block_size as usize,
+            slots,
+            memory,
+            start,
+        })
     }
 }
 
@@ -273,7 +331,9 @@ impl BlockAt {
 impl Caches {
     pub(crate) fn new(program: &Program) -> Result<Self, BackendError> {
         let groups = program.caches.iter().map(Group::new);
-        Ok(Caches { groups: groups.collect::<Result<_, _>>()? })
+        Ok(Caches {
+            groups: groups.collect::<Result<_, _>>()?,
+        })
     }
 
     pub(crate) fn kv(&self, slot: SlotId) -> &Kv {
@@ -289,19 +349,33 @@ impl Caches {
 
     /// A block of a slot.
     pub(crate) fn block(&self, slot: SlotId, kv: &Kv, block: u32) -> BlockAt {
-        assert!(block < kv.blocks, "block {block} of a pool of {}", kv.blocks);
-        BlockAt(self.groups[slot.group.index()].start.wrapping_add(kv.at + block as usize * kv.block_bytes))
+        assert!(
+            block < kv.blocks,
+            "block {block} of a pool of {}",
+            kv.blocks
+        );
+        BlockAt(
+            self.groups[slot.group.index()]
+                .start
+                .wrapping_add(kv.at + block as usize * kv.block_bytes),
+        )
     }
 
     /// Stores one head of a position of a sequence, unless its block is gone.
     pub(crate) fn write(&self, set: Set, step: &StepState, slot: SlotId, at: Write<'_>) {
         let kv = self.kv(slot);
         let size = self.block_size(slot.group);
-        let Some(&block) = step.table(slot.group, at.seq).get(at.position / size) else { return };
+        let Some(&block) = step.table(slot.group, at.seq).get(at.position / size) else {
+            return;
+        };
         if block == NO_BLOCK {
             return;
         }
-        let plane = if at.values { kv.values.as_ref() } else { Some(&kv.keys) };
+        let plane = if at.values {
+            kv.values.as_ref()
+        } else {
+            Some(&kv.keys)
+        };
         let plane = plane.expect("a slot that keeps values");
         let head = self.block(slot, kv, block).head(plane, at.head).cast_mut();
         // SAFETY: the block lies in the pool; the step that writes gives each head of a row to one worker.
@@ -333,7 +407,10 @@ impl Caches {
                 Slot::State { at, len } => (at, (len * 4).next_multiple_of(64)),
             };
             let start = at + from as usize * bytes;
-            group.memory.bytes_mut().copy_within(start..start + bytes, at + to as usize * bytes);
+            group
+                .memory
+                .bytes_mut()
+                .copy_within(start..start + bytes, at + to as usize * bytes);
         }
     }
 
@@ -348,7 +425,10 @@ impl Caches {
                     (0..len).for_each(|i| f(Element::State(at.wrapping_add(i))));
                 }
                 Slot::Kv(kv) => {
-                    let id = SlotId { group, slot: i as u32 };
+                    let id = SlotId {
+                        group,
+                        slot: i as u32,
+                    };
                     let at = self.block(id, &kv, block);
                     for plane in [Some(kv.keys), kv.values].into_iter().flatten() {
                         for position in 0..def.block_size {
@@ -385,14 +465,18 @@ impl Caches {
                 Element::State(_) => 1,
                 Element::Row(plane, _, _, heads) => plane.dim * heads,
             };
-            let Some((x, after)) = rest.split_at_checked(len) else { return };
+            let Some((x, after)) = rest.split_at_checked(len) else {
+                return;
+            };
             rest = after;
             // SAFETY: as above.
             unsafe {
                 match element {
                     Element::State(to) => to.write(x[0]),
                     Element::Row(plane, block, p, heads) => {
-                        (0..heads).for_each(|h| plane.store(set, block.head(&plane, h).cast_mut(), p, (x, h)));
+                        (0..heads).for_each(|h| {
+                            plane.store(set, block.head(&plane, h).cast_mut(), p, (x, h))
+                        });
                     }
                 }
             }

@@ -73,7 +73,10 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     pub(crate) fn new(floats: &mut [f32]) -> Self {
-        Memory { start: floats.as_mut_ptr(), len: floats.len() }
+        Memory {
+            start: floats.as_mut_ptr(),
+            len: floats.len(),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -135,7 +138,12 @@ impl<'a> Cx<'a> {
     /// # Safety
     /// No one else uses these columns until the next barrier.
     #[allow(clippy::mut_from_ref)]
-    pub(crate) unsafe fn cols_mut(&self, place: Place, row: usize, cols: Range<usize>) -> &mut [f32] {
+    pub(crate) unsafe fn cols_mut(
+        &self,
+        place: Place,
+        row: usize,
+        cols: Range<usize>,
+    ) -> &mut [f32] {
         let at = place.at + row * place.stride;
         // SAFETY: the caller's promise.
         unsafe { self.memory.write(at + cols.start..at + cols.end) }
@@ -188,7 +196,10 @@ impl<'a> Cx<'a> {
 
     /// Remembers the first failure.
     pub(crate) fn fail(&self, error: BackendError) {
-        let mut failure = self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut failure = self
+            .failure
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         failure.get_or_insert(error);
     }
 }

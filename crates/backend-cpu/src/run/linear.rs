@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::cx::{Cx, Kernel};
-use super::sweep::{RowOp, columns};
 use super::rowops::Norm;
+use super::sweep::{RowOp, columns};
 use crate::arena::Place;
 use crate::kernels::Epilogue;
 use crate::layout::{Matrix, PANEL_ROWS};
@@ -22,12 +22,20 @@ pub(crate) struct Prepare {
 
 impl Kernel for Prepare {
     fn name(&self) -> Option<&'static str> {
-        Some(if self.norm.is_some() { "norm_prepare" } else { "prepare" })
+        Some(if self.norm.is_some() {
+            "norm_prepare"
+        } else {
+            "prepare"
+        })
     }
 
     fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
         let count = cx.count(self.x.lead);
-        let rows = if cx.acts.is_split(self.set) { worker.share(count) } else { 0..count };
+        let rows = if cx.acts.is_split(self.set) {
+            worker.share(count)
+        } else {
+            0..count
+        };
         let writer = cx.acts.writer(self.set, worker);
         // SAFETY: the scratch of this worker, borrowed once.
         let scratch = unsafe { cx.scratch(worker) };
@@ -112,7 +120,11 @@ impl Kernel for Product {
         let x = unsafe { cx.acts.get(self.set, worker) };
         // SAFETY: the scratch of this worker, borrowed once.
         let scratch = unsafe { &mut cx.scratch(worker).matmul };
-        let mut put = Put { cx, out: self.out, finish: &self.finish };
+        let mut put = Put {
+            cx,
+            out: self.out,
+            finish: &self.finish,
+        };
         cx.kernel.matmul(&self.matrix, x, panels, scratch, &mut put);
     }
 }

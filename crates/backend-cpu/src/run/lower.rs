@@ -1,8 +1,8 @@
 //! From scheduled steps to prepared ones: places, weights and constants are looked up here, once.
 
 use tokkata_ir::{
-    AttentionOp, BackendError, ConstId, KvSource, Node, Op, Plan, Program, RopeOp, Scan, SlotDef, ValueId,
-    WeightId,
+    AttentionOp, BackendError, ConstId, KvSource, Node, Op, Plan, Program, RopeOp, Scan, SlotDef,
+    ValueId, WeightId,
 };
 
 use super::attention::{Attention, Bucket};
@@ -12,8 +12,8 @@ use super::moe::{Choice, Group, Route, Stacked};
 use super::recurrent::{Conv, Recurrence, Scan as ScanStep, Shift};
 use super::rope::{Rotation, TurnSpec};
 use super::rowops::{
-    Binary, Combine, Concat, Gate, GaussianTopK, Map, Mapped, Norm, Operand, PerRun, Pool, PosScale, Repeat, Rope,
-    Runs, SelectRows, Slice, Statistic,
+    Binary, Combine, Concat, Gate, GaussianTopK, Map, Mapped, Norm, Operand, PerRun, Pool,
+    PosScale, Repeat, Rope, Runs, SelectRows, Slice, Statistic,
 };
 use super::rows::{CacheWrite, Gather, Sample};
 use super::sweep::{RowOp, Split, Sweep};
@@ -40,7 +40,10 @@ pub(crate) struct Lower<'a> {
 }
 
 fn unsupported(node: &Node, what: &str) -> BackendError {
-    BackendError::Unsupported { backend: "cpu", op: format!("{} at {}: {what}", node.op.name(), node.site) }
+    BackendError::Unsupported {
+        backend: "cpu",
+        op: format!("{} at {}: {what}", node.op.name(), node.site),
+    }
 }
 
 impl Lower<'_> {
@@ -59,20 +62,34 @@ impl Lower<'_> {
     /// The kernel of a step.
     pub(crate) fn step(&mut self, what: &What) -> Result<Prepared, BackendError> {
         Ok(match what {
-            What::Prepare { value, norm, set, .. } => {
+            What::Prepare {
+                value, norm, set, ..
+            } => {
                 let norm = norm.map(|n| self.norm(&self.plan.nodes[n])).transpose()?;
-                Box::new(Prepare { x: self.place(*value), norm, set: *set })
+                Box::new(Prepare {
+                    x: self.place(*value),
+                    norm,
+                    set: *set,
+                })
             }
             What::Product { node, set, part } => {
                 let node = &self.plan.nodes[*node];
-                let Op::Matmul { weight, scale, bias } = node.op else {
+                let Op::Matmul {
+                    weight,
+                    scale,
+                    bias,
+                } = node.op
+                else {
                     unreachable!("products are matmuls");
                 };
                 Box::new(Product {
                     matrix: self.weights.matrix(weight),
                     set: *set,
                     out: self.place(node.outs[0]),
-                    finish: Finish { scale: self.vector(scale), bias: self.vector(bias) },
+                    finish: Finish {
+                        scale: self.vector(scale),
+                        bias: self.vector(bias),
+                    },
                     part: *part,
                 })
             }
@@ -81,16 +98,32 @@ impl Lower<'_> {
     }
 
     fn norm(&self, node: &Node) -> Result<Norm, BackendError> {
-        let Op::Norm { kind, eps, width, weight, bias } = node.op else {
+        let Op::Norm {
+            kind,
+            eps,
+            width,
+            weight,
+            bias,
+        } = node.op
+        else {
             unreachable!("called for norms only");
         };
         let (weight, bias) = (self.vector(weight), self.vector(bias));
-        let fits = |v: &Option<Vec<f32>>| v.as_ref().is_none_or(|v| v.len().is_multiple_of(width as usize));
+        let fits = |v: &Option<Vec<f32>>| {
+            v.as_ref()
+                .is_none_or(|v| v.len().is_multiple_of(width as usize))
+        };
         if !fits(&weight) || !fits(&bias) {
             return Err(unsupported(node, "a weight shorter than a run"));
         }
         let spec = NormSpec { kind, eps };
-        Ok(Norm { x: self.place(node.ins[0]), spec, width: width as usize, weight, bias })
+        Ok(Norm {
+            x: self.place(node.ins[0]),
+            spec,
+            width: width as usize,
+            weight,
+            bias,
+        })
     }
 
     fn node(&mut self, node: &Node, splits: &[Split]) -> Result<Prepared, BackendError> {
@@ -99,8 +132,13 @@ impl Lower<'_> {
             Op::CacheWrite { slot } => {
                 let dims = head_dims(self.program, *slot);
                 let planes = node.ins.iter().zip(dims).zip(splits);
-                let planes = planes.map(|((&v, dim), &split)| (self.place(v), dim, split)).collect();
-                Ok(Box::new(CacheWrite { slot: *slot, planes }))
+                let planes = planes
+                    .map(|((&v, dim), &split)| (self.place(v), dim, split))
+                    .collect();
+                Ok(Box::new(CacheWrite {
+                    slot: *slot,
+                    planes,
+                }))
             }
             Op::Gather { table, index } => Ok(Box::new(Gather {
                 table: self.weights.matrix(*table),
@@ -133,7 +171,12 @@ impl Lower<'_> {
 
     fn stacked(&mut self, node: &Node) -> Result<Prepared, BackendError> {
         let (weight, scale, bias) = match node.op {
-            Op::Experts { weight, scale, bias, .. } => (weight, scale, bias),
+            Op::Experts {
+                weight,
+                scale,
+                bias,
+                ..
+            } => (weight, scale, bias),
             Op::HeadMatmul { weight, .. } => (weight, None, None),
             _ => unreachable!("called for stacked products only"),
         };
@@ -163,16 +206,36 @@ impl Lower<'_> {
     fn recurrent(&self, node: &Node) -> Result<Prepared, BackendError> {
         let (x, out) = (self.place(node.ins[0]), self.place(node.outs[0]));
         Ok(match &node.op {
-            Op::Conv { weight, bias, kernel, slot } => {
+            Op::Conv {
+                weight,
+                bias,
+                kernel,
+                slot,
+            } => {
                 let (weight, kernel) = (self.weights.vector(*weight), *kernel as usize);
                 let tap = |t: usize| weight.iter().skip(t).step_by(kernel).copied().collect();
                 let taps = (0..kernel).map(tap).collect();
-                Box::new(Conv { x, out, taps, bias: self.vector(*bias), slot: *slot })
+                Box::new(Conv {
+                    x,
+                    out,
+                    taps,
+                    bias: self.vector(*bias),
+                    slot: *slot,
+                })
             }
-            Op::Shift { slot } => Box::new(Shift { x, out, slot: *slot }),
+            Op::Shift { slot } => Box::new(Shift {
+                x,
+                out,
+                slot: *slot,
+            }),
             Op::Scan { scan, slot } => {
                 let ins = node.ins.iter().map(|&v| self.place(v)).collect();
-                Box::new(ScanStep { recurrence: self.recurrence(scan), ins, out, slot: *slot })
+                Box::new(ScanStep {
+                    recurrence: self.recurrence(scan),
+                    ins,
+                    out,
+                    slot: *slot,
+                })
             }
             _ => return Err(unsupported(node, "no kernel")),
         })
@@ -181,20 +244,43 @@ impl Lower<'_> {
     fn recurrence(&self, scan: &Scan) -> Recurrence {
         let weight = |id: WeightId| self.weights.vector(id);
         match *scan {
-            Scan::Mamba1 { a, d, .. } => Recurrence::Mamba1 { a: weight(a), d: weight(d) },
-            Scan::Mamba2 { heads, groups, a, d, dt_bias, .. } => Recurrence::Mamba2 {
+            Scan::Mamba1 { a, d, .. } => Recurrence::Mamba1 {
+                a: weight(a),
+                d: weight(d),
+            },
+            Scan::Mamba2 {
+                heads,
+                groups,
+                a,
+                d,
+                dt_bias,
+                ..
+            } => Recurrence::Mamba2 {
                 heads: heads as usize,
                 groups: groups as usize,
                 a: weight(a),
                 d: weight(d),
                 dt_bias: self.vector(dt_bias),
             },
-            Scan::Wkv6 { head_dim, first } => {
-                Recurrence::Wkv6 { head_dim: head_dim as usize, first: weight(first) }
-            }
-            Scan::Gla { head_dim, scale } => Recurrence::Gla { head_dim: head_dim as usize, scale },
-            Scan::Wkv7 { head_dim } => Recurrence::Wkv7 { head_dim: head_dim as usize },
-            Scan::GatedDelta { k_heads, v_heads, dim_k, dim_v, tiled, scale } => Recurrence::Delta {
+            Scan::Wkv6 { head_dim, first } => Recurrence::Wkv6 {
+                head_dim: head_dim as usize,
+                first: weight(first),
+            },
+            Scan::Gla { head_dim, scale } => Recurrence::Gla {
+                head_dim: head_dim as usize,
+                scale,
+            },
+            Scan::Wkv7 { head_dim } => Recurrence::Wkv7 {
+                head_dim: head_dim as usize,
+            },
+            Scan::GatedDelta {
+                k_heads,
+                v_heads,
+                dim_k,
+                dim_v,
+                tiled,
+                scale,
+            } => Recurrence::Delta {
                 k_heads: k_heads as usize,
                 v_heads: v_heads as usize,
                 dim_k: dim_k as usize,
@@ -202,20 +288,40 @@ impl Lower<'_> {
                 tiled,
                 scale,
             },
-            Scan::Decay { slopes, .. } => {
-                Recurrence::Decay { keep: self.floats(slopes).iter().map(|s| (-s).exp()).collect() }
-            }
+            Scan::Decay { slopes, .. } => Recurrence::Decay {
+                keep: self.floats(slopes).iter().map(|s| (-s).exp()).collect(),
+            },
         }
     }
 
     fn sweep(&mut self, node: &Node, split: Split) -> Result<Prepared, BackendError> {
-        let out = self.place(node.outs.first().copied().ok_or_else(|| unsupported(node, "no output"))?);
+        let out = self.place(
+            node.outs
+                .first()
+                .copied()
+                .ok_or_else(|| unsupported(node, "no output"))?,
+        );
         fn boxed<O: RowOp + 'static>(op: O, out: Place, split: Split) -> Prepared {
             Box::new(Sweep { op, out, split })
         }
-        let x = self.place(*node.ins.first().ok_or_else(|| unsupported(node, "no input"))?);
+        let x = self.place(
+            *node
+                .ins
+                .first()
+                .ok_or_else(|| unsupported(node, "no input"))?,
+        );
         let mapped = |map| boxed(Mapped { x, map }, out, split);
-        let runs = |width: u32, statistic| boxed(Runs { x, width: width as usize, statistic }, out, split);
+        let runs = |width: u32, statistic| {
+            boxed(
+                Runs {
+                    x,
+                    width: width as usize,
+                    statistic,
+                },
+                out,
+                split,
+            )
+        };
         let second = || self.place(node.ins[1]);
         Ok(match node.op {
             Op::Norm { .. } => boxed(self.norm(node)?, out, split),
@@ -225,16 +331,56 @@ impl Lower<'_> {
             Op::Clamp { lo, hi } => mapped(Map::Clamp { lo, hi }),
             Op::Suppress { first, last } => mapped(Map::Suppress(first as usize..last as usize)),
             Op::Copy => mapped(Map::Copy),
-            Op::Gate { act, clamp } => boxed(Gate { gate: x, up: second(), act, clamp }, out, split),
-            Op::Binary { kind, a_scale, b_scale } => {
+            Op::Gate { act, clamp } => boxed(
+                Gate {
+                    gate: x,
+                    up: second(),
+                    act,
+                    clamp,
+                },
+                out,
+                split,
+            ),
+            Op::Binary {
+                kind,
+                a_scale,
+                b_scale,
+            } => {
                 let b = Operand::Value(second());
-                boxed(Binary { kind, scales: (a_scale, b_scale), a: x, b }, out, split)
+                boxed(
+                    Binary {
+                        kind,
+                        scales: (a_scale, b_scale),
+                        a: x,
+                        b,
+                    },
+                    out,
+                    split,
+                )
             }
             Op::Weighted { kind, weight } => {
                 let b = Operand::Weight(self.weights.vector(weight));
-                boxed(Binary { kind, scales: (1.0, 1.0), a: x, b }, out, split)
+                boxed(
+                    Binary {
+                        kind,
+                        scales: (1.0, 1.0),
+                        a: x,
+                        b,
+                    },
+                    out,
+                    split,
+                )
             }
-            Op::PerRun { kind, width } => boxed(PerRun { kind, width: width as usize, x, y: second() }, out, split),
+            Op::PerRun { kind, width } => boxed(
+                PerRun {
+                    kind,
+                    width: width as usize,
+                    x,
+                    y: second(),
+                },
+                out,
+                split,
+            ),
             Op::Softmax { width } => runs(width, Statistic::Softmax),
             Op::SumRuns { width } => runs(width, Statistic::Sum),
             Op::RmsRuns { width, eps } => runs(width, Statistic::Rms { eps }),
@@ -243,19 +389,60 @@ impl Lower<'_> {
                 let rotation = self.rotation(op);
                 boxed(Rope { x, rotation }, out, split)
             }
-            Op::PosScale { coef, length, offset } => boxed(PosScale { x, coef, length, offset }, out, split),
+            Op::PosScale {
+                coef,
+                length,
+                offset,
+            } => boxed(
+                PosScale {
+                    x,
+                    coef,
+                    length,
+                    offset,
+                },
+                out,
+                split,
+            ),
             Op::Slice { group, start, len } => {
                 let (group, start, len) = (group as usize, start as usize, len as usize);
-                boxed(Slice { x, group, start, len }, out, split)
+                boxed(
+                    Slice {
+                        x,
+                        group,
+                        start,
+                        len,
+                    },
+                    out,
+                    split,
+                )
             }
             Op::Concat { groups } => boxed(self.concat(node, groups as usize)?, out, split),
-            Op::Repeat { width, times, tiled } => {
+            Op::Repeat {
+                width,
+                times,
+                tiled,
+            } => {
                 let width = if tiled { x.width } else { width as usize };
-                boxed(Repeat { x, width, times: times as usize }, out, split)
+                boxed(
+                    Repeat {
+                        x,
+                        width,
+                        times: times as usize,
+                    },
+                    out,
+                    split,
+                )
             }
             Op::SelectRows => boxed(SelectRows { x }, out, split),
             Op::Pool(kind) => boxed(Pool { x, kind }, out, split),
-            Op::Combine => boxed(Combine { x, weights: second() }, out, split),
+            Op::Combine => boxed(
+                Combine {
+                    x,
+                    weights: second(),
+                },
+                out,
+                split,
+            ),
             _ => return Err(unsupported(node, "no kernel")),
         })
     }
@@ -263,16 +450,27 @@ impl Lower<'_> {
     fn rotation(&mut self, op: &RopeOp) -> Rotation {
         let spec = TurnSpec {
             freqs: self.floats(op.freqs),
-            channels: op.channels.map(|c| self.program.constant(c).u32s().to_vec()),
+            channels: op
+                .channels
+                .map(|c| self.program.constant(c).u32s().to_vec()),
             magnitude: op.magnitude,
             inverse: op.inverse,
         };
-        let table = self.turns.iter().position(|t| *t == spec).unwrap_or_else(|| {
-            self.turns.push(spec);
-            self.turns.len() - 1
-        });
+        let table = self
+            .turns
+            .iter()
+            .position(|t| *t == spec)
+            .unwrap_or_else(|| {
+                self.turns.push(spec);
+                self.turns.len() - 1
+            });
         let (head_dim, offset) = (op.head_dim as usize, op.offset as usize);
-        Rotation { pairing: op.pairing, head_dim, offset, table }
+        Rotation {
+            pairing: op.pairing,
+            head_dim,
+            offset,
+            table,
+        }
     }
 
     /// Which inputs have a run per group (the others repeat). Widths decide; where they fit more than one way, an
@@ -293,16 +491,30 @@ impl Lower<'_> {
             let dims = &self.plan.value(*v).shape.dims;
             dims.len() > 1 && dims[0] as usize == groups
         };
-        let named: u32 = node.ins.iter().enumerate().filter(|(_, v)| named(v)).map(|(i, _)| 1 << i).sum();
-        let best = (0..1_u32 << places.len()).filter(fits).min_by_key(|m| ((m ^ named).count_ones(), m.trailing_zeros()));
+        let named: u32 = node
+            .ins
+            .iter()
+            .enumerate()
+            .filter(|(_, v)| named(v))
+            .map(|(i, _)| 1 << i)
+            .sum();
+        let best = (0..1_u32 << places.len())
+            .filter(fits)
+            .min_by_key(|m| ((m ^ named).count_ones(), m.trailing_zeros()));
         let mask = best.ok_or_else(|| unsupported(node, "widths that do not add up"))?;
-        let inputs = places.into_iter().enumerate().map(|(i, p)| (p, splits(mask, i))).collect();
+        let inputs = places
+            .into_iter()
+            .enumerate()
+            .map(|(i, p)| (p, splits(mask, i)))
+            .collect();
         Ok(Concat { inputs, groups })
     }
 
     fn attention(&mut self, node: &Node, op: &AttentionOp) -> Result<Prepared, BackendError> {
         let value = |i: usize| node.ins.get(i).map(|&v| self.place(v));
-        let own = (op.source == KvSource::Rows).then(|| value(1).map(|k| (k, value(2)))).flatten();
+        let own = (op.source == KvSource::Rows)
+            .then(|| value(1).map(|k| (k, value(2))))
+            .flatten();
         if let KvSource::Cache(slot) | KvSource::Cross(slot) = op.source {
             self.check_slot(node, op, slot)?;
         } else if own.is_none() {
@@ -339,15 +551,26 @@ impl Lower<'_> {
         }))
     }
 
-    fn check_slot(&self, node: &Node, op: &AttentionOp, slot: tokkata_ir::SlotId) -> Result<(), BackendError> {
-        let SlotDef::Kv { n_kv_heads, dim_k, dim_v } = self.program.group(slot.group).slots[slot.slot as usize] else {
+    fn check_slot(
+        &self,
+        node: &Node,
+        op: &AttentionOp,
+        slot: tokkata_ir::SlotId,
+    ) -> Result<(), BackendError> {
+        let SlotDef::Kv {
+            n_kv_heads,
+            dim_k,
+            dim_v,
+        } = self.program.group(slot.group).slots[slot.slot as usize]
+        else {
             return Err(unsupported(node, "a slot that holds a state"));
         };
-        let values = dim_v.filter(|&d| d > 0).map_or(op.dim_v <= dim_k, |d| d == op.dim_v);
+        let values = dim_v
+            .filter(|&d| d > 0)
+            .map_or(op.dim_v <= dim_k, |d| d == op.dim_v);
         if n_kv_heads != op.n_kv_heads || dim_k != op.dim_k || !values {
             return Err(unsupported(node, "a slot of another shape"));
         }
         Ok(())
     }
 }
-

@@ -73,8 +73,10 @@ impl Scratch {
         self.active.clear();
         let starts = &self.starts;
         let rows = |e: u32| starts[e as usize + 1] - starts[e as usize];
-        self.active.extend((0..experts as u32).filter(|&e| rows(e) > 0));
-        self.active.sort_unstable_by_key(|&e| (std::cmp::Reverse(rows(e)), e));
+        self.active
+            .extend((0..experts as u32).filter(|&e| rows(e) > 0));
+        self.active
+            .sort_unstable_by_key(|&e| (std::cmp::Reverse(rows(e)), e));
     }
 }
 
@@ -92,8 +94,14 @@ impl Route {
         match score {
             Score::Softmax => softmax_run(cx.kernel, logits, out),
             Score::Logits => out.copy_from_slice(logits),
-            Score::Sigmoid => out.iter_mut().zip(logits).for_each(|(o, &x)| *o = sigmoid(x)),
-            Score::SqrtSoftplus => out.iter_mut().zip(logits).for_each(|(o, &x)| *o = softplus(x).sqrt()),
+            Score::Sigmoid => out
+                .iter_mut()
+                .zip(logits)
+                .for_each(|(o, &x)| *o = sigmoid(x)),
+            Score::SqrtSoftplus => out
+                .iter_mut()
+                .zip(logits)
+                .for_each(|(o, &x)| *o = softplus(x).sqrt()),
         }
     }
 
@@ -111,12 +119,20 @@ impl Route {
             select.iter_mut().zip(bias).for_each(|(s, b)| *s += b);
         }
         if let Some(groups) = op.groups {
-            mask_groups(groups.count as usize, groups.used as usize, select, &mut scratch.picks);
+            mask_groups(
+                groups.count as usize,
+                groups.used as usize,
+                select,
+                &mut scratch.picks,
+            );
         }
         best(select, op.top_k as usize, &mut scratch.picks);
         // SAFETY: rows are dealt out to workers.
         let (ids, weights) = unsafe {
-            (cx.ints_mut(self.ids, row), cx.cols_mut(self.weights, row, 0..self.weights.width))
+            (
+                cx.ints_mut(self.ids, row),
+                cx.cols_mut(self.weights, row, 0..self.weights.width),
+            )
         };
         for (j, &expert) in scratch.picks.iter().enumerate() {
             ids[j] = (expert / op.id_divisor as usize) as i32;
@@ -164,10 +180,16 @@ fn best(x: &[f32], n: usize, picks: &mut Vec<usize>) {
 fn mask_groups(count: usize, used: usize, scores: &mut [f32], picks: &mut Vec<usize>) {
     let per_group = scores.len() / count;
     let strength = |group: &[f32]| {
-        let pair = group.iter().fold((f32::NEG_INFINITY, f32::NEG_INFINITY), |(a, b), &x| {
-            if x > a { (x, a) } else { (a, b.max(x)) }
-        });
-        if group.len() > 1 { pair.0 + pair.1 } else { pair.0 }
+        let pair = group
+            .iter()
+            .fold((f32::NEG_INFINITY, f32::NEG_INFINITY), |(a, b), &x| {
+                if x > a { (x, a) } else { (a, b.max(x)) }
+            });
+        if group.len() > 1 {
+            pair.0 + pair.1
+        } else {
+            pair.0
+        }
     };
     let strengths: Vec<f32> = scores.chunks_exact(per_group).map(strength).collect();
     best(&strengths, used, picks);
@@ -204,7 +226,9 @@ impl Kernel for Group {
         // SAFETY: the scratch of this worker, borrowed once.
         let scratch = unsafe { &mut cx.scratch(worker).moe };
         let rows = cx.count(self.ids.lead);
-        let ids = (0..rows).flat_map(|row| cx.ints(self.ids, row)).map(|&e| e as usize);
+        let ids = (0..rows)
+            .flat_map(|row| cx.ints(self.ids, row))
+            .map(|&e| e as usize);
         scratch.sort(self.experts, ids);
         let k = self.ids.width;
         for e in 0..self.experts {
@@ -278,10 +302,14 @@ impl Stacked {
         let rows = cx.count(self.x.lead);
         match self.choice {
             Choice::Ids(ids) => {
-                let ids = (0..rows).flat_map(|row| cx.ints(ids, row)).map(|&e| e as usize);
+                let ids = (0..rows)
+                    .flat_map(|row| cx.ints(ids, row))
+                    .map(|&e| e as usize);
                 scratch.sort(self.count, ids);
             }
-            Choice::Heads => scratch.sort(self.count, (0..rows * self.parts).map(|i| i % self.parts)),
+            Choice::Heads => {
+                scratch.sort(self.count, (0..rows * self.parts).map(|i| i % self.parts))
+            }
         }
     }
 
@@ -292,14 +320,28 @@ impl Stacked {
     }
 
     /// All rows of one expert through some of its panels.
-    fn expert(&self, cx: &Cx<'_>, expert: usize, share: (usize, usize), scratch: (&mut Scratch, &mut MatmulScratch)) {
+    fn expert(
+        &self,
+        cx: &Cx<'_>,
+        expert: usize,
+        share: (usize, usize),
+        scratch: (&mut Scratch, &mut MatmulScratch),
+    ) {
         let per_expert = self.n.div_ceil(PANEL_ROWS);
         let panels = crate::pool::share(per_expert, share.0, share.1);
         if panels.is_empty() {
             return;
         }
         let panels = expert * per_expert + panels.start..expert * per_expert + panels.end;
-        let (Scratch { acts, order, starts, .. }, matmul) = scratch;
+        let (
+            Scratch {
+                acts,
+                order,
+                starts,
+                ..
+            },
+            matmul,
+        ) = scratch;
         let routed = &order[starts[expert] as usize..starts[expert + 1] as usize];
         for routed in routed.chunks(PORTION) {
             let writer = acts.begin(routed.len(), self.matrix.k(), self.matrix.forms());
@@ -307,8 +349,14 @@ impl Stacked {
                 // SAFETY: the activations belong to this worker.
                 unsafe { writer.write(&cx.kernel, i, self.input(cx, r)) };
             }
-            let mut put = PutRouted { cx, of: self, expert, routed };
-            cx.kernel.matmul(&self.matrix, acts, panels.clone(), matmul, &mut put);
+            let mut put = PutRouted {
+                cx,
+                of: self,
+                expert,
+                routed,
+            };
+            cx.kernel
+                .matmul(&self.matrix, acts, panels.clone(), matmul, &mut put);
         }
     }
 }
@@ -319,14 +367,23 @@ impl Kernel for Stacked {
         let scratch = unsafe { cx.scratch(worker) };
         self.sort(cx, &mut scratch.moe);
         let active = scratch.moe.active.len();
-        let shares = if active >= 4 * worker.count() { 1 } else { worker.count() };
+        let shares = if active >= 4 * worker.count() {
+            1
+        } else {
+            worker.count()
+        };
         loop {
             let ticket = cx.ticket(self.tickets);
             if ticket >= active * shares {
                 break;
             }
             let expert = scratch.moe.active[ticket / shares] as usize;
-            self.expert(cx, expert, (ticket % shares, shares), (&mut scratch.moe, &mut scratch.matmul));
+            self.expert(
+                cx,
+                expert,
+                (ticket % shares, shares),
+                (&mut scratch.moe, &mut scratch.matmul),
+            );
         }
     }
 }

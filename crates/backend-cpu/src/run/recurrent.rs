@@ -12,7 +12,8 @@ use crate::kernels::act::softplus;
 use crate::kernels::elementwise::multiply_add_run;
 use crate::kernels::lanes::N;
 use crate::kernels::scan::{
-    DeltaRow, LinearRow, Mamba1Row, Mamba2Row, Wkv7Row, delta_row, linear_row, mamba1_row, mamba2_row, wkv7_row,
+    DeltaRow, LinearRow, Mamba1Row, Mamba2Row, Wkv7Row, delta_row, linear_row, mamba1_row,
+    mamba2_row, wkv7_row,
 };
 use crate::pool::Worker;
 
@@ -48,7 +49,10 @@ impl Line<'_> {
             let from = i + count;
             let to = i * width + self.cols.start..i * width + self.cols.end;
             if from < kept {
-                self.state.copy_within(from * width + self.cols.start..from * width + self.cols.end, to.start);
+                self.state.copy_within(
+                    from * width + self.cols.start..from * width + self.cols.end,
+                    to.start,
+                );
             } else {
                 let row = cx.row(self.x, self.first + from - kept);
                 self.state[to].copy_from_slice(&row[self.cols.clone()]);
@@ -61,7 +65,12 @@ impl Line<'_> {
 ///
 /// # Safety
 /// These columns of the slot belong to the worker.
-unsafe fn line<'a>(cx: &'a Cx<'_>, (x, slot): (Place, Option<SlotId>), seq: usize, cols: Range<usize>) -> Line<'a> {
+unsafe fn line<'a>(
+    cx: &'a Cx<'_>,
+    (x, slot): (Place, Option<SlotId>),
+    seq: usize,
+    cols: Range<usize>,
+) -> Line<'a> {
     let state: &mut [f32] = match slot {
         // SAFETY: the caller's promise.
         Some(slot) => unsafe { cx.caches.state(cx.step, slot, seq) },
@@ -72,7 +81,12 @@ unsafe fn line<'a>(cx: &'a Cx<'_>, (x, slot): (Place, Option<SlotId>), seq: usiz
             row[cols.clone()].fill(0.0);
         }
     }
-    Line { x, first: cx.step.first_row(seq), state, cols }
+    Line {
+        x,
+        first: cx.step.first_row(seq),
+        state,
+        cols,
+    }
 }
 
 /// A depthwise convolution over time.
@@ -91,7 +105,11 @@ impl Conv {
             Some(bias) => out.copy_from_slice(&bias[line.cols.clone()]),
             None => out.fill(0.0),
         }
-        let before = if self.slot.is_some() { 0 } else { (self.taps.len() - 1) / 2 };
+        let before = if self.slot.is_some() {
+            0
+        } else {
+            (self.taps.len() - 1) / 2
+        };
         for (t, tap) in self.taps.iter().enumerate() {
             let inside = at + t >= before && (self.slot.is_some() || at + t - before < count);
             if inside {
@@ -145,14 +163,40 @@ impl Kernel for Shift {
 
 /// Which recurrence, with its weights.
 pub(crate) enum Recurrence {
-    Mamba1 { a: Vec<f32>, d: Vec<f32> },
-    Mamba2 { heads: usize, groups: usize, a: Vec<f32>, d: Vec<f32>, dt_bias: Option<Vec<f32>> },
-    Wkv6 { head_dim: usize, first: Vec<f32> },
-    Gla { head_dim: usize, scale: f32 },
-    Wkv7 { head_dim: usize },
-    Delta { k_heads: usize, v_heads: usize, dim_k: usize, dim_v: usize, tiled: bool, scale: f32 },
+    Mamba1 {
+        a: Vec<f32>,
+        d: Vec<f32>,
+    },
+    Mamba2 {
+        heads: usize,
+        groups: usize,
+        a: Vec<f32>,
+        d: Vec<f32>,
+        dt_bias: Option<Vec<f32>>,
+    },
+    Wkv6 {
+        head_dim: usize,
+        first: Vec<f32>,
+    },
+    Gla {
+        head_dim: usize,
+        scale: f32,
+    },
+    Wkv7 {
+        head_dim: usize,
+    },
+    Delta {
+        k_heads: usize,
+        v_heads: usize,
+        dim_k: usize,
+        dim_v: usize,
+        tiled: bool,
+        scale: f32,
+    },
     /// Decay per row of each head.
-    Decay { keep: Vec<f32> },
+    Decay {
+        keep: Vec<f32>,
+    },
 }
 
 /// A recurrence over sequences.
@@ -173,9 +217,9 @@ impl Scan {
         let per = match self.recurrence {
             Recurrence::Mamba1 { .. } => CHANNELS.min(width),
             Recurrence::Mamba2 { heads, .. } => width / heads,
-            Recurrence::Wkv6 { head_dim, .. } | Recurrence::Gla { head_dim, .. } | Recurrence::Wkv7 { head_dim } => {
-                head_dim
-            }
+            Recurrence::Wkv6 { head_dim, .. }
+            | Recurrence::Gla { head_dim, .. }
+            | Recurrence::Wkv7 { head_dim } => head_dim,
             Recurrence::Delta { dim_v, .. } => dim_v,
             Recurrence::Decay { ref keep } => width / keep.len(),
         };
@@ -198,19 +242,61 @@ impl Scan {
                 let n = self.ins[2].width;
                 let a = &a[cols.start * n..cols.end * n];
                 let (x0, d) = (&x(0)[cols.clone()], &d[cols.clone()]);
-                mamba1_row(cx.kernel, &Mamba1Row { x: x0, delta, b: x(2), c: x(3), a, d }, state, out);
+                mamba1_row(
+                    cx.kernel,
+                    &Mamba1Row {
+                        x: x0,
+                        delta,
+                        b: x(2),
+                        c: x(3),
+                        a,
+                        d,
+                    },
+                    state,
+                    out,
+                );
             }
-            Recurrence::Mamba2 { heads, groups, a, d, dt_bias } => {
+            Recurrence::Mamba2 {
+                heads,
+                groups,
+                a,
+                d,
+                dt_bias,
+            } => {
                 let n = self.ins[2].width / groups;
                 let at = unit / (heads / groups) * n;
                 let delta = softplus(x(1)[unit] + dt_bias.as_ref().map_or(0.0, |b| b[unit]));
                 let keep = (delta * a[unit]).exp();
                 let (b, c) = (&x(2)[at..at + n], &x(3)[at..at + n]);
-                mamba2_row(cx.kernel, &Mamba2Row { x: &x(0)[cols], delta, keep, b, c, d: d[unit] }, state, out);
+                mamba2_row(
+                    cx.kernel,
+                    &Mamba2Row {
+                        x: &x(0)[cols],
+                        delta,
+                        keep,
+                        b,
+                        c,
+                        d: d[unit],
+                    },
+                    state,
+                    out,
+                );
             }
             Recurrence::Wkv7 { .. } => {
                 let [r, w, k, v, kappa, rate] = [0, 1, 2, 3, 4, 5].map(|i| &x(i)[cols.clone()]);
-                wkv7_row(cx.kernel, &Wkv7Row { r, w, k, v, kappa, rate }, state, out);
+                wkv7_row(
+                    cx.kernel,
+                    &Wkv7Row {
+                        r,
+                        w,
+                        k,
+                        v,
+                        kappa,
+                        rate,
+                    },
+                    state,
+                    out,
+                );
             }
             Recurrence::Delta { .. } => self.delta(cx, row, unit, (state, work, out)),
             _ => self.linear(cx, row, unit, state, out),
@@ -221,26 +307,64 @@ impl Scan {
         let (_, per) = self.units();
         let x = |i: usize| &cx.row(self.ins[i], row)[unit * per..][..per];
         let (r, k, v) = (x(0), x(1), x(2));
-        let plain = LinearRow { r, k, v, keep: &[], bonus: None, scale: 1.0 };
+        let plain = LinearRow {
+            r,
+            k,
+            v,
+            keep: &[],
+            bonus: None,
+            scale: 1.0,
+        };
         let linear = match &self.recurrence {
-            Recurrence::Wkv6 { first, .. } => {
-                LinearRow { keep: x(3), bonus: Some(&first[unit * per..][..per]), ..plain }
-            }
-            Recurrence::Gla { scale, .. } => LinearRow { keep: x(3), scale: *scale, ..plain },
-            Recurrence::Decay { keep } => LinearRow { keep: &keep[unit..=unit], ..plain },
+            Recurrence::Wkv6 { first, .. } => LinearRow {
+                keep: x(3),
+                bonus: Some(&first[unit * per..][..per]),
+                ..plain
+            },
+            Recurrence::Gla { scale, .. } => LinearRow {
+                keep: x(3),
+                scale: *scale,
+                ..plain
+            },
+            Recurrence::Decay { keep } => LinearRow {
+                keep: &keep[unit..=unit],
+                ..plain
+            },
             _ => unreachable!("other recurrences are not linear attention"),
         };
         linear_row(cx.kernel, &linear, state, out);
     }
 
-    fn delta(&self, cx: &Cx<'_>, row: usize, head: usize, (state, work, out): (&mut [f32], &mut [f32], &mut [f32])) {
-        let Recurrence::Delta { k_heads, v_heads, dim_k, dim_v, tiled, scale } = self.recurrence else {
+    fn delta(
+        &self,
+        cx: &Cx<'_>,
+        row: usize,
+        head: usize,
+        (state, work, out): (&mut [f32], &mut [f32], &mut [f32]),
+    ) {
+        let Recurrence::Delta {
+            k_heads,
+            v_heads,
+            dim_k,
+            dim_v,
+            tiled,
+            scale,
+        } = self.recurrence
+        else {
             unreachable!("called for the delta rule only");
         };
-        let key_head = if tiled { head % k_heads } else { head / (v_heads / k_heads) };
+        let key_head = if tiled {
+            head % k_heads
+        } else {
+            head / (v_heads / k_heads)
+        };
         let x = |i: usize| cx.row(self.ins[i], row);
         let g = x(3);
-        let g = if g.len() == v_heads { &g[head..=head] } else { &g[head * dim_k..][..dim_k] };
+        let g = if g.len() == v_heads {
+            &g[head..=head]
+        } else {
+            &g[head * dim_k..][..dim_k]
+        };
         let delta = DeltaRow {
             q: &x(0)[key_head * dim_k..][..dim_k],
             k: &x(1)[key_head * dim_k..][..dim_k],

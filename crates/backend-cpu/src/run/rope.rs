@@ -21,7 +21,12 @@ impl Rotation {
         let turns = cx.turns[self.table].row(row);
         let width = 2 * turns.cos.len();
         for head in x.chunks_exact_mut(self.head_dim) {
-            rotate_head(cx.kernel, self.pairing, &mut head[self.offset..][..width], &turns);
+            rotate_head(
+                cx.kernel,
+                self.pairing,
+                &mut head[self.offset..][..width],
+                &turns,
+            );
         }
     }
 }
@@ -54,7 +59,12 @@ impl TurnTable {
         let (cos, sin) = self.data[row * 2 * n..][..2 * n].split_at_mut(n);
         for (i, &freq) in self.spec.freqs.iter().enumerate() {
             let channel = self.spec.channels.as_ref().map_or(0, |c| c[i] as usize);
-            (cos[i], sin[i]) = turn(freq, positions[channel], self.spec.magnitude, self.spec.inverse);
+            (cos[i], sin[i]) = turn(
+                freq,
+                positions[channel],
+                self.spec.magnitude,
+                self.spec.inverse,
+            );
         }
     }
 

@@ -32,10 +32,15 @@ impl Norm {
 impl RowOp for Norm {
     fn row(&self, cx: &Cx<'_>, row: usize, cols: Range<usize>, out: &mut [f32]) {
         let x = &cx.row(self.x, row)[cols.clone()];
-        let runs = x.chunks_exact(self.width).zip(out.chunks_exact_mut(self.width));
+        let runs = x
+            .chunks_exact(self.width)
+            .zip(out.chunks_exact_mut(self.width));
         for (i, (x, out)) in runs.enumerate() {
             let column = cols.start + i * self.width;
-            let scaling = (self.part(self.weight.as_ref(), column), self.part(self.bias.as_ref(), column));
+            let scaling = (
+                self.part(self.weight.as_ref(), column),
+                self.part(self.bias.as_ref(), column),
+            );
             norm_run(cx.kernel, self.spec, x, scaling, out);
         }
     }
@@ -89,7 +94,10 @@ pub(crate) struct Gate {
 
 impl RowOp for Gate {
     fn row(&self, cx: &Cx<'_>, row: usize, cols: Range<usize>, out: &mut [f32]) {
-        let (g, u) = (&cx.row(self.gate, row)[cols.clone()], &cx.row(self.up, row)[cols]);
+        let (g, u) = (
+            &cx.row(self.gate, row)[cols.clone()],
+            &cx.row(self.up, row)[cols],
+        );
         gate_run(cx.kernel, (self.act, self.clamp), g, u, out);
     }
 }
@@ -123,7 +131,14 @@ impl RowOp for Binary {
             let at = (cols.start + done) % b.len();
             let n = (b.len() - at).min(out.len() - done);
             let out = &mut out[done..done + n];
-            binary_run(cx.kernel, self.kind, self.scales, &a[done..done + n], &b[at..at + n], out);
+            binary_run(
+                cx.kernel,
+                self.kind,
+                self.scales,
+                &a[done..done + n],
+                &b[at..at + n],
+                out,
+            );
             done += n;
         }
     }
@@ -140,7 +155,9 @@ pub(crate) struct PerRun {
 impl RowOp for PerRun {
     fn row(&self, cx: &Cx<'_>, row: usize, cols: Range<usize>, out: &mut [f32]) {
         let (x, y) = (&cx.row(self.x, row)[cols.clone()], cx.row(self.y, row));
-        let runs = x.chunks_exact(self.width).zip(out.chunks_exact_mut(self.width));
+        let runs = x
+            .chunks_exact(self.width)
+            .zip(out.chunks_exact_mut(self.width));
         for ((x, out), &y) in runs.zip(&y[cols.start / self.width..]) {
             scalar_run(cx.kernel, self.kind, x, y, out);
         }
@@ -164,7 +181,11 @@ pub(crate) struct Runs {
 impl RowOp for Runs {
     fn row(&self, cx: &Cx<'_>, row: usize, cols: Range<usize>, out: &mut [f32]) {
         let x = cx.row(self.x, row);
-        let per_out = if matches!(self.statistic, Statistic::Softmax) { self.width } else { 1 };
+        let per_out = if matches!(self.statistic, Statistic::Softmax) {
+            self.width
+        } else {
+            1
+        };
         let runs = x.chunks_exact(self.width).skip(cols.start / per_out);
         for (x, out) in runs.zip(out.chunks_exact_mut(per_out)) {
             match self.statistic {
@@ -214,7 +235,13 @@ impl RowOp for PosScale {
         let pos = f64::from(cx.step.pos(cx.step_row(self.x.lead, row)));
         let steps = (pos + f64::from(self.offset)) / f64::from(self.length);
         let factor = 1.0 + f64::from(self.coef) * (steps.floor() + 1.0).ln();
-        affine_run(cx.kernel, factor as f32, 0.0, &cx.row(self.x, row)[cols], out);
+        affine_run(
+            cx.kernel,
+            factor as f32,
+            0.0,
+            &cx.row(self.x, row)[cols],
+            out,
+        );
     }
 }
 
@@ -247,7 +274,11 @@ impl RowOp for Concat {
         for g in 0..self.groups {
             for &(place, split) in &self.inputs {
                 let x = cx.row(place, row);
-                let run = if split { x.len() / self.groups } else { x.len() };
+                let run = if split {
+                    x.len() / self.groups
+                } else {
+                    x.len()
+                };
                 let x = if split { &x[g * run..][..run] } else { x };
                 let (to, after) = rest.split_at_mut(run);
                 to.copy_from_slice(x);
@@ -268,7 +299,9 @@ impl RowOp for Repeat {
     fn row(&self, cx: &Cx<'_>, row: usize, _: Range<usize>, out: &mut [f32]) {
         let runs = cx.row(self.x, row).chunks_exact(self.width);
         for (x, copies) in runs.zip(out.chunks_exact_mut(self.width * self.times)) {
-            copies.chunks_exact_mut(self.width).for_each(|to| to.copy_from_slice(x));
+            copies
+                .chunks_exact_mut(self.width)
+                .for_each(|to| to.copy_from_slice(x));
         }
     }
 }

@@ -31,7 +31,9 @@ impl Kernel for Gather {
             // SAFETY: each row belongs to one worker.
             let out = unsafe { cx.cols_mut(self.out, i, 0..self.out.width) };
             match self.embeds {
-                Some(x) if cx.step.flags(row) & ROW_EMBEDS != 0 => out.copy_from_slice(cx.row(x, i)),
+                Some(x) if cx.step.flags(row) & ROW_EMBEDS != 0 => {
+                    out.copy_from_slice(cx.row(x, i))
+                }
                 _ => self.look_up(cx, row, scratch, out),
             }
         }
@@ -39,7 +41,13 @@ impl Kernel for Gather {
 }
 
 impl Gather {
-    fn look_up(&self, cx: &Cx<'_>, row: usize, scratch: &mut crate::kernels::Scratch, out: &mut [f32]) {
+    fn look_up(
+        &self,
+        cx: &Cx<'_>,
+        row: usize,
+        scratch: &mut crate::kernels::Scratch,
+        out: &mut [f32],
+    ) {
         let entry = match self.index {
             GatherIndex::Token => cx.step.tokens()[row],
             GatherIndex::Position { offset } => cx.step.pos(row) + offset,
@@ -64,7 +72,11 @@ pub(crate) struct CacheWrite {
 impl Kernel for CacheWrite {
     fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
         for (plane, &(x, dim, split)) in self.planes.iter().enumerate() {
-            let rows = if split == Split::Rows { worker.share(cx.step.n_rows()) } else { 0..cx.step.n_rows() };
+            let rows = if split == Split::Rows {
+                worker.share(cx.step.n_rows())
+            } else {
+                0..cx.step.n_rows()
+            };
             let cols = match split {
                 Split::Rows => 0..x.width,
                 Split::Columns(part) => columns(x.width, part, worker),
@@ -73,7 +85,13 @@ impl Kernel for CacheWrite {
                 let seq = cx.step.seqs()[row] as usize;
                 let position = cx.step.past_len(seq) + row - cx.step.first_row(seq);
                 for head in cols.start / dim..cols.end / dim {
-                    let at = Write { seq, position, head, values: plane == 1, row: cx.row(x, row) };
+                    let at = Write {
+                        seq,
+                        position,
+                        head,
+                        values: plane == 1,
+                        row: cx.row(x, row),
+                    };
                     cx.caches.write(cx.kernel, cx.step, self.slot, at);
                 }
             }

@@ -18,7 +18,12 @@ pub(crate) enum Split {
 
 impl Split {
     /// Rows and columns of a worker.
-    pub(crate) fn share(self, cx: &Cx<'_>, place: Place, worker: &Worker<'_>) -> (Range<usize>, Range<usize>) {
+    pub(crate) fn share(
+        self,
+        cx: &Cx<'_>,
+        place: Place,
+        worker: &Worker<'_>,
+    ) -> (Range<usize>, Range<usize>) {
         let rows = cx.count(place.lead);
         match self {
             Split::Rows => (worker.share(rows), 0..place.width),

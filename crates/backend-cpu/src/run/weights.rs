@@ -31,7 +31,9 @@ fn roles(program: &Program) -> BTreeMap<u32, Role> {
     for node in program.plans.iter().flat_map(|p| &p.nodes) {
         let matrix = match node.op {
             Op::Gather { table, .. } => Some(table),
-            Op::Matmul { weight, .. } | Op::HeadMatmul { weight, .. } | Op::Experts { weight, .. } => Some(weight),
+            Op::Matmul { weight, .. }
+            | Op::HeadMatmul { weight, .. }
+            | Op::Experts { weight, .. } => Some(weight),
             _ => None,
         };
         for id in node.op.weights() {
@@ -48,15 +50,29 @@ fn roles(program: &Program) -> BTreeMap<u32, Role> {
 }
 
 /// Bytes that the weights of a program need, a little more than in the file.
-pub(crate) fn bytes_needed(program: &Program, source: &dyn WeightSource) -> Result<u64, BackendError> {
+pub(crate) fn bytes_needed(
+    program: &Program,
+    source: &dyn WeightSource,
+) -> Result<u64, BackendError> {
     let mut bytes = 0;
     for (id, role) in roles(program) {
         let def = &program.weights[id as usize];
         for segment in RawRows::new(source, &def.recipe)?.segments() {
-            let row = segment.dtype.row_bytes(segment.cols).unwrap_or(segment.cols * 4) as u64;
+            let row = segment
+                .dtype
+                .row_bytes(segment.cols)
+                .unwrap_or(segment.cols * 4) as u64;
             let rows = segment.rows as u64;
-            bytes += if role.vector { rows * segment.cols as u64 * 4 } else { 0 };
-            bytes += if role.matrix { rows * row + rows * row / 32 } else { 0 };
+            bytes += if role.vector {
+                rows * segment.cols as u64 * 4
+            } else {
+                0
+            };
+            bytes += if role.matrix {
+                rows * row + rows * row / 32
+            } else {
+                0
+            };
         }
     }
     Ok(bytes)
@@ -64,7 +80,11 @@ pub(crate) fn bytes_needed(program: &Program, source: &dyn WeightSource) -> Resu
 
 impl Weights {
     /// Reads every weight, packing matrices on all workers.
-    pub(crate) fn load(program: &Program, source: &dyn WeightSource, pool: &Pool) -> Result<Self, BackendError> {
+    pub(crate) fn load(
+        program: &Program,
+        source: &dyn WeightSource,
+        pool: &Pool,
+    ) -> Result<Self, BackendError> {
         let mut weights = Weights::default();
         for (id, role) in roles(program) {
             let def = &program.weights[id as usize];
@@ -89,14 +109,20 @@ impl Weights {
 
     pub(crate) fn bytes(&self) -> u64 {
         let matrices = self.matrices.values().map(|m| m.bytes() as u64);
-        let vectors = self.vectors.values().map(|v| size_of_val(v.as_slice()) as u64);
+        let vectors = self
+            .vectors
+            .values()
+            .map(|v| size_of_val(v.as_slice()) as u64);
         matrices.sum::<u64>() + vectors.sum::<u64>()
     }
 }
 
 fn misshapen(def: &WeightDef, elements: usize) -> BackendError {
     let expected = def.rows() * def.cols();
-    BackendError::Weight(format!("{} has {elements} elements where the plan expects {expected}", def.name))
+    BackendError::Weight(format!(
+        "{} has {elements} elements where the plan expects {expected}",
+        def.name
+    ))
 }
 
 fn floats(def: &WeightDef, source: &dyn WeightSource) -> Result<Vec<f32>, BackendError> {
@@ -116,9 +142,19 @@ fn parts(def: &WeightDef, stacked: bool, raw: &RawRows<'_>) -> Result<Vec<Part>,
     if elements != def.rows() * def.cols() || segments.iter().any(|s| s.cols != def.cols()) {
         return Err(misshapen(def, elements));
     }
-    let rows = def.shape.len().checked_sub(2).map_or(1, |i| def.shape[i] as usize);
+    let rows = def
+        .shape
+        .len()
+        .checked_sub(2)
+        .map_or(1, |i| def.shape[i] as usize);
     if !stacked || rows.is_multiple_of(PANEL_ROWS) {
-        return Ok(segments.iter().map(|s| Part { dtype: s.dtype, rows: s.rows }).collect());
+        return Ok(segments
+            .iter()
+            .map(|s| Part {
+                dtype: s.dtype,
+                rows: s.rows,
+            })
+            .collect());
     }
     let dtype_at = |row: usize| -> DType {
         let mut first = 0;
@@ -128,10 +164,20 @@ fn parts(def: &WeightDef, stacked: bool, raw: &RawRows<'_>) -> Result<Vec<Part>,
         });
         found.map_or(segments[0].dtype, |s| s.dtype)
     };
-    Ok((0..def.rows() / rows).map(|i| Part { dtype: dtype_at(i * rows), rows }).collect())
+    Ok((0..def.rows() / rows)
+        .map(|i| Part {
+            dtype: dtype_at(i * rows),
+            rows,
+        })
+        .collect())
 }
 
-fn pack(def: &WeightDef, stacked: bool, source: &dyn WeightSource, pool: &Pool) -> Result<Matrix, BackendError> {
+fn pack(
+    def: &WeightDef,
+    stacked: bool,
+    source: &dyn WeightSource,
+    pool: &Pool,
+) -> Result<Matrix, BackendError> {
     let raw = RawRows::new(source, &def.recipe)?;
     let parts = parts(def, stacked, &raw)?;
     let starts: Vec<usize> = parts
@@ -143,9 +189,11 @@ fn pack(def: &WeightDef, stacked: bool, source: &dyn WeightSource, pool: &Pool) 
         })
         .collect();
     let read = |part: usize, rows: std::ops::Range<usize>, out: &mut [u8]| {
-        raw.read(starts[part] + rows.start, rows.len(), out).map_err(std::io::Error::other)
+        raw.read(starts[part] + rows.start, rows.len(), out)
+            .map_err(std::io::Error::other)
     };
-    Matrix::pack(pool, def.cols(), &parts, Order::Sequential, &read).map_err(|error| failure(def, error))
+    Matrix::pack(pool, def.cols(), &parts, Order::Sequential, &read)
+        .map_err(|error| failure(def, error))
 }
 
 fn failure(def: &WeightDef, error: LayoutError) -> BackendError {

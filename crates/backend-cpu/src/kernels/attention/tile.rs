@@ -26,7 +26,12 @@ unsafe fn read<L: Lanes, const HALF: bool>(p: *const u8, element: usize) -> L {
 /// # Safety
 /// The groups of the tile are valid and the rows have `dim_k` columns each.
 #[inline(always)]
-pub(super) unsafe fn scores<L: Lanes>(dim_k: usize, tile: &Tile, rows: &mut Rows<'_>, groups: Range<usize>) {
+pub(super) unsafe fn scores<L: Lanes>(
+    dim_k: usize,
+    tile: &Tile,
+    rows: &mut Rows<'_>,
+    groups: Range<usize>,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         if tile.half_keys {
@@ -38,7 +43,12 @@ pub(super) unsafe fn scores<L: Lanes>(dim_k: usize, tile: &Tile, rows: &mut Rows
 }
 
 #[inline(always)]
-unsafe fn scores_of<L: Lanes, const HALF: bool>(dim_k: usize, tile: &Tile, rows: &mut Rows<'_>, groups: Range<usize>) {
+unsafe fn scores_of<L: Lanes, const HALF: bool>(
+    dim_k: usize,
+    tile: &Tile,
+    rows: &mut Rows<'_>,
+    groups: Range<usize>,
+) {
     let n = rows.sees.len();
     let keys = &tile.keys[groups.clone()];
     let mut row = 0;
@@ -97,9 +107,12 @@ unsafe fn dots<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
     let mut acc = [[L::zero(); P]; R];
     // SAFETY: the caller's promise.
     unsafe {
-        let keys: [*const u8; P] = std::array::from_fn(|p| *keys.get_unchecked(p));
+        let keys = &keys[..P];
         for d in 0..dim_k {
-            let k: [L; P] = std::array::from_fn(|p| read::<L, HALF>(keys[p], d * N));
+            let mut k = [L::zero(); P];
+            for p in 0..P {
+                k[p] = read::<L, HALF>(*keys.get_unchecked(p), d * N);
+            }
             for r in 0..R {
                 let q = L::splat(*q.add(r * dim_k + d));
                 for p in 0..P {
@@ -209,15 +222,21 @@ unsafe fn gather<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut acc: [[L; P]; R] = std::array::from_fn(|r| {
+        let mut acc = [[L::zero(); P]; R];
+        for (r, acc) in acc.iter_mut().enumerate() {
             let keep = L::splat(*at.keep.add(r));
-            std::array::from_fn(|p| L::read(at.mix.add(r * at.dim_v + column + p * N)).mul(keep))
-        });
+            for (p, x) in acc.iter_mut().enumerate() {
+                *x = L::read(at.mix.add(r * at.dim_v + column + p * N)).mul(keep);
+            }
+        }
         for g in lo / N..hi.div_ceil(N) {
             let values = tile.values[g];
             for j in lo.max(g * N)..hi.min(g * N + N) {
                 let from = (j - g * N) * tile.value_stride + column;
-                let v: [L; P] = std::array::from_fn(|p| read::<L, HALF>(values, from + p * N));
+                let mut v = [L::zero(); P];
+                for (p, v) in v.iter_mut().enumerate() {
+                    *v = read::<L, HALF>(values, from + p * N);
+                }
                 for r in 0..R {
                     let w = L::splat(*at.weights.add(r * TILE + j));
                     for p in 0..P {

@@ -92,7 +92,12 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     fn fma(self, b: Self, c: Self) -> Self {
-        unsafe { Avx2(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1)) }
+        unsafe {
+            Avx2(
+                _mm256_fmadd_ps(self.0, b.0, c.0),
+                _mm256_fmadd_ps(self.1, b.1, c.1),
+            )
+        }
     }
     #[inline(always)]
     fn round(self) -> Self {

@@ -22,7 +22,10 @@ macro_rules! pairwise {
 macro_rules! fold {
     ($v:expr, $wide:ident, $op:ident, $one:ident) => {
         unsafe {
-            let v = $wide(_mm512_castps512_ps256($v.0), _mm512_extractf32x8_ps::<1>($v.0));
+            let v = $wide(
+                _mm512_castps512_ps256($v.0),
+                _mm512_extractf32x8_ps::<1>($v.0),
+            );
             let v = $op(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
             let v = $op(v, _mm_movehl_ps(v, v));
             let v = $one(v, _mm_shuffle_ps::<1>(v, v));
@@ -56,7 +59,11 @@ impl Lanes for Avx512 {
     }
     #[inline(always)]
     unsafe fn read_i8(p: *const i8) -> Self {
-        unsafe { Avx512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())))) }
+        unsafe {
+            Avx512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(
+                p.cast(),
+            ))))
+        }
     }
     pairwise! {
         add = _mm512_add_ps;

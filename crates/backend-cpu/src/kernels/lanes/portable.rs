@@ -97,11 +97,20 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     fn pow2(self) -> Self {
-        Portable(self.0.map(|x| f32::from_bits(((x as i32).wrapping_add(127) as u32) << 23)))
+        Portable(
+            self.0
+                .map(|x| f32::from_bits(((x as i32).wrapping_add(127) as u32) << 23)),
+        )
     }
     #[inline(always)]
     fn pick_less(self, b: Self, yes: Self, no: Self) -> Self {
-        Portable(from_fn(|i| if self.0[i] < b.0[i] { yes.0[i] } else { no.0[i] }))
+        Portable(from_fn(|i| {
+            if self.0[i] < b.0[i] {
+                yes.0[i]
+            } else {
+                no.0[i]
+            }
+        }))
     }
     #[inline(always)]
     fn sum(self) -> f32 {

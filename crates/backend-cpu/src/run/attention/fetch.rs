@@ -31,13 +31,25 @@ impl Attention {
             KvSource::Rows => self.own_rows(cx, item, first, span, copies),
             KvSource::Cache(slot) | KvSource::Cross(slot) => {
                 let kv = cx.caches.kv(slot);
-                let from = Paged { cx, slot, kv, table: cx.step.table(slot.group, item.seq), head: item.kv_head };
+                let from = Paged {
+                    cx,
+                    slot,
+                    kv,
+                    table: cx.step.table(slot.group, item.seq),
+                    head: item.kv_head,
+                };
                 self.paged(&from, first, span, copies)
             }
         }
     }
 
-    fn paged(&self, from: &Paged<'_>, first: usize, span: &Range<usize>, copies: Copies<'_>) -> Tile {
+    fn paged(
+        &self,
+        from: &Paged<'_>,
+        first: usize,
+        span: &Range<usize>,
+        copies: Copies<'_>,
+    ) -> Tile {
         let (keys, values) = copies;
         let whole = from.kv.keys.panels;
         let direct = |plane: &Plane| whole && matches!(plane.kind, Kind::F32 | Kind::F16);
@@ -76,7 +88,14 @@ impl Attention {
         }
     }
 
-    fn own_rows(&self, cx: &Cx<'_>, item: &Item, first: usize, span: &Range<usize>, copies: Copies<'_>) -> Tile {
+    fn own_rows(
+        &self,
+        cx: &Cx<'_>,
+        item: &Item,
+        first: usize,
+        span: &Range<usize>,
+        copies: Copies<'_>,
+    ) -> Tile {
         let (keys, values) = copies;
         let (dim_k, dim_v) = (self.form.dim_k, self.form.dim_v);
         let (k, v) = self.own.expect("own rows come with keys");
@@ -99,8 +118,16 @@ impl Attention {
 fn copied_tile(first: usize, dim_k: usize, dim_v: usize, keys: &[f32], values: &[f32]) -> Tile {
     let group = |x: &[f32], dim: usize| std::array::from_fn(|g| x[g * N * dim..].as_ptr().cast());
     Tile {
-        keys: if keys.len() < TILE * dim_k { [null(); GROUPS] } else { group(keys, dim_k) },
-        values: if values.len() < TILE * dim_v { [null(); GROUPS] } else { group(values, dim_v) },
+        keys: if keys.len() < TILE * dim_k {
+            [null(); GROUPS]
+        } else {
+            group(keys, dim_k)
+        },
+        values: if values.len() < TILE * dim_v {
+            [null(); GROUPS]
+        } else {
+            group(values, dim_v)
+        },
         value_stride: dim_v,
         half_keys: false,
         half_values: false,
@@ -127,7 +154,10 @@ impl Paged<'_> {
         let size = self.cx.caches.block_size(self.slot.group);
         let block = self.table[position / size];
         assert_ne!(block, NO_BLOCK, "a visible position has a block");
-        (self.cx.caches.block(self.slot, self.kv, block), position % size)
+        (
+            self.cx.caches.block(self.slot, self.kv, block),
+            position % size,
+        )
     }
 
     /// Head and place inside its block of a position.
@@ -149,8 +179,14 @@ impl Paged<'_> {
             let (head, at) = self.at(plane, start);
             // SAFETY: a panel of sixteen positions lies inside its head, its scales behind the codes.
             unsafe {
-                let codes = std::slice::from_raw_parts(head.cast::<i8>().add(plane.element(at, 0)), plane.dim * N);
-                let scales = head.add(plane.code_bytes()).cast::<u16>().add(plane.scale(at, 0));
+                let codes = std::slice::from_raw_parts(
+                    head.cast::<i8>().add(plane.element(at, 0)),
+                    plane.dim * N,
+                );
+                let scales = head
+                    .add(plane.code_bytes())
+                    .cast::<u16>()
+                    .add(plane.scale(at, 0));
                 let scales = std::slice::from_raw_parts(scales, plane.dim / Q8_BLOCK * N);
                 widen_panel(self.cx.kernel, codes, scales, to);
             }
@@ -171,11 +207,16 @@ impl Paged<'_> {
 /// # Safety
 /// `head` is this plane's head in a block that no one writes.
 unsafe fn copy_row(set: Set, plane: &Plane, head: *const u8, at: usize, to: &mut [f32]) {
-    if plane.kind == Kind::Q8 && !plane.panels && plane.granule == Q8_BLOCK && to.len() == plane.dim {
+    if plane.kind == Kind::Q8 && !plane.panels && plane.granule == Q8_BLOCK && to.len() == plane.dim
+    {
         // SAFETY: the row's codes and scales lie inside the head.
         unsafe {
-            let codes = std::slice::from_raw_parts(head.cast::<i8>().add(plane.element(at, 0)), plane.dim);
-            let scales = head.add(plane.code_bytes()).cast::<u16>().add(plane.scale(at, 0));
+            let codes =
+                std::slice::from_raw_parts(head.cast::<i8>().add(plane.element(at, 0)), plane.dim);
+            let scales = head
+                .add(plane.code_bytes())
+                .cast::<u16>()
+                .add(plane.scale(at, 0));
             let scales = std::slice::from_raw_parts(scales, plane.dim / Q8_BLOCK);
             widen_codes(set, codes, scales, to);
         }

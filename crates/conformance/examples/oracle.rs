@@ -52,7 +52,10 @@ fn main() {
 
 /// Adds every descriptor of a folder, those without a base first.
 fn overlay(registry: &mut Registry, folder: &Path) {
-    let mut files: Vec<_> = std::fs::read_dir(folder).expect("folder").map(|e| e.expect("entry").path()).collect();
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .expect("folder")
+        .map(|e| e.expect("entry").path())
+        .collect();
     files.sort();
     for file in files {
         if let Err(e) = registry.add_file(&file) {

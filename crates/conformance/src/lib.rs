@@ -23,5 +23,7 @@
 //! ```
 
 pub mod fixture;
+pub mod generate;
+pub mod golden;
 pub mod models;
 pub mod ops;

@@ -39,10 +39,24 @@ pub struct Loaded {
     program: Arc<Program>,
     instance: Box<dyn Instance>,
     limits: Limits,
-    logits: tokkata_ir::ValueId,
+    rows: tokkata_ir::ValueId,
+    bidirectional: bool,
 }
 
-/// Loads a model for sequences of up to `ctx` positions.
+/// Where and how a model is run.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    /// The backend.
+    pub backend: &'a dyn Backend,
+    /// Positions of a sequence.
+    pub ctx: usize,
+    /// How tokens are fed.
+    pub feeding: Feeding,
+    /// The output that is read; logits, or hidden rows where there are none, by default.
+    pub output: Option<&'a str>,
+}
+
+/// Loads a model for sequences of up to `ctx` positions, to read its logits or, where it has none, its hidden rows.
 ///
 /// # Errors
 /// The text of whatever failed.
@@ -53,82 +67,143 @@ pub fn load(
     ctx: usize,
     feeding: Feeding,
 ) -> Result<Loaded, Failure> {
-    let ctx = ctx as u32;
+    let target = Target {
+        backend,
+        ctx,
+        feeding,
+        output: None,
+    };
+    load_for(file, registry, &target)
+}
+
+/// Loads a model on a target.
+///
+/// # Errors
+/// The text of whatever failed.
+pub fn load_for(
+    file: &ModelFile,
+    registry: &Registry,
+    target: &Target<'_>,
+) -> Result<Loaded, Failure> {
+    let ctx = target.ctx as u32;
     let spec = registry
         .resolve(file, &ResolveOptions { ctx })
         .map_err(|e| e.to_string())?;
-    let rows = ctx * feeding.sequences as u32;
-    let seqs = feeding.sequences as u32;
-    let limits = Limits {
-        rows,
-        seqs,
-        logit_rows: rows,
-        ctx,
-        kv_dtype: DType::F32,
-        ..Limits::default()
-    };
+    let limits = limits(target);
     let options = BuildOptions {
-        block_size: feeding.block_size,
+        block_size: target.feeding.block_size,
+        outputs: target.output.map(str::to_owned).into_iter().collect(),
         ..BuildOptions::default()
     };
-    let program =
-        Arc::new(tokkata_plan::build_with(&spec, &limits, &options).map_err(|e| e.to_string())?);
-    let logits = program.plans[0]
-        .output("logits")
-        .ok_or("the model has no logits")?;
-    let loaded = backend.load(program.clone(), &FileWeights(file), &LoadOptions::default());
+    let program = tokkata_plan::build_with(&spec, &limits, &options).map_err(|e| e.to_string())?;
+    let program = Arc::new(program);
+    let wanted = target.output.map_or(vec!["logits", "hidden"], |o| vec![o]);
+    let rows = wanted.iter().find_map(|name| program.plans[0].output(name));
+    let rows = rows.ok_or("the model has no such output")?;
+    let loaded = target
+        .backend
+        .load(program.clone(), &FileWeights(file), &LoadOptions::default());
     Ok(Loaded {
         program,
         instance: loaded.map_err(|e| e.to_string())?,
         limits,
-        logits,
+        rows,
+        bidirectional: spec.bidirectional,
     })
 }
 
+fn limits(target: &Target<'_>) -> Limits {
+    let seqs = target.feeding.sequences as u32;
+    let ctx = target.ctx as u32;
+    Limits {
+        rows: ctx * seqs,
+        seqs,
+        logit_rows: ctx * seqs,
+        ctx,
+        kv_dtype: DType::F32,
+        ..Limits::default()
+    }
+}
+
 impl Loaded {
-    /// Logits `[T, V]` of `ids` from an empty cache; every copy must agree bit for bit.
+    /// Whether rows see each other in both directions, so that a sequence is fed whole or not at all.
+    #[must_use]
+    pub fn bidirectional(&self) -> bool {
+        self.bidirectional
+    }
+
+    /// Whether positions can be taken back without a snapshot.
+    #[must_use]
+    pub fn can_truncate(&self) -> bool {
+        let mut groups = self.program.caches.iter();
+        !self.bidirectional && groups.all(|g| g.kind != CacheKind::Recurrent)
+    }
+
+    /// Rows `[T, width]` of `ids` from an empty cache; every copy must agree bit for bit.
     ///
     /// # Errors
     /// The text of whatever failed.
     pub fn logits(&mut self, ids: &[u32], feeding: Feeding) -> Result<Vec<f32>, Failure> {
+        self.feed(ids, 0, feeding)
+    }
+
+    /// Rows of `ids` when a wrong ending after `kept` positions was fed and taken back.
+    ///
+    /// # Errors
+    /// The text of whatever failed.
+    pub fn truncated(
+        &mut self,
+        ids: &[u32],
+        kept: usize,
+        feeding: Feeding,
+    ) -> Result<Vec<f32>, Failure> {
+        let mut wrong = ids.to_vec();
+        wrong[kept..].rotate_left(1);
+        let before = self.feed(&wrong, 0, feeding)?;
+        let width = before.len() / ids.len();
+        let after = self.feed(&ids[kept..], kept, feeding)?;
+        Ok([&before[..kept * width], &after].concat())
+    }
+
+    /// Rows of `ids` after `past` cached positions.
+    fn feed(&mut self, ids: &[u32], past: usize, feeding: Feeding) -> Result<Vec<f32>, Failure> {
         let tables: Vec<Vec<Vec<u32>>> = (0..feeding.sequences)
-            .map(|s| self.tables(s, ids.len()))
+            .map(|s| self.tables(s, past + ids.len()))
             .collect();
         let mut builder = StepBuilder::new(&self.limits, &self.program.caches);
         let mut all = Vec::new();
-        let mut past = 0;
+        let mut past_len = past;
         for chunk in ids.chunks(feeding.chunk.min(ids.len())) {
             builder.clear();
-            let wanted: Vec<usize> = (0..chunk.len()).collect();
+            let logits: Vec<usize> = (0..chunk.len()).collect();
             for tables in &tables {
-                let flags = ROW_PROMPT;
-                let seq = SeqStep {
+                builder.push(&SeqStep {
                     tokens: chunk,
-                    past_len: past,
+                    past_len,
                     tables,
-                    logits: &wanted,
-                    flags,
+                    logits: &logits,
+                    flags: ROW_PROMPT,
                     ..SeqStep::default()
-                };
-                builder.push(&seq);
+                });
             }
-            let inputs = StepInputs::default();
             self.instance
-                .replay(0, builder.finish(), &inputs)
+                .replay(0, builder.finish(), &StepInputs::default())
                 .map_err(|e| e.to_string())?;
-            let floats = self.instance.floats(self.logits);
-            let one = floats.len() / feeding.sequences;
-            if floats.chunks(one).any(|c| {
-                c.iter()
-                    .zip(&floats[..one])
-                    .any(|(a, b)| a.to_bits() != b.to_bits())
-            }) {
-                return Err(format!("copies differ at position {past}"));
-            }
-            all.extend_from_slice(&floats[..one]);
-            past += chunk.len();
+            all.extend_from_slice(self.common(feeding.sequences, past_len)?);
+            past_len += chunk.len();
         }
         Ok(all)
+    }
+
+    /// The rows of the first copy, once all copies are seen to have the same bits.
+    fn common(&self, copies: usize, position: usize) -> Result<&[f32], Failure> {
+        let floats = self.instance.floats(self.rows);
+        let (first, _) = floats.split_at(floats.len() / copies);
+        let differs = |c: &[f32]| (c.iter().zip(first)).any(|(a, b)| a.to_bits() != b.to_bits());
+        if floats.chunks(first.len().max(1)).any(differs) {
+            return Err(format!("copies differ at position {position}"));
+        }
+        Ok(first)
     }
 
     /// Block tables of one copy: blocks in descending order, to catch backends that expect ascending ones.

@@ -166,7 +166,10 @@ fn expected_errors_are_near_the_found_ones() {
     let subject = Subject::new(Box::new(RefBackend::default()));
     for (family, (median, most)) in FAMILIES.map(|f| (f, ratios(&subject, f))) {
         println!("{family:?}: found over expected is {median:.3} in the middle, at most {most:.3}");
-        assert!(median.is_nan() || median > 0.05, "{family:?}: bounds are too wide");
+        assert!(
+            median.is_nan() || median > 0.05,
+            "{family:?}: bounds are too wide"
+        );
     }
 }
 

@@ -1,0 +1,58 @@
+// Rows of llama.cpp for a token sequence, as little-endian f32.
+// usage: oracle_rows MODEL.gguf OUT.bin KIND ID,ID,... [DECODER_ID,...]
+//   KIND logits: T x vocabulary; vectors: T x width, no pooling; decoder: logits of the decoder's ids over encoded ids
+// F32 keys and values, no flash attention, no repacking, one thread.
+#include "llama.h"
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+static std::vector<llama_token> ids_of(const char * text) {
+    std::vector<llama_token> ids;
+    for (const char * p = text; *p;) { char * end; ids.push_back((llama_token) strtol(p, &end, 10)); p = *end ? end + 1 : end; }
+    return ids;
+}
+
+static llama_batch batch_of(const std::vector<llama_token> & ids) {
+    llama_batch b = llama_batch_init((int) ids.size(), 0, 1);
+    b.n_tokens = (int) ids.size();
+    for (int i = 0; i < b.n_tokens; i++) { b.token[i] = ids[i]; b.pos[i] = i; b.n_seq_id[i] = 1; b.seq_id[i][0] = 0; b.logits[i] = 1; }
+    return b;
+}
+
+int main(int argc, char ** argv) {
+    if (argc < 5) return 2;
+    const std::string kind = argv[3];
+    if (!getenv("ORACLE_LOG")) llama_log_set([](ggml_log_level level, const char * text, void *) { if (level == GGML_LOG_LEVEL_ERROR) fputs(text, stderr); }, nullptr);
+    llama_backend_init();
+    auto mp = llama_model_default_params();
+    mp.n_gpu_layers = 0;
+    mp.use_extra_bufts = false;
+    llama_model * model = llama_model_load_from_file(argv[1], mp);
+    if (!model) return 1;
+    auto cp = llama_context_default_params();
+    cp.n_ctx = 256; cp.n_batch = 256; cp.n_ubatch = 256; cp.n_threads = 1; cp.n_threads_batch = 1;
+    cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    cp.type_k = GGML_TYPE_F32; cp.type_v = GGML_TYPE_F32;
+    const bool vectors = kind == "vectors";
+    if (vectors) { cp.embeddings = true; cp.pooling_type = LLAMA_POOLING_TYPE_NONE; }
+    llama_context * ctx = llama_init_from_model(model, cp);
+    if (!ctx) return 1;
+    llama_batch batch = batch_of(ids_of(argv[4]));
+    if (kind == "decoder") {
+        if (llama_encode(ctx, batch) != 0) { fprintf(stderr, "encode failed\n"); return 1; }
+        batch = batch_of(ids_of(argv[5]));
+    }
+    const bool encoder = vectors && llama_model_has_encoder(model) && !llama_model_has_decoder(model);
+    if ((encoder ? llama_encode(ctx, batch) : llama_decode(ctx, batch)) != 0) { fprintf(stderr, "decode failed\n"); return 1; }
+    const int width = vectors ? llama_model_n_embd(model) : llama_vocab_n_tokens(llama_model_get_vocab(model));
+    FILE * f = fopen(argv[2], "wb");
+    for (int i = 0; i < batch.n_tokens; i++) {
+        const float * row = vectors ? llama_get_embeddings_ith(ctx, i) : llama_get_logits_ith(ctx, i);
+        if (!row) { fprintf(stderr, "row %d is absent\n", i); return 1; }
+        fwrite(row, 4, width, f);
+    }
+    fclose(f);
+    return 0;
+}

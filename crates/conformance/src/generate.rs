@@ -1,0 +1,135 @@
+//! Weights of tiny models from nothing but names: an engine that skips a part of a model shall differ visibly.
+//!
+//! Norms lie near 1, linear weights have variance 1/fan-in, biases are small and decays stay in the range that
+//! trained models have; every value follows from the tensor's name and its index.
+
+use tokkata_core::{Array, DType, Metadata, Value};
+use tokkata_formats::{GgufWriter, ModelFile};
+
+use crate::fixture::noise;
+use crate::golden::Golden;
+use crate::models::Failure;
+
+/// How the values of a tensor are spread: `centre + spread · u`, u uniform in −1..1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Spread {
+    centre: f32,
+    spread: f32,
+}
+
+/// Beginnings, middles or ends of names and the spread of what they name; the first that fits counts.
+const SPREADS: &[(&str, f32, f32)] = &[
+    (".scale", 1.0, 0.0),
+    ("input_scale", 1.0, 0.0),
+    ("layer_output_scale", 1.0, 0.3),
+    ("rope_f", 2.5, 1.5),
+    ("ssm_a", -1.1, 0.9),
+    ("ssm_d", 1.0, 0.5),
+    ("time_mix_decay.weight", -3.0, 2.0),
+    ("time_mix_w0", -3.0, 2.0),
+    ("time_mix_lerp", 0.5, 0.5),
+    ("channel_mix_lerp", 0.5, 0.5),
+    ("attn_sinks", 0.0, 1.0),
+    ("attn_rel_b", 0.0, 1.0),
+    ("token_embd_norm.bias", 0.0, 0.2),
+    ("token_embd", 0.0, 1.0),
+    ("position_embd", 0.0, 0.5),
+    ("token_types", 0.0, 0.5),
+    ("norm.weight", 1.0, 0.3),
+    ("norm_1.weight", 1.0, 0.3),
+    ("norm_2.weight", 1.0, 0.3),
+    (".bias", 0.0, 0.2),
+];
+
+fn spread(name: &str, shape: &[usize]) -> Spread {
+    let named = SPREADS.iter().find(|s| name.contains(s.0));
+    if let Some(&(_, centre, spread)) = named {
+        return Spread { centre, spread };
+    }
+    let fan_in = shape.last().copied().unwrap_or(1);
+    Spread {
+        centre: 0.0,
+        spread: (3.0 / fan_in as f32).sqrt(),
+    }
+}
+
+/// The values of a tensor.
+#[must_use]
+pub fn values(name: &str, shape: &[usize]) -> Vec<f32> {
+    let Spread { centre, spread } = spread(name, shape);
+    let len = shape.iter().product();
+    (0..len).map(|i| centre + spread * noise(name, i)).collect()
+}
+
+/// The model of a golden as a GGUF file.
+///
+/// # Errors
+/// Names and shapes that the format does not take.
+pub fn gguf(golden: &Golden) -> Result<Vec<u8>, Failure> {
+    let mut writer = GgufWriter::new(format!("{}.gguf", golden.name), with_vocabulary(golden))
+        .map_err(|e| e.to_string())?;
+    let mut data = Vec::new();
+    for (name, shape) in &golden.tensors {
+        writer
+            .declare(name, DType::F32, shape)
+            .map_err(|e| e.to_string())?;
+        let values = values(name, shape).into_iter();
+        data.push(values.flat_map(f32::to_le_bytes).collect::<Vec<u8>>());
+    }
+    writer
+        .to_bytes(data.iter().map(Vec::as_slice))
+        .map_err(|e| e.to_string())
+}
+
+/// The model of a golden, opened.
+///
+/// # Errors
+/// Whatever keeps the file from being written or read.
+pub fn model(golden: &Golden) -> Result<ModelFile, Failure> {
+    ModelFile::from_bytes(gguf(golden)?).map_err(|e| e.to_string())
+}
+
+/// Metadata with a tokenizer that only counts, which the oracle needs to know how many ids there are.
+fn with_vocabulary(golden: &Golden) -> Metadata {
+    let mut metadata = golden.metadata.clone();
+    if metadata.get("tokenizer.ggml.model").is_some() {
+        return metadata;
+    }
+    let len = golden.vocabulary();
+    let tokens = (0..len).map(|i| format!("t{i}").into()).collect();
+    metadata.insert("tokenizer.ggml.model", Value::from("test"));
+    metadata.insert("tokenizer.ggml.tokens", Value::Array(Array::Str(tokens)));
+    let scores = Value::Array(Array::F32(vec![0.0; len]));
+    metadata.insert("tokenizer.ggml.scores", scores);
+    metadata
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moments(name: &str, shape: &[usize]) -> (f64, f64) {
+        let values = values(name, shape);
+        let n = values.len() as f64;
+        let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
+        let square = values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / n;
+        (mean, square - mean * mean)
+    }
+
+    #[test]
+    fn weights_are_healthy() {
+        let (mean, variance) = moments("blk.0.attn_q.weight", &[96, 64]);
+        assert!(mean.abs() < 0.01 && (variance * 64.0 - 1.0).abs() < 0.05);
+        assert!((moments("blk.0.attn_norm.weight", &[256]).0 - 1.0).abs() < 0.05);
+        assert!(values("blk.1.ssm_a", &[16, 64]).iter().all(|&a| a < -0.1));
+        let factors = values("rope_freqs.weight", &[64]);
+        assert!(factors.iter().all(|f| (1.0..=4.0).contains(f)));
+    }
+
+    #[test]
+    fn weights_depend_on_name_and_index_alone() {
+        let (one, two) = (values("a.weight", &[8, 8]), values("a.weight", &[16, 8]));
+        assert_eq!(one, two[..64]);
+        assert_ne!(one, values("b.weight", &[8, 8]));
+    }
+}

@@ -1,0 +1,178 @@
+//! Goldens: what an oracle computed for a tiny model, without the model's weights.
+//!
+//! A golden is `NAME.json` (metadata, shapes of tensors, ids) and `NAME.f32` (the oracle's rows, little-endian).
+//! The weights follow from the names of the tensors, see [`crate::generate`].
+
+mod check;
+mod expect;
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use tokkata_core::Metadata;
+
+pub use check::{Outcome, Way, outcomes, ways};
+pub use expect::{AGREES, COARSE, Expectations};
+pub use text::{from_json, to_json};
+
+use crate::models::Failure;
+
+/// What the oracle was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Logits of every position.
+    Logits,
+    /// The vector of every position.
+    Vectors,
+    /// Logits of the decoder's positions over an encoded sequence.
+    Decoder,
+}
+
+impl Rows {
+    /// All, with the names that files and the oracle's driver use.
+    pub const ALL: [(Rows, &'static str); 3] = [
+        (Rows::Logits, "logits"),
+        (Rows::Vectors, "vectors"),
+        (Rows::Decoder, "decoder"),
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let found = Rows::ALL.iter().find(|r| r.0 == self);
+        found.map_or("logits", |r| r.1)
+    }
+}
+
+/// A tiny model and what an oracle made of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Golden {
+    /// The file's stem: an architecture string, perhaps with a variant after `+`.
+    pub name: String,
+    /// The program that computed the rows, with its version.
+    pub oracle: String,
+    /// What was computed.
+    pub rows: Rows,
+    /// Positions.
+    pub positions: usize,
+    /// Seed of the ids.
+    pub seed: u32,
+    /// The model's metadata, without a tokenizer.
+    pub metadata: Metadata,
+    /// Names and shapes (slowest first) of the tensors, all of them F32.
+    pub tensors: Vec<(String, Vec<usize>)>,
+    /// Every so many columns of a row are kept, from the first on.
+    pub stride: usize,
+    /// The oracle's rows.
+    pub want: Vec<f32>,
+}
+
+impl Golden {
+    /// The folder of the committed goldens.
+    #[must_use]
+    pub fn folder() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens")
+    }
+
+    /// Names of the goldens in a folder, sorted.
+    ///
+    /// # Errors
+    /// A folder that cannot be read.
+    pub fn list(folder: &Path) -> Result<Vec<String>, Failure> {
+        let entries =
+            std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        let mut names: Vec<String> = entries
+            .filter_map(|e| e.ok()?.file_name().into_string().ok())
+            .filter_map(|name| name.strip_suffix(".json").map(str::to_owned))
+            .collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Reads a golden; its rows are empty where the oracle has not run yet.
+    ///
+    /// # Errors
+    /// Files that cannot be read or say something else.
+    pub fn read(folder: &Path, name: &str) -> Result<Golden, Failure> {
+        let path = folder.join(format!("{name}.json"));
+        let text = std::fs::read_to_string(&path).map_err(|e| format!("{name}: {e}"))?;
+        let mut golden = from_json(name, &text).map_err(|e| format!("{name}: {e}"))?;
+        if let Ok(bytes) = std::fs::read(folder.join(format!("{name}.f32"))) {
+            golden.want = floats(&bytes);
+        }
+        Ok(golden)
+    }
+
+    /// Writes both files.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<(), Failure> {
+        let write = |ending: &str, bytes: &[u8]| {
+            std::fs::write(folder.join(format!("{}.{ending}", self.name)), bytes)
+                .map_err(|e| format!("{}: {e}", self.name))
+        };
+        write("json", to_json(self).as_bytes())?;
+        let bytes: Vec<u8> = self.want.iter().flat_map(|v| v.to_le_bytes()).collect();
+        write("f32", &bytes)
+    }
+
+    /// The architecture string.
+    #[must_use]
+    pub fn arch(&self) -> &str {
+        self.metadata.str("general.architecture").unwrap_or("")
+    }
+
+    /// Rows of the token table.
+    #[must_use]
+    pub fn vocabulary(&self) -> usize {
+        let key = format!("{}.vocab_size", self.arch());
+        let table = self.tensors.iter().find(|t| t.0 == "token_embd.weight");
+        self.metadata
+            .uint(&key)
+            .map(|v| v as usize)
+            .or_else(|| table.map(|t| t.1[0]))
+            .unwrap_or(1)
+    }
+
+    /// The ids that were fed.
+    #[must_use]
+    pub fn ids(&self) -> Vec<u32> {
+        ids(self.seed, self.positions, self.vocabulary() as u32)
+    }
+
+    /// The ids that a decoder was fed.
+    #[must_use]
+    pub fn decoder_ids(&self) -> Vec<u32> {
+        ids(
+            self.seed.wrapping_add(1),
+            self.positions / 2,
+            self.vocabulary() as u32,
+        )
+    }
+}
+
+/// Every `stride`-th column of rows of `width`.
+#[must_use]
+pub fn sample(rows: &[f32], width: usize, stride: usize) -> Vec<f32> {
+    let kept = |row: &[f32]| row.iter().step_by(stride).copied().collect::<Vec<f32>>();
+    rows.chunks(width).flat_map(kept).collect()
+}
+
+/// A fixed pseudo-random sequence of ids.
+#[must_use]
+pub fn ids(seed: u32, len: usize, vocabulary: u32) -> Vec<u32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) % vocabulary
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Little-endian floats.
+#[must_use]
+pub fn floats(bytes: &[u8]) -> Vec<f32> {
+    let words = bytes.as_chunks::<4>().0;
+    words.iter().map(|w| f32::from_le_bytes(*w)).collect()
+}

@@ -1,0 +1,118 @@
+//! Goldens against backends, in every way a sequence can be fed.
+
+use tokkata_archs::Registry;
+use tokkata_formats::ModelFile;
+use tokkata_ir::Backend;
+
+use super::{Golden, Rows, sample};
+use crate::models::{Failure, Feeding, Loaded, Target, load_for, nmse};
+
+/// A way of feeding a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// What reports call it.
+    pub name: &'static str,
+    /// Chunks and copies.
+    pub feeding: Feeding,
+    /// A wrong ending is fed first and taken back.
+    pub truncate: bool,
+}
+
+const fn way(name: &'static str, chunk: usize, sequences: usize, block_size: u32) -> Way {
+    Way {
+        name,
+        feeding: Feeding {
+            chunk,
+            sequences,
+            block_size,
+        },
+        truncate: false,
+    }
+}
+
+/// Whole, one by one, in sevens beside a copy, and with a wrong ending taken back.
+#[must_use]
+pub fn ways() -> [Way; 4] {
+    [
+        way("whole", usize::MAX, 1, 16),
+        way("by 1", 1, 1, 1),
+        way("by 7 ×2", 7, 2, 16),
+        Way {
+            truncate: true,
+            ..way("truncated", 9, 1, 4)
+        },
+    ]
+}
+
+/// What a way of feeding gave: an error against the oracle, `None` where the model excludes the way.
+pub type Outcome = (&'static str, Result<Option<f64>, Failure>);
+
+/// Every way of feeding a golden on a backend.
+///
+/// # Errors
+/// A golden that cannot be made into a file.
+pub fn outcomes(
+    golden: &Golden,
+    registry: &Registry,
+    backend: &dyn Backend,
+) -> Result<Vec<Outcome>, Failure> {
+    let file = crate::generate::model(golden)?;
+    let one = |way: Way| (way.name, guarded(golden, &file, registry, backend, way));
+    Ok(ways().into_iter().map(one).collect())
+}
+
+/// A panic is an outcome like any other: the next golden still has to run.
+fn guarded(
+    golden: &Golden,
+    file: &ModelFile,
+    registry: &Registry,
+    backend: &dyn Backend,
+    way: Way,
+) -> Result<Option<f64>, Failure> {
+    let run = std::panic::AssertUnwindSafe(|| error(golden, file, registry, backend, way));
+    std::panic::catch_unwind(run).unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        Err(format!("panic: {}", text.unwrap_or_default()))
+    })
+}
+
+fn error(
+    golden: &Golden,
+    file: &ModelFile,
+    registry: &Registry,
+    backend: &dyn Backend,
+    way: Way,
+) -> Result<Option<f64>, Failure> {
+    let output = (golden.rows == Rows::Vectors).then_some("hidden");
+    let target = Target {
+        backend,
+        ctx: golden.positions,
+        feeding: way.feeding,
+        output,
+    };
+    let mut loaded = load_for(file, registry, &target)?;
+    let got = rows(golden, &mut loaded, way)?;
+    let width = |got: &[f32]| got.len() / golden.ids().len();
+    let sampled = got.map(|got| sample(&got, width(&got), golden.stride));
+    Ok(sampled.map(|got| nmse(&got, &golden.want)))
+}
+
+fn rows(golden: &Golden, loaded: &mut Loaded, way: Way) -> Result<Option<Vec<f32>>, Failure> {
+    let ids = golden.ids();
+    let mut feeding = way.feeding;
+    if loaded.bidirectional() {
+        // Rows that see the whole sequence can only be fed with it.
+        if way.truncate || feeding.chunk == 1 {
+            return Ok(None);
+        }
+        feeding.chunk = usize::MAX;
+    }
+    if !way.truncate {
+        return loaded.logits(&ids, feeding).map(Some);
+    }
+    if !loaded.can_truncate() {
+        return Ok(None);
+    }
+    loaded.truncated(&ids, ids.len() / 2, feeding).map(Some)
+}

@@ -1,0 +1,235 @@
+//! `cargo xtask golden [--import FOLDER] [NAME…]`: writes goldens with llama.cpp as the oracle.
+//!
+//! Metadata and shapes come from the goldens that exist, or with `--import` from the GGUF files of a folder; weights
+//! are always those of the conformance suite's generator. The oracle lives outside the repository, in `$ORACLE` or
+//! `~/.cache/tokkata-oracle`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use tokkata_conformance::generate;
+use tokkata_conformance::golden::{Golden, Rows, floats, sample};
+use tokkata_core::{Array, Metadata, Value};
+use tokkata_formats::ModelFile;
+
+const DRIVER: &str = include_str!("../../crates/conformance/data/oracle_rows.cpp");
+const ORACLE: &str = "llama.cpp of llama-cpp-python 0.3.36";
+const POSITIONS: usize = 32;
+/// Most values that a golden keeps.
+const MOST: usize = 10_000;
+
+/// Runs the command.
+///
+/// # Errors
+/// An oracle that is absent or fails, folders that cannot be read or written.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let (folder, names) = match args {
+        [flag, folder, names @ ..] if flag == "--import" => (Some(PathBuf::from(folder)), names),
+        names => (None, names),
+    };
+    let oracle = Oracle::open()?;
+    let goldens = match folder {
+        Some(folder) => import(&folder)?,
+        None => stored()?,
+    };
+    let wanted = |g: &Golden| names.is_empty() || names.iter().any(|n| *n == g.name);
+    let mut failures = 0;
+    for golden in goldens.into_iter().filter(wanted) {
+        let name = golden.name.clone();
+        match refresh(&oracle, golden) {
+            Ok(text) => println!("{name:<24} {text}"),
+            Err(e) => {
+                failures += 1;
+                println!("{name:<24} failed: {e:#}");
+            }
+        }
+    }
+    ensure!(failures == 0, "{failures} failed");
+    Ok(())
+}
+
+fn stored() -> Result<Vec<Golden>> {
+    let folder = Golden::folder();
+    let names = Golden::list(&folder).map_err(|e| anyhow!(e))?;
+    let read = |name: &String| Golden::read(&folder, name).map_err(|e| anyhow!(e));
+    names.iter().map(read).collect()
+}
+
+/// Asks the oracle and writes the golden; unset keys are dropped where the oracle does not notice.
+fn refresh(oracle: &Oracle, mut golden: Golden) -> Result<String> {
+    golden.stride = 1;
+    let full = oracle.rows(&golden)?;
+    let pruned = Golden {
+        metadata: without_unset(&golden.metadata),
+        ..golden.clone()
+    };
+    if oracle.rows(&pruned).is_ok_and(|rows| rows == full) {
+        golden = pruned;
+    }
+    ensure!(!full.iter().any(|v| v.is_nan()), "the oracle gives NaN");
+    let rows = match golden.rows {
+        Rows::Decoder => golden.decoder_ids().len(),
+        _ => golden.positions,
+    };
+    let width = full.len() / rows;
+    golden.stride = full.len().div_ceil(MOST);
+    golden.want = sample(&full, width, golden.stride);
+    ORACLE.clone_into(&mut golden.oracle);
+    golden.write(&Golden::folder()).map_err(|e| anyhow!(e))?;
+    let rms = (full.iter().filter(|v| v.is_finite()).map(|v| v * v).sum::<f32>() / full.len() as f32).sqrt();
+    Ok(format!("{rows} × {width}, every {}th, rms {rms:.2}", golden.stride))
+}
+
+/// The oracle's programs outside the repository.
+struct Oracle {
+    folder: PathBuf,
+    driver: PathBuf,
+}
+
+impl Oracle {
+    fn open() -> Result<Self> {
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        let default = || home.map(|h| h.join(".cache/tokkata-oracle"));
+        let folder = std::env::var_os("ORACLE").map(PathBuf::from).or_else(default);
+        let folder = folder.context("neither ORACLE nor HOME is set")?;
+        ensure!(folder.is_dir(), "no oracle in {}", folder.display());
+        std::fs::create_dir_all(folder.join("goldens"))?;
+        let driver = folder.join("goldens/oracle_rows");
+        let oracle = Oracle { folder, driver };
+        oracle.build()?;
+        Ok(oracle)
+    }
+
+    /// Compiles the driver where its source is new.
+    fn build(&self) -> Result<()> {
+        let source = self.driver.with_extension("cpp");
+        if self.driver.exists() && std::fs::read_to_string(&source).is_ok_and(|s| s == DRIVER) {
+            return Ok(());
+        }
+        std::fs::write(&source, DRIVER)?;
+        let libraries = ["src/libllama.a", "ggml/src/libggml.a", "ggml/src/libggml-cpu.a", "ggml/src/libggml-base.a"];
+        let status = Command::new("g++")
+            .args(["-O1", "-fopenmp"])
+            .arg(format!("-I{}", self.folder.join("src/include").display()))
+            .arg(format!("-I{}", self.folder.join("src/ggml/include").display()))
+            .arg(&source)
+            .args(libraries.map(|l| self.folder.join("build").join(l)))
+            .args(["-lpthread", "-ldl", "-lm", "-o"])
+            .arg(&self.driver)
+            .status()
+            .context("g++")?;
+        ensure!(status.success(), "the oracle's driver does not compile");
+        Ok(())
+    }
+
+    fn rows(&self, golden: &Golden) -> Result<Vec<f32>> {
+        let model = self.folder.join(format!("goldens/{}.gguf", golden.name));
+        std::fs::write(&model, generate::gguf(golden).map_err(|e| anyhow!(e))?)?;
+        let out = model.with_extension("bin");
+        let mut command = Command::new(&self.driver);
+        command.args([&model, &out]).arg(golden.rows.name());
+        command.arg(list(&golden.ids()));
+        if golden.rows == Rows::Decoder {
+            command.arg(list(&golden.decoder_ids()));
+        }
+        let output = command.output()?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            bail!("the oracle: {}", text.lines().next().unwrap_or("no message"));
+        }
+        Ok(floats(&std::fs::read(&out)?))
+    }
+}
+
+fn list(ids: &[u32]) -> String {
+    let texts: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    texts.join(",")
+}
+
+/// Metadata and shapes of every GGUF file of a folder.
+fn import(folder: &Path) -> Result<Vec<Golden>> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "gguf") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let stems: Vec<String> = paths.iter().map(|p| stem(p)).collect();
+    let named = paths.iter().map(|path| describe(path, &name(&stem(path), &stems)));
+    named.collect()
+}
+
+fn stem(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default();
+    stem.to_string_lossy().into_owned()
+}
+
+/// `llama` of `llama-dense`, `llama+moe` of `llama-moe`, `mixtral` of a `mixtral-moe` that has no dense sibling.
+fn name(stem: &str, all: &[String]) -> String {
+    if let Some(arch) = stem.strip_suffix("-dense") {
+        return arch.to_owned();
+    }
+    match stem.strip_suffix("-moe") {
+        Some(arch) if all.contains(&format!("{arch}-dense")) => format!("{arch}+moe"),
+        Some(arch) => arch.to_owned(),
+        None => stem.to_owned(),
+    }
+}
+
+fn describe(path: &Path, name: &str) -> Result<Golden> {
+    let file = ModelFile::open(path)?;
+    let mut metadata = Metadata::default();
+    let layers = file.architecture().and_then(|a| file.metadata().uint(&format!("{a}.block_count")));
+    for (key, value) in file.metadata().iter() {
+        if !key.starts_with("tokenizer.") && key != "general.name" {
+            metadata.insert(key, shortened(value, layers.unwrap_or(0) as usize));
+        }
+    }
+    let tensors = file.tensors().iter().map(|t| (t.name.clone(), t.shape.clone()));
+    Ok(Golden {
+        name: name.to_owned(),
+        oracle: ORACLE.to_owned(),
+        rows: Rows::Logits,
+        positions: POSITIONS,
+        seed: 7,
+        metadata,
+        tensors: tensors.collect(),
+        stride: 1,
+        want: Vec::new(),
+    })
+}
+
+/// Lists with an entry per possible layer are cut to the layers that exist.
+fn shortened(value: &Value, layers: usize) -> Value {
+    match value {
+        Value::Array(Array::F32(v)) if v.len() == 512 => Value::Array(Array::F32(v[..layers].to_vec())),
+        Value::Array(Array::I32(v)) if v.len() == 512 => Value::Array(Array::I32(v[..layers].to_vec())),
+        other => other.clone(),
+    }
+}
+
+/// Metadata without numbers that say "unset".
+fn without_unset(metadata: &Metadata) -> Metadata {
+    let mut kept = Metadata::default();
+    for (key, value) in metadata.iter() {
+        if !unset(value) {
+            kept.insert(key, value.clone());
+        }
+    }
+    kept
+}
+
+fn unset(value: &Value) -> bool {
+    match value {
+        Value::U32(v) => *v == 0 || *v == u32::MAX,
+        Value::I32(v) => *v == -1,
+        Value::F32(v) => *v == 0.0 || v.is_infinite(),
+        Value::Array(Array::F32(v)) => v.iter().all(|v| *v == 0.0),
+        Value::Array(Array::I32(v)) => v.iter().all(|v| *v <= 0),
+        Value::Array(a) => a.is_empty(),
+        _ => false,
+    }
+}

@@ -95,8 +95,13 @@ fn resolve(plan: &Plan, narrowed: &HashMap<ValueId, ValueId>, v: ValueId) -> Val
 
 /// Values that something other than a selection reads in full.
 fn needed_in_full(plan: &Plan) -> HashSet<ValueId> {
-    let mut full: HashSet<ValueId> = plan.outputs.iter().map(|p| p.value).collect();
+    let ports = plan.outputs.iter().chain(&plan.inputs);
+    let mut full: HashSet<ValueId> = ports.map(|p| p.value).collect();
     for node in plan.nodes.iter().rev() {
+        if !node.op.is_row_local() {
+            // Computed in full whoever reads it.
+            full.extend(&node.outs);
+        }
         let lead = node.outs.first().map(|v| plan.value(*v).shape.lead);
         let local = node.op.is_row_local() && lead == Some(Lead::Rows);
         let reads_full = if local {

@@ -70,7 +70,7 @@ fn activate<L: Lanes>(act: Act, x: &mut [f32]) {
         Act::NegExp => in_place!(L, x, |x| exp(x).neg()),
         Act::Situ { beta } => in_place!(L, x, |x| situ(x, beta)),
         Act::Softplus | Act::Xielu { .. } | Act::SignedSqrt { .. } => {
-            x.iter_mut().for_each(|x| *x = scalar(act, *x))
+            x.iter_mut().for_each(|x| *x = scalar(act, *x));
         }
     }
 }

@@ -1,5 +1,8 @@
 //! Exponentials and what follows from them, over [`Lanes`].
 
+// Coefficients keep the digits that they were computed with.
+#![allow(clippy::excessive_precision)]
+
 use super::lanes::Lanes;
 
 /// `e^x`: 0 below −87.3, infinite above 88.3, relative error below 2e-7 between.

@@ -475,7 +475,7 @@ impl Caches {
                     Element::State(to) => to.write(x[0]),
                     Element::Row(plane, block, p, heads) => {
                         (0..heads).for_each(|h| {
-                            plane.store(set, block.head(&plane, h).cast_mut(), p, (x, h))
+                            plane.store(set, block.head(&plane, h).cast_mut(), p, (x, h));
                         });
                     }
                 }

@@ -308,7 +308,7 @@ impl Stacked {
                 scratch.sort(self.count, ids);
             }
             Choice::Heads => {
-                scratch.sort(self.count, (0..rows * self.parts).map(|i| i % self.parts))
+                scratch.sort(self.count, (0..rows * self.parts).map(|i| i % self.parts));
             }
         }
     }

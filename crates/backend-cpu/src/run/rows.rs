@@ -32,7 +32,7 @@ impl Kernel for Gather {
             let out = unsafe { cx.cols_mut(self.out, i, 0..self.out.width) };
             match self.embeds {
                 Some(x) if cx.step.flags(row) & ROW_EMBEDS != 0 => {
-                    out.copy_from_slice(cx.row(x, i))
+                    out.copy_from_slice(cx.row(x, i));
                 }
                 _ => self.look_up(cx, row, scratch, out),
             }

@@ -3,6 +3,8 @@
 //! Blocks of rows and vectors only change how much work is in flight: each score sums its columns in order, each
 //! mixed value its positions in order.
 #![allow(unsafe_code)]
+// Counted loops over constants unroll into registers.
+#![allow(clippy::needless_range_loop)]
 
 use std::ops::Range;
 

@@ -1,7 +1,8 @@
-//! `cargo xtask golden [--import FOLDER] [NAME…]`: writes goldens with llama.cpp as the oracle.
+//! `cargo xtask golden [OPTIONS] [NAME…]`: writes goldens with llama.cpp as the oracle.
 //!
-//! Metadata and shapes come from the goldens that exist, or with `--import` from the GGUF files of a folder; weights
-//! are always those of the conformance suite's generator. The oracle lives outside the repository, in `$ORACLE` or
+//! Metadata and shapes come from the goldens that exist, or with `--import FOLDER` from GGUF files; weights are always
+//! those of the conformance suite's generator. `--as NEW --set 'u32 key=8'` makes a variant of one golden,
+//! `--rows KIND` says what is asked of the oracle, `--drop TENSOR` leaves tensors out by the start of their names. The oracle lives outside the repository, in `$ORACLE` or
 //! `~/.cache/tokkata-oracle`.
 
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokkata_conformance::generate;
-use tokkata_conformance::golden::{Golden, Rows, floats, sample};
+use tokkata_conformance::golden::{Golden, Rows, entry, floats, sample};
 use tokkata_core::{Array, Metadata, Value};
 use tokkata_formats::ModelFile;
 
@@ -19,23 +20,73 @@ const POSITIONS: usize = 32;
 /// Most values that a golden keeps.
 const MOST: usize = 10_000;
 
+/// What the command line asks for.
+#[derive(Default)]
+struct Options {
+    import: Option<PathBuf>,
+    rename: Option<String>,
+    rows: Option<Rows>,
+    set: Vec<String>,
+    drop: Vec<String>,
+    names: Vec<String>,
+}
+
+impl Options {
+    fn parse(args: &[String]) -> Result<Self> {
+        let mut options = Options::default();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().cloned().with_context(|| format!("{arg} needs a value"));
+            match arg.as_str() {
+                "--import" => options.import = Some(PathBuf::from(value()?)),
+                "--as" => options.rename = Some(value()?),
+                "--rows" => options.rows = Some(rows(&value()?)?),
+                "--set" => options.set.push(value()?),
+                "--drop" => options.drop.push(value()?),
+                name => options.names.push(name.to_owned()),
+            }
+        }
+        ensure!(options.rename.is_none() || options.names.len() == 1, "--as takes one golden");
+        Ok(options)
+    }
+
+    fn wants(&self, golden: &Golden) -> bool {
+        self.names.is_empty() || self.names.contains(&golden.name)
+    }
+
+    /// The golden as it is asked for.
+    fn apply(&self, mut golden: Golden) -> Result<Golden> {
+        golden.name = self.rename.clone().unwrap_or(golden.name);
+        golden.rows = self.rows.unwrap_or(golden.rows);
+        golden.tensors.retain(|t| !self.drop.iter().any(|d| t.0.starts_with(d)));
+        for set in &self.set {
+            let (key, value) = set.split_once('=').with_context(|| format!("no = in {set}"))?;
+            let (key, value) = entry(key, value).map_err(|e| anyhow!(e))?;
+            golden.metadata.insert(key, value);
+        }
+        Ok(golden)
+    }
+}
+
+fn rows(name: &str) -> Result<Rows> {
+    let found = Rows::ALL.iter().find(|r| r.1 == name);
+    Ok(found.with_context(|| format!("no rows are called {name}"))?.0)
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// An oracle that is absent or fails, folders that cannot be read or written.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    let (folder, names) = match args {
-        [flag, folder, names @ ..] if flag == "--import" => (Some(PathBuf::from(folder)), names),
-        names => (None, names),
-    };
+    let options = Options::parse(args)?;
     let oracle = Oracle::open()?;
-    let goldens = match folder {
-        Some(folder) => import(&folder)?,
+    let goldens = match &options.import {
+        Some(folder) => import(folder)?,
         None => stored()?,
     };
-    let wanted = |g: &Golden| names.is_empty() || names.iter().any(|n| *n == g.name);
     let mut failures = 0;
-    for golden in goldens.into_iter().filter(wanted) {
+    for golden in goldens.into_iter().filter(|g| options.wants(g)) {
+        let golden = options.apply(golden)?;
         let name = golden.name.clone();
         match refresh(&oracle, golden) {
             Ok(text) => println!("{name:<24} {text}"),
@@ -184,7 +235,7 @@ fn describe(path: &Path, name: &str) -> Result<Golden> {
     let mut metadata = Metadata::default();
     let layers = file.architecture().and_then(|a| file.metadata().uint(&format!("{a}.block_count")));
     for (key, value) in file.metadata().iter() {
-        if !key.starts_with("tokenizer.") && key != "general.name" {
+        if described(key) {
             metadata.insert(key, shortened(value, layers.unwrap_or(0) as usize));
         }
     }
@@ -200,6 +251,12 @@ fn describe(path: &Path, name: &str) -> Result<Golden> {
         stride: 1,
         want: Vec::new(),
     })
+}
+
+/// Whether a key says something about the model rather than about its text.
+fn described(key: &str) -> bool {
+    let text = key.starts_with("tokenizer.") && key != "tokenizer.ggml.token_type_count";
+    !text && key != "general.name"
 }
 
 /// Lists with an entry per possible layer are cut to the layers that exist.

@@ -65,6 +65,17 @@ fn metadata(json: &Map<String, Json>) -> Result<Metadata, Failure> {
     Ok(metadata)
 }
 
+/// One entry of the metadata, as goldens write it: `u32 key` and a JSON value (text without quotes will do).
+///
+/// # Errors
+/// A key without a type, a value of another.
+pub fn entry(key: &str, value: &str) -> Result<(String, Value), Failure> {
+    let (kind, name) = key.split_once(' ').ok_or(format!("{key} has no type"))?;
+    let json = serde_json::from_str(value).unwrap_or_else(|_| Json::from(value));
+    let value = decode(kind, &json).ok_or(format!("{key} holds something else"))?;
+    Ok((name.to_owned(), value))
+}
+
 /// The type's name and the value; `None` for types that no tiny model has.
 fn encode(value: &Value) -> Option<(&'static str, Json)> {
     Some(match value {

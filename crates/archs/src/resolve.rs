@@ -8,6 +8,7 @@
 
 mod altup;
 mod attention;
+mod draft;
 mod env;
 mod ffn;
 mod mixers;
@@ -59,6 +60,8 @@ pub(crate) enum Side {
     Main,
     /// The encoder of an encoder–decoder.
     Encoder,
+    /// A multi-token-prediction head.
+    Draft,
 }
 
 pub(crate) struct Resolver<'a> {
@@ -152,7 +155,7 @@ impl<'a> Resolver<'a> {
             self.side.set(Side::Main);
         }
         self.spec.main = self.stack(Side::Main)?;
-        Ok(())
+        self.drafts()
     }
 
     pub(crate) fn layer_index(&self) -> u32 {

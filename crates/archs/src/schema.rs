@@ -671,13 +671,15 @@ pub struct LoopRule {
     pub store: Option<Rule>,
 }
 
-/// A multi-token-prediction head.
+/// Multi-token-prediction heads, in the layers behind the trunk.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DraftRule {
     /// Whether the hidden state is taken after the final norm.
     pub post_norm: bool,
-    /// Norm kind of its head, where another.
+    /// Residual steps, where others than those of the trunk.
+    pub steps: Vec<StepRule>,
+    /// Norm before its output matrix; `nextn.shared_head_norm` or else the trunk's.
     pub head_norm: Option<NormRule>,
 }
 

@@ -37,6 +37,8 @@ pub struct ModelSpec {
     pub encoder: Option<StackSpec>,
     /// Multi-token-prediction heads.
     pub drafts: Vec<DraftSpec>,
+    /// Slots of each group that belong to no draft; those of drafts come after them.
+    pub trunk_slots: Vec<u32>,
 }
 
 /// How text comes out of a model.
@@ -994,6 +996,8 @@ pub struct DraftSpec {
     pub embed_scale: f32,
     /// Its layer.
     pub layer: LayerSpec,
+    /// Index of the layer among all.
+    pub index: u32,
     /// Its head.
     pub head: HeadSpec,
     /// Hidden state taken after the final norm rather than before.

@@ -5,6 +5,7 @@
 
 mod attention;
 mod cross;
+mod draft;
 mod ffn;
 mod mixers;
 mod rwkv;
@@ -28,6 +29,8 @@ pub struct BuildOptions {
     pub block_size: u32,
     /// Outputs of the main plan by name; empty takes the model's usual ones.
     pub outputs: Vec<String>,
+    /// Multi-token-prediction heads to build, as far as the model has them.
+    pub drafts: usize,
 }
 
 impl Default for BuildOptions {
@@ -35,6 +38,7 @@ impl Default for BuildOptions {
         BuildOptions {
             block_size: 32,
             outputs: Vec::new(),
+            drafts: 0,
         }
     }
 }
@@ -59,14 +63,15 @@ pub fn build_with(
     check(limits)?;
     let mut plans = vec![plan(spec, &spec.main, PlanRole::Main)];
     plans.extend(spec.encoder.as_ref().map(|e| cross::encoder(spec, e)));
+    plans.extend(draft::plans(spec, options.drafts));
     let outputs = usual_outputs(&plans[0], &options.outputs);
     passes::prune(&mut plans[0], &outputs)?;
     passes::narrow(&mut plans[0]);
     for plan in &mut plans {
         passes::renumber(plan);
     }
-    let caches = spec
-        .groups
+    let groups = draft::groups(spec, options.drafts);
+    let caches = groups
         .iter()
         .map(|g| size_group(g, limits, options.block_size))
         .collect();

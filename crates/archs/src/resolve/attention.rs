@@ -251,9 +251,9 @@ impl Resolver<'_> {
             },
         )?;
         if shared {
-            [k, v]
-                .iter()
-                .for_each(|n| self.ignore(&format!("{n}.weight")));
+            for part in ["weight", "bias", "scale"] {
+                [&k, &v].map(|n| self.ignore(&format!("{n}.{part}")));
+            }
             return Ok(Qkv::Split {
                 q,
                 k: None,

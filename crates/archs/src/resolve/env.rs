@@ -96,11 +96,8 @@ impl Env for Resolver<'_> {
             }
             "n_ctx" => return Ok(Val::Num(self.options.ctx.into())),
             "swa" => return self.windowed(),
-            "encoder" => {
-                return Ok(Val::Num(f64::from(u8::from(
-                    self.side.get() == Side::Encoder,
-                ))));
-            }
+            "encoder" => return Ok(flag(self.side.get() == Side::Encoder)),
+            "draft" => return Ok(flag(self.side.get() == Side::Draft)),
             _ => {}
         }
         match self.desc.vars.get(name).or_else(|| self.builtin.get(name)) {

@@ -42,11 +42,12 @@ impl Resolver<'_> {
         self.number(rule).map_or(layer, |x| x as u32)
     }
 
-    fn step_rules(&self, side: Side) -> Vec<StepRule> {
-        let own = if side == Side::Encoder {
-            &self.desc.encoder_steps
-        } else {
-            &self.desc.steps
+    pub(crate) fn step_rules(&self, side: Side) -> Vec<StepRule> {
+        let draft = self.desc.draft.as_ref().filter(|_| side == Side::Draft);
+        let own = match (side, draft) {
+            (Side::Encoder, _) => &self.desc.encoder_steps,
+            (_, Some(draft)) if !draft.steps.is_empty() => &draft.steps,
+            _ => &self.desc.steps,
         };
         if !own.is_empty() {
             return own.clone();
@@ -162,7 +163,11 @@ impl Resolver<'_> {
         }))
     }
 
-    fn layer_spec(&mut self, layer: u32, steps: &[StepRule]) -> Result<LayerSpec, ArchError> {
+    pub(crate) fn layer_spec(
+        &mut self,
+        layer: u32,
+        steps: &[StepRule],
+    ) -> Result<LayerSpec, ArchError> {
         let desc = self.desc;
         let mut spec = LayerSpec {
             block: self.block_of(layer),

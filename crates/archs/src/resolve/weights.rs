@@ -60,7 +60,7 @@ impl Resolver<'_> {
             (Some(prefix), _) => prefix,
             (None, Side::Encoder) => "enc.",
             (None, Side::Main) if self.desc.has_encoder() => "dec.",
-            (None, Side::Main) => "",
+            (None, Side::Main | Side::Draft) => "",
         }
     }
 

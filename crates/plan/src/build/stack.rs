@@ -86,7 +86,13 @@ impl Builder<'_> {
         self.affine(sum, p.combine_scale, 0.0)
     }
 
-    fn layer(&mut self, layer: &LayerSpec, index: u32, input: ValueId, carry: Carry) -> ValueId {
+    pub(crate) fn layer(
+        &mut self,
+        layer: &LayerSpec,
+        index: u32,
+        input: ValueId,
+        carry: Carry,
+    ) -> ValueId {
         let mut x = input;
         for step in &layer.steps {
             x = self.step(step, x, input);
@@ -199,7 +205,7 @@ impl Builder<'_> {
         (self.affine(y, b.scale, 0.0), n)
     }
 
-    fn head(&mut self, head: &HeadSpec, x: ValueId) {
+    pub(crate) fn head(&mut self, head: &HeadSpec, x: ValueId) {
         self.at("output_norm");
         if self.plan.role == PlanRole::Encoder {
             let hidden = self.norm_opt(x, head.norm.as_ref());
@@ -208,6 +214,9 @@ impl Builder<'_> {
         }
         let hidden = self.norm_opt(x, head.norm.as_ref());
         self.output("hidden", hidden);
+        if let (PlanRole::Main, Some(draft)) = (self.plan.role, self.spec.drafts.first()) {
+            self.output("draft_input", if draft.post_norm { hidden } else { x });
+        }
         if head.output.is_some() {
             self.logits(head, x);
         }

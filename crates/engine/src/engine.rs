@@ -27,6 +27,9 @@ struct Ports {
     tokens: Option<ValueId>,
 }
 
+/// How a task ended.
+type Ending = Result<FinishReason, EngineError>;
+
 /// Runs many requests over one loaded model, a step at a time.
 pub struct Engine {
     pub(crate) program: Arc<Program>,
@@ -352,7 +355,7 @@ impl Engine {
     /// Books the rows of a step and the tokens it picked.
     fn collect(&mut self, parts: &[Part], events: &mut Vec<Event>) {
         let mut picked = self.picked(parts).into_iter();
-        let mut ended = Vec::new();
+        let mut ended: Vec<(usize, Ending)> = Vec::new();
         for part in parts {
             self.commit(part, events);
             let token = if part.wants_logits {
@@ -360,28 +363,52 @@ impl Engine {
             } else {
                 None
             };
-            let reason = match token {
-                Some((token, probabilities)) => {
-                    let ctx = self.limits().ctx as usize;
-                    let task = &mut self.running[part.task];
-                    let (kind, reason) = task.accept(token, probabilities, ctx);
-                    events.extend(kind.map(|kind| Event {
-                        request: task.id,
-                        kind,
-                    }));
-                    reason
-                }
+            let ending = match token {
+                Some((token, probabilities)) => self.take(part.task, token, probabilities, events),
                 None if self.running[part.task].pending().is_empty() => {
-                    Some(FinishReason::MaxTokens)
+                    Some(Ok(FinishReason::MaxTokens))
                 }
                 None => None,
             };
-            ended.extend(reason.map(|reason| (part.task, reason)));
+            ended.extend(ending.map(|ending| (part.task, ending)));
         }
         ended.sort_unstable_by_key(|&(i, _)| std::cmp::Reverse(i));
-        for (i, reason) in ended {
-            self.finish(i, reason, events);
+        for (i, ending) in ended {
+            match ending {
+                Ok(reason) => self.finish(i, reason, events),
+                Err(error) => self.fail(i, error, events),
+            }
         }
+    }
+
+    /// Gives a task the token that was picked for it, and those that its constraint forces after it.
+    fn take(
+        &mut self,
+        i: usize,
+        token: u32,
+        probabilities: Option<crate::request::Logprobs>,
+        events: &mut Vec<Event>,
+    ) -> Option<Ending> {
+        let ctx = self.limits().ctx as usize;
+        let task = &mut self.running[i];
+        let request = task.id;
+        let mut tell = |kind: Option<EventKind>| {
+            events.extend(kind.map(|kind| Event { request, kind }));
+        };
+        let (kind, reason) = task.accept(token, probabilities, ctx);
+        tell(kind);
+        if let Some(reason) = reason {
+            return Some(Ok(reason));
+        }
+        let forced = match task.constrain() {
+            Ok(forced) => forced,
+            Err(error) => return Some(Err(error)),
+        };
+        forced.into_iter().find_map(|token| {
+            let (kind, reason) = task.append(token, None, ctx);
+            tell(kind);
+            reason.map(Ok)
+        })
     }
 
     fn picked(&self, parts: &[Part]) -> Vec<(u32, Option<crate::request::Logprobs>)> {

@@ -30,6 +30,8 @@ pub enum EngineError {
     SessionBusy(u64),
     #[error("a cache that cannot go back holds {held} tokens; it cannot be cut to {wanted}")]
     CannotTruncate { held: usize, wanted: usize },
+    #[error("{0}")]
+    Constraint(String),
     #[error(transparent)]
     Backend(#[from] BackendError),
 }

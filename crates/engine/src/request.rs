@@ -25,8 +25,11 @@ pub trait Constraint: Send {
     /// One bit per id, 1 allowed; `None` allows all.
     fn mask(&mut self) -> Option<Vec<u32>>;
 
-    /// The token that was picked.
-    fn accept(&mut self, token: u32);
+    /// Takes the token that was picked, and appends the tokens that must follow it, which count as taken.
+    ///
+    /// # Errors
+    /// Why the answer cannot go on.
+    fn accept(&mut self, token: u32, forced: &mut Vec<u32>) -> Result<(), String>;
 }
 
 /// Where an answer ends.

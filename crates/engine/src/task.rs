@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use crate::error::EngineError;
 use crate::request::{
     Constraint, Decoder, EventKind, FinishReason, Logprobs, Request, RequestId, SessionId, Stats,
 };
@@ -93,14 +94,31 @@ impl Task {
         ctx: usize,
     ) -> (Option<EventKind>, Option<FinishReason>) {
         self.clock();
+        self.append(token, logprobs, ctx)
+    }
+
+    /// Tells the constraint of the newest token, and returns the tokens that must follow it.
+    pub(crate) fn constrain(&mut self) -> Result<Vec<u32>, EngineError> {
+        let mut forced = Vec::new();
+        if let (Some(constraint), Some(&token)) = (&mut self.constraint, self.tokens.last()) {
+            let accepted = constraint.accept(token, &mut forced);
+            accepted.map_err(EngineError::Constraint)?;
+        }
+        Ok(forced)
+    }
+
+    /// Takes a token, picked or forced.
+    pub(crate) fn append(
+        &mut self,
+        token: u32,
+        logprobs: Option<Logprobs>,
+        ctx: usize,
+    ) -> (Option<EventKind>, Option<FinishReason>) {
         self.stats.generated_tokens += 1;
         if self.stop_ids.contains(&token) {
             return (None, Some(FinishReason::EndOfText));
         }
         self.tokens.push(token);
-        if let Some(constraint) = &mut self.constraint {
-            constraint.accept(token);
-        }
         let mut bytes = Vec::new();
         if let Some(decoder) = &mut self.decoder {
             decoder.push(token, &mut bytes);

@@ -549,3 +549,73 @@ fn collect(answers: &mut HashMap<RequestId, Answer>, events: Vec<Event>) {
         }
     }
 }
+
+/// Allows one token at a time: each that is picked is followed by the same token twice.
+struct Triple {
+    next: u32,
+    fails_at: Option<u32>,
+}
+
+impl Constraint for Triple {
+    fn mask(&mut self) -> Option<Vec<u32>> {
+        let mut mask = vec![0; N_VOCAB.div_ceil(32) as usize];
+        mask[self.next as usize / 32] |= 1 << (self.next % 32);
+        Some(mask)
+    }
+
+    fn accept(&mut self, token: u32, forced: &mut Vec<u32>) -> Result<(), String> {
+        assert_eq!(token, self.next, "only the mask's tokens are picked");
+        if self.fails_at == Some(token) {
+            return Err("no way on".to_owned());
+        }
+        forced.extend([token, token]);
+        self.next += 1;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_constraint_masks_tokens_and_skips_ahead() {
+    for kinds in KINDS {
+        let mut engine = engine(kinds, 16, 1000, limits());
+        let free = engine.submit(request(&prompt(9, 1), 10)).unwrap();
+        let constrained = |fails_at| Request {
+            constraint: Some(Box::new(Triple { next: 40, fails_at })),
+            ..request(&prompt(9, 2), 10)
+        };
+        let id = engine.submit(constrained(None)).unwrap();
+        let failing = engine.submit(constrained(Some(41))).unwrap();
+        let answers = run(&mut engine);
+        let want = [40, 40, 40, 41, 41, 41, 42, 42, 42, 43];
+        assert_eq!(answers[&id].tokens, want);
+        assert_eq!(answers[&id].reason, Some(FinishReason::MaxTokens));
+        assert_eq!(answers[&id].stats.generated_tokens, 10);
+        assert_eq!(answers[&failing].failed.as_deref(), Some("no way on"));
+        assert_eq!(answers[&free].tokens, greedy(&prompt(9, 1), 10, kinds));
+    }
+}
+
+#[test]
+fn forced_tokens_are_fed_like_any_other() {
+    let session_tokens = |engine: &mut Engine| {
+        let session = engine.open_session(0);
+        let request = Request {
+            constraint: Some(Box::new(Triple {
+                next: 7,
+                fails_at: None,
+            })),
+            ..request(&prompt(5, 3), 5)
+        };
+        engine.submit_to(session, request).unwrap();
+        run(engine);
+        session
+    };
+    let mut engine = engine(&[FULL], 16, 1000, limits());
+    let session = session_tokens(&mut engine);
+    let mut told = prompt(5, 3);
+    told.extend([7, 7, 7, 8, 8]);
+    let id = engine.submit_to(session, request(&told, 6)).unwrap();
+    let answer = run(&mut engine).remove(&id).unwrap();
+    assert_eq!(answer.tokens, greedy(&told, 6, &[FULL]));
+    assert!(answer.stats.reused_tokens >= 8, "{:?}", answer.stats);
+}

@@ -159,6 +159,11 @@ impl Grammar {
         })
     }
 
+    /// How many words its masks have.
+    pub fn mask_len(&self) -> usize {
+        self.trie.mask_len()
+    }
+
     /// A walk from the beginning.
     pub fn start(&self) -> GrammarState {
         GrammarState::new(self.clone())

@@ -29,10 +29,11 @@ mod vocab;
 mod wordpiece;
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use tokkata_core::Metadata;
 
-use added::{AddedTokens, Segment};
+use added::{AddedTokens, Segment, Specials};
 use normalize::{Before, Normalizer};
 use split::{Prepend, Step};
 use vocab::Vocab;
@@ -156,6 +157,24 @@ impl Tokenizer {
     /// The token ids of `text`.
     #[must_use]
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Vec<u32> {
+        self.encode_guarded(text, &[], options)
+    }
+
+    /// The token ids of `text` in one piece, with the spellings of special tokens left as text where one of their
+    /// bytes lies in `untrusted`: sorted, disjoint ranges, as
+    /// [`Rendered::untrusted`](crate::template::Rendered::untrusted) gives them.
+    #[must_use]
+    pub fn encode_guarded(
+        &self,
+        text: &str,
+        untrusted: &[Range<usize>],
+        options: EncodeOptions,
+    ) -> Vec<u32> {
+        let specials = if options.parse_special {
+            Specials::Outside(untrusted)
+        } else {
+            Specials::Nowhere
+        };
         let mut run = Run {
             parse_special: options.parse_special,
             ..Run::default()
@@ -165,13 +184,15 @@ impl Tokenizer {
         }
         let mut before = Before::Start;
         self.added
-            .split(text, options.parse_special, &mut |segment| match segment {
+            .split(text, specials, &mut |segment| match segment {
                 Segment::Token(id) => {
                     run.out.push(id);
                     before = Before::Token;
                 }
-                Segment::Text(text) => {
-                    self.encode_text(text, before, &mut run);
+                Segment::Text(part) => {
+                    let start = part.as_ptr() as usize - text.as_ptr() as usize;
+                    run.untrusted = clip(untrusted, start..start + part.len());
+                    self.encode_text(part, before, &mut run);
                     before = Before::Text;
                 }
             });
@@ -198,14 +219,22 @@ impl Tokenizer {
 
     fn encode_text(&self, text: &str, before: Before, run: &mut Run) {
         let before = self.still_first(text, before);
+        let raw = text;
         let text = normalize_all(&self.normalizers, text, before);
         let Some(second) = &self.second else {
             return self.encode_words(&text, before, run);
         };
+        let untrusted = std::mem::take(&mut run.untrusted);
+        // Offsets do not survive normalising: what was guarded and has changed has no special tokens at all.
+        let specials = if run.parse_special && (untrusted.is_empty() || text == raw) {
+            Specials::Outside(&untrusted)
+        } else {
+            Specials::Nowhere
+        };
         let mut before = before;
         second
             .added
-            .split(&text, run.parse_special, &mut |segment| match segment {
+            .split(&text, specials, &mut |segment| match segment {
                 Segment::Token(id) => {
                     run.out.push(id);
                     before = Before::Token;
@@ -335,6 +364,20 @@ impl Tokenizer {
     }
 }
 
+/// The parts of sorted ranges that lie in `window`, counted from its start.
+fn clip(ranges: &[Range<usize>], window: Range<usize>) -> Vec<Range<usize>> {
+    let first = ranges.partition_point(|range| range.end <= window.start);
+    let inside = ranges[first..]
+        .iter()
+        .take_while(|range| range.start < window.end);
+    inside
+        .map(|range| {
+            let start = range.start.max(window.start) - window.start;
+            start..range.end.min(window.end) - window.start
+        })
+        .collect()
+}
+
 fn normalize_all<'a>(normalizers: &[Normalizer], text: &'a str, before: Before) -> Cow<'a, str> {
     let start = Cow::Borrowed(text);
     normalizers
@@ -346,6 +389,8 @@ fn normalize_all<'a>(normalizers: &[Normalizer], text: &'a str, before: Before) 
 #[derive(Debug, Default)]
 struct Run {
     parse_special: bool,
+    /// Where the current part of the text has no special tokens.
+    untrusted: Vec<Range<usize>>,
     out: Vec<u32>,
     bpe: bpe::Scratch,
     spm: spm::Scratch,

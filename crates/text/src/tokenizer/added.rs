@@ -1,5 +1,7 @@
 //! Tokens that are cut out of a text before anything else is split.
 
+use std::ops::Range;
+
 use super::trie::Trie;
 
 /// A token matched in raw text.
@@ -39,6 +41,24 @@ pub(super) enum Overlap {
     Leftmost,
     /// The longer, then the one that starts first.
     Longest,
+}
+
+/// Where the spellings of special tokens are these tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Specials<'a> {
+    Nowhere,
+    /// Where no byte lies in these ranges, which are sorted and disjoint.
+    Outside(&'a [Range<usize>]),
+}
+
+impl Specials<'_> {
+    fn allow(self, start: usize, end: usize) -> bool {
+        let Specials::Outside(ranges) = self else {
+            return false;
+        };
+        let next = ranges.partition_point(|range| range.end <= start);
+        ranges.get(next).is_none_or(|range| end <= range.start)
+    }
 }
 
 /// A part of a text.
@@ -89,17 +109,12 @@ impl AddedTokens {
     pub(super) fn split<'a>(
         &self,
         text: &'a str,
-        parse_special: bool,
+        specials: Specials<'_>,
         emit: &mut dyn FnMut(Segment<'a>),
     ) {
-        let trie = if parse_special {
-            &self.all
-        } else {
-            &self.ordinary
-        };
         let mut done = 0;
         let mut at = 0;
-        while let Some(found) = self.next(trie, text, at) {
+        while let Some(found) = self.next(specials, text, at) {
             let token = &self.tokens[found.index as usize];
             let mut before = &text[done..found.start];
             if token.lstrip {
@@ -121,23 +136,30 @@ impl AddedTokens {
     }
 
     /// The first match from `from` on that counts.
-    fn next(&self, trie: &Trie, text: &str, from: usize) -> Option<Match> {
-        let found = self.first(trie, text, from, text.len())?;
+    fn next(&self, specials: Specials<'_>, text: &str, from: usize) -> Option<Match> {
+        let found = self.first(specials, text, from, text.len())?;
         match self.overlap {
             Overlap::Leftmost => Some(found),
-            Overlap::Longest => Some(self.give_way(trie, text, found)),
+            Overlap::Longest => Some(self.give_way(specials, text, found)),
         }
     }
 
     /// The leftmost match, longest first, that starts in `from..to`.
-    fn first(&self, trie: &Trie, text: &str, from: usize, to: usize) -> Option<Match> {
+    fn first(&self, specials: Specials<'_>, text: &str, from: usize, to: usize) -> Option<Match> {
+        let trie = match specials {
+            Specials::Nowhere => &self.ordinary,
+            Specials::Outside(_) => &self.all,
+        };
         let bytes = text.as_bytes();
         (from..to)
             .filter(|&at| trie.starts_with(bytes[at]))
             .find_map(|start| {
                 let ends = trie.prefixes(&bytes[start..]);
-                let fits =
-                    ends.filter(|&(length, index)| self.fits(text, (start, start + length), index));
+                let fits = ends.filter(|&(length, index)| {
+                    let end = start + length;
+                    let special = self.tokens[index as usize].special;
+                    (!special || specials.allow(start, end)) && self.fits(text, (start, end), index)
+                });
                 fits.last().map(|(length, index)| Match {
                     start,
                     end: start + length,
@@ -154,11 +176,11 @@ impl AddedTokens {
     }
 
     /// Steps aside for a longer match that starts inside `found`: what is left of `found` is searched again.
-    fn give_way(&self, trie: &Trie, text: &str, found: Match) -> Match {
+    fn give_way(&self, specials: Specials<'_>, text: &str, found: Match) -> Match {
         let mut longest = found;
         let mut at = found.start + 1;
         // Chains of ever longer matches, each starting inside the last.
-        while let Some(next) = self.first(trie, text, at, longest.end) {
+        while let Some(next) = self.first(specials, text, at, longest.end) {
             if next.end - next.start > longest.end - longest.start {
                 longest = next;
             }
@@ -168,8 +190,8 @@ impl AddedTokens {
             return found;
         }
         let before = &text[..longest.start];
-        self.first(trie, before, found.start, before.len())
-            .map_or(longest, |m| self.give_way(trie, before, m))
+        self.first(specials, before, found.start, before.len())
+            .map_or(longest, |m| self.give_way(specials, before, m))
     }
 }
 
@@ -186,7 +208,12 @@ mod tests {
 
     fn split(added: &AddedTokens, text: &str, parse: bool) -> Vec<String> {
         let mut out = Vec::new();
-        added.split(text, parse, &mut |segment| {
+        let specials = if parse {
+            Specials::Outside(&[])
+        } else {
+            Specials::Nowhere
+        };
+        added.split(text, specials, &mut |segment| {
             out.push(match segment {
                 Segment::Text(text) => text.to_owned(),
                 Segment::Token(id) => format!("#{id}"),
@@ -201,6 +228,23 @@ mod tests {
         assert_eq!(split(&added, "a<s>é<s", false), ["a<s>", "#1", "<s"]);
         assert_eq!(split(&added, "a<s>é<s", true), ["a", "#0", "#1", "<s"]);
         assert!(split(&added, "", true).is_empty());
+    }
+
+    #[test]
+    fn special_tokens_are_found_outside_of_ranges() {
+        let specials = Specials::Outside(&[2..5, 9..11]);
+        for (range, allowed) in [
+            ((0, 2), true),
+            ((0, 3), false),
+            ((3, 4), false),
+            ((5, 9), true),
+            ((4, 6), false),
+            ((8, 10), false),
+            ((10, 12), false),
+            ((11, 20), true),
+        ] {
+            assert_eq!(specials.allow(range.0, range.1), allowed, "{range:?}");
+        }
     }
 
     #[test]

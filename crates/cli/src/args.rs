@@ -42,6 +42,11 @@ impl ModelArgs {
         }
     }
 
+    /// The model file of `-m` alone, and all arguments without a flag.
+    pub(crate) fn unsplit(&self) -> (Option<&Path>, &[OsString]) {
+        (self.model.as_deref(), &self.rest)
+    }
+
     /// The model file and the remaining arguments.
     pub(crate) fn split(&self) -> Result<(&Path, &[OsString])> {
         let (model, rest) = self.split_optional();
@@ -171,10 +176,23 @@ pub(crate) struct PromptArgs {
 impl PromptArgs {
     /// The prompts as bytes: of the flags, or else of the arguments without one.
     pub(crate) fn read(&self, rest: &[OsString]) -> Result<Vec<Vec<u8>>> {
-        let mut prompts: Vec<Vec<u8>> = self.prompt.iter().map(|p| bytes_of(p)).collect();
-        prompts.extend(rest.iter().map(|p| bytes_of(p)));
+        self.read_with(rest, read_file)
+    }
+
+    /// The same, with files just as they are.
+    pub(crate) fn read_exact(&self, rest: &[OsString]) -> Result<Vec<Vec<u8>>> {
+        self.read_with(rest, read_bytes)
+    }
+
+    fn read_with(
+        &self,
+        rest: &[OsString],
+        read: fn(&Path) -> Result<Vec<u8>>,
+    ) -> Result<Vec<Vec<u8>>> {
+        let mut prompts: Vec<Vec<u8>> = self.prompt.iter().map(bytes_of).collect();
+        prompts.extend(rest.iter().map(bytes_of));
         if let Some(path) = &self.file {
-            prompts.insert(0, read_file(path)?);
+            prompts.insert(0, read(path)?);
         }
         Ok(prompts)
     }
@@ -192,15 +210,19 @@ fn bytes_of(text: &OsString) -> Vec<u8> {
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>> {
-    if path == Path::new("-") {
-        return read_stdin();
-    }
-    let mut bytes = std::fs::read(path)
-        .map_err(|e| anyhow::anyhow!("{}: the prompt cannot be read: {e}", path.display()))?;
-    if bytes.last() == Some(&b'\n') {
+    let mut bytes = read_bytes(path)?;
+    if path != Path::new("-") && bytes.last() == Some(&b'\n') {
         bytes.pop();
     }
     Ok(bytes)
+}
+
+/// The bytes of a file; `-` for standard input.
+pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
+    if path == Path::new("-") {
+        return read_stdin();
+    }
+    std::fs::read(path).map_err(|e| anyhow::anyhow!("{}: cannot be read: {e}", path.display()))
 }
 
 /// Everything that comes in on standard input.

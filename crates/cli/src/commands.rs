@@ -5,8 +5,10 @@ mod complete;
 mod detokenize;
 mod inspect;
 mod logits;
+mod parse;
 mod plan;
 mod run;
+mod template;
 mod tokenize;
 
 use anyhow::Result;
@@ -29,6 +31,10 @@ pub(crate) enum Command {
     Tokenize(tokenize::TokenizeArgs),
     /// Show the text of tokens
     Detokenize(detokenize::DetokenizeArgs),
+    /// Show a conversation as its chat template writes it
+    Template(template::TemplateArgs),
+    /// Show how a raw answer is split
+    Parse(parse::ParseArgs),
     /// Write the logits of given tokens to a file
     Logits(logits::LogitsArgs),
 }
@@ -44,6 +50,8 @@ impl Command {
             Command::Plan(args) => plan::run(&args),
             Command::Tokenize(args) => tokenize::run(&args),
             Command::Detokenize(args) => detokenize::run(&args),
+            Command::Template(args) => template::run(&args),
+            Command::Parse(args) => parse::run(&args),
             Command::Logits(args) => logits::run(&args),
         }
     }

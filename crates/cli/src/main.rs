@@ -6,6 +6,7 @@
 mod args;
 mod commands;
 mod console;
+mod constrain;
 mod legacy;
 mod load;
 mod sampling;

@@ -1,6 +1,7 @@
 //! Conversations as token ids.
 
 use serde_json::json;
+use tokkata_text::parse::OutputFormat;
 use tokkata_text::template::{ChatRequest, ChatTemplate, Rendered};
 use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
 
@@ -27,19 +28,38 @@ impl Message {
 /// The request for the next answer in a conversation.
 #[must_use]
 pub fn chat_request(messages: &[Message], tokenizer: &Tokenizer) -> ChatRequest {
-    let spelling = |id: Option<u32>| {
-        id.map(|id| String::from_utf8_lossy(tokenizer.token_text(id)).into_owned())
-    };
+    let (bos_token, eos_token) = ends(tokenizer);
     ChatRequest {
         messages: messages
             .iter()
             .map(|m| json!({"role": m.role, "content": m.content}))
             .collect(),
         add_generation_prompt: true,
-        bos_token: spelling(tokenizer.special().bos),
-        eos_token: spelling(tokenizer.special().eos),
+        bos_token,
+        eos_token,
         ..ChatRequest::default()
     }
+}
+
+/// The text that closes the reasoning, if prompts of this template open it.
+#[must_use]
+pub fn open_reasoning(template: &ChatTemplate, tokenizer: &Tokenizer) -> Option<String> {
+    let format = OutputFormat::derive(template);
+    let (open, close) = format.reasoning_markers()?;
+    let request = chat_request(&[Message::new("user", "?")], tokenizer);
+    let rendered = template.render(&request).ok()?;
+    let opened = !open.is_empty() && rendered.text().trim_end().ends_with(open);
+    opened.then(|| close.to_owned())
+}
+
+/// How a file spells the tokens that begin and end a text.
+#[must_use]
+pub fn ends(tokenizer: &Tokenizer) -> (Option<String>, Option<String>) {
+    let spelling = |id: Option<u32>| {
+        id.map(|id| String::from_utf8_lossy(tokenizer.token_text(id)).into_owned())
+    };
+    let special = tokenizer.special();
+    (spelling(special.bos), spelling(special.eos))
 }
 
 /// Token ids of a conversation up to where the assistant begins.
@@ -58,23 +78,11 @@ pub fn chat_prompt(
 /// Token ids of a rendered conversation, in which special tokens are only recognised in what the template wrote.
 #[must_use]
 pub fn encode_rendered(rendered: &Rendered, tokenizer: &Tokenizer) -> Vec<u32> {
-    let parse = |special| EncodeOptions {
+    let options = EncodeOptions {
         add_special: false,
-        parse_special: special,
+        parse_special: true,
     };
-    let segments = rendered.segments();
-    let harmless = segments
-        .iter()
-        .filter(|s| !s.trusted)
-        .all(|s| tokenizer.encode(s.text, parse(true)) == tokenizer.encode(s.text, parse(false)));
-    let mut ids = if harmless {
-        tokenizer.encode(rendered.text(), parse(true))
-    } else {
-        let pieces = segments
-            .iter()
-            .map(|s| tokenizer.encode(s.text, parse(s.trusted)));
-        pieces.collect::<Vec<_>>().concat()
-    };
+    let mut ids = tokenizer.encode_guarded(rendered.text(), rendered.untrusted(), options);
     // Templates that do not write the beginning-of-text token rely on the tokenizer for it.
     let bos = tokenizer
         .special()

@@ -7,6 +7,7 @@ use tokkata_engine::EngineError;
 use tokkata_formats::FormatError;
 use tokkata_ir::BackendError;
 use tokkata_plan::PlanError;
+use tokkata_text::grammar::GrammarError;
 use tokkata_text::template::TemplateError;
 use tokkata_text::tokenizer::TokenizerError;
 
@@ -41,6 +42,8 @@ pub enum Error {
     Backend { file: String, source: BackendError },
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
     #[error("found device '{found}', expected one of {known}")]
     Device { found: String, known: String },
     #[error(

@@ -33,6 +33,7 @@ pub mod cost;
 pub mod decode;
 pub mod device;
 pub mod error;
+pub mod grammar;
 pub mod measure;
 pub mod memory;
 pub mod model;
@@ -55,7 +56,8 @@ pub use tokkata_engine::{
 pub use tokkata_formats::{ModelFile, SafetensorsOutput, SafetensorsWriter};
 pub use tokkata_ir::{Limits, Program};
 pub use tokkata_plan::{BuildOptions, dump};
-pub use tokkata_text::template::ChatTemplate;
+pub use tokkata_text::parse as answer;
+pub use tokkata_text::template::{ChatRequest, ChatTemplate, Clock, Rendered};
 pub use tokkata_text::tokenizer::{DecodeOptions, EncodeOptions, TokenKind, Tokenizer};
 
 /// The name of a GGUF file's `general.file_type`, such as `Q4_K_M`.

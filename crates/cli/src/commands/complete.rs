@@ -13,6 +13,7 @@ use tokkata::{
 
 use crate::args::{DeviceArgs, ModelArgs, PromptArgs, SizeArgs, read_stdin, token_ids, usage};
 use crate::console::say;
+use crate::constrain::GrammarArgs;
 use crate::load;
 use crate::sampling::SamplingArgs;
 
@@ -49,6 +50,8 @@ pub(crate) struct CompleteArgs {
     device: DeviceArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    grammar: GrammarArgs,
 }
 
 /// How an answer is printed.
@@ -76,12 +79,16 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<()> {
     if let Some(seed) = made_up {
         say(&format!("seed: {seed}"));
     }
+    let grammar = args.grammar.compile(&checkpoint, None, &args.sampling)?;
     let mut model = load::load(checkpoint, &options)?;
     let session = model.open_session();
     let mut tokens = Vec::new();
     for prompt in prompts {
         tokens.extend(prompt);
-        let request = request(args, &tokenizer, &sampling, tokens.clone());
+        let mut request = request(args, &tokenizer, &sampling, tokens.clone());
+        if let Some(grammar) = &grammar {
+            tokkata::grammar::constrain(&mut request, grammar)?;
+        }
         let answer = answer(&mut model, session, request, args.output)?;
         print_end(args.output, &answer, sampling.seed)?;
         note_context(&model, &answer);

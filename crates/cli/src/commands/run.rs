@@ -8,13 +8,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use tokkata::ChatTemplate;
 
 use self::chat::Chat;
 use self::line::{Input, Lines};
 use super::complete::Format;
+use super::template::read_template;
 use crate::args::{DeviceArgs, ModelArgs, PromptArgs, SizeArgs};
 use crate::console::say;
+use crate::constrain::GrammarArgs;
 use crate::load;
 use crate::sampling::SamplingArgs;
 
@@ -54,6 +55,8 @@ pub(crate) struct RunArgs {
     device: DeviceArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    grammar: GrammarArgs,
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
@@ -79,13 +82,16 @@ fn open(args: &RunArgs) -> Result<Chat> {
         say(&format!("seed: {seed}"));
     }
     let template = match &args.chat_template_file {
-        Some(path) => template_of(path)?,
+        Some(path) => read_template(path)?,
         None => checkpoint.template()?,
     };
     let system = match &args.system_prompt_file {
         Some(path) => Some(read(path)?),
         None => args.system_prompt.clone(),
     };
+    let close = tokkata::chat::open_reasoning(&template, &tokenizer);
+    let close = close.as_deref();
+    let grammar = args.grammar.compile(&checkpoint, close, &args.sampling)?;
     let model = load::load(checkpoint, &options)?;
     let mut chat = Chat::new(model, template, system);
     chat.sampling = sampling;
@@ -93,15 +99,12 @@ fn open(args: &RunArgs) -> Result<Chat> {
     chat.max_tokens = usize::try_from(args.predict).ok();
     chat.stop.clone_from(&args.stop);
     chat.output = args.output;
+    chat.grammar = grammar;
     Ok(chat)
 }
 
 fn read(path: &PathBuf) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))
-}
-
-fn template_of(path: &PathBuf) -> Result<ChatTemplate> {
-    ChatTemplate::parse(&read(path)?).with_context(|| path.display().to_string())
 }
 
 /// Answers line by line until the input ends.

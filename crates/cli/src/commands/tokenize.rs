@@ -7,6 +7,7 @@ use clap::Args;
 use tokkata::{Checkpoint, EncodeOptions, Tokenizer};
 
 use crate::args::{ModelArgs, PromptArgs, read_stdin};
+use crate::console::say;
 
 /// Flags of `tokenize`.
 #[derive(Debug, Args)]
@@ -21,6 +22,9 @@ pub(crate) struct TokenizeArgs {
     /// Print the ids as one line `[1, 2, 3]`
     #[arg(long)]
     ids: bool,
+    /// Print the pieces alone, one a line, with escapes for what is not printable
+    #[arg(long)]
+    pieces: bool,
     /// Do not add what the file wants before and after a text
     #[arg(long)]
     no_bos: bool,
@@ -34,7 +38,7 @@ pub(crate) struct TokenizeArgs {
 
 pub(crate) fn run(args: &TokenizeArgs) -> Result<()> {
     let (path, rest) = args.model.split()?;
-    let mut texts = args.prompt.read(rest)?;
+    let mut texts = args.prompt.read_exact(rest)?;
     if args.stdin || texts.is_empty() {
         texts.push(read_stdin()?);
     }
@@ -48,22 +52,56 @@ pub(crate) fn run(args: &TokenizeArgs) -> Result<()> {
     for text in texts {
         let ids = tokenizer.encode_bytes(&text, options);
         let ids = ids.map_err(|e| anyhow!("{}: the text to encode: {e}", path.display()))?;
-        if args.ids {
-            writeln!(out, "{ids:?}")?;
-        } else {
-            print_pieces(&mut out, tokenizer, &ids)?;
+        match (args.ids, args.pieces) {
+            (true, false) => writeln!(out, "{ids:?}")?,
+            (false, true) => print_pieces(&mut out, tokenizer, &ids)?,
+            _ => print_table(&mut out, tokenizer, &ids)?,
         }
         if args.show_count {
-            writeln!(out, "Total number of tokens: {}", ids.len())?;
+            let line = format!("Total number of tokens: {}", ids.len());
+            // Whoever reads ids reads one line.
+            if args.ids {
+                say(&line);
+            } else {
+                writeln!(out, "{line}")?;
+            }
         }
     }
     Ok(out.flush()?)
 }
 
-fn print_pieces(out: &mut impl Write, tokenizer: &Tokenizer, ids: &[u32]) -> Result<()> {
+fn print_table(out: &mut impl Write, tokenizer: &Tokenizer, ids: &[u32]) -> Result<()> {
     for &id in ids {
-        let piece = String::from_utf8_lossy(tokenizer.token_bytes(id));
-        writeln!(out, "{id:6} -> '{}'", piece.escape_debug())?;
+        let piece = escaped(tokenizer.token_bytes(id));
+        writeln!(out, "{id:6} -> '{piece}'")?;
     }
     Ok(())
+}
+
+fn print_pieces(out: &mut impl Write, tokenizer: &Tokenizer, ids: &[u32]) -> Result<()> {
+    for &id in ids {
+        writeln!(out, "{}", escaped(tokenizer.token_bytes(id)))?;
+    }
+    Ok(())
+}
+
+/// Text with escapes for control characters, and `\xNN` for bytes that are no text by themselves.
+fn escaped(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for chunk in bytes.utf8_chunks() {
+        out.extend(chunk.valid().escape_debug());
+        out.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_no_text_are_spelled() {
+        assert_eq!(escaped("a\n\u{e9}".as_bytes()), "a\\n\u{e9}");
+        assert_eq!(escaped(&[b'a', 0xe2, 0x82]), "a\\xe2\\x82");
+    }
 }

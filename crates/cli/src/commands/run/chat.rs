@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use serde_json::json;
 use tokkata::chat::chat_prompt;
+use tokkata::grammar::{Grammar, constrain};
 use tokkata::{
     ChatTemplate, EventKind, FinishReason, Message, Model, Request, Sampling, SessionId, Stats,
 };
@@ -27,6 +28,7 @@ pub(super) struct Chat {
     pub(super) max_tokens: Option<usize>,
     pub(super) stop: Vec<String>,
     pub(super) output: Format,
+    pub(super) grammar: Option<Grammar>,
 }
 
 impl Chat {
@@ -48,6 +50,7 @@ impl Chat {
             max_tokens: None,
             stop: Vec::new(),
             output: Format::Text,
+            grammar: None,
         }
     }
 
@@ -85,6 +88,9 @@ impl Chat {
                 .sampling
                 .bias
                 .extend(ends.map(|id| (id, f32::NEG_INFINITY)));
+        }
+        if let Some(grammar) = &self.grammar {
+            constrain(&mut request, grammar)?;
         }
         Ok(request)
     }

@@ -88,6 +88,10 @@ impl<'de> Deserialize<'de> for Word {
 /// A norm: a tensor's name, or a table that says more.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a descriptor holds a handful of norms"
+)]
 pub enum NormRule {
     /// The tensor; kind and epsilon are the file's defaults.
     Name(String),

@@ -252,7 +252,8 @@ impl Resolver<'_> {
         )?;
         if shared {
             for part in ["weight", "bias", "scale"] {
-                [&k, &v].map(|n| self.ignore(&format!("{n}.{part}")));
+                self.ignore(&format!("{k}.{part}"));
+                self.ignore(&format!("{v}.{part}"));
             }
             return Ok(Qkv::Split {
                 q,

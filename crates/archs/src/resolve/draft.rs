@@ -15,8 +15,8 @@ impl Resolver<'_> {
         let Some(rule) = &self.desc.draft else {
             return Ok(());
         };
-        let slots = |r: &Self| r.spec.groups.iter().map(|g| g.slots.len() as u32).collect();
-        self.spec.trunk_slots = slots(self);
+        let slots = self.spec.groups.iter().map(|g| g.slots.len() as u32);
+        self.spec.trunk_slots = slots.collect();
         let first = self.spec.main.layers.len() as u32;
         let count = self.size_of(None, "nextn_predict_layers ?? 0")?;
         self.side.set(Side::Draft);

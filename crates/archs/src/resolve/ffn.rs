@@ -348,7 +348,7 @@ impl Resolver<'_> {
         if count <= 1 || used == 0 {
             return Ok(None);
         }
-        if experts % count != 0 || used > count {
+        if !experts.is_multiple_of(count) || used > count {
             let what = format!("{used} of {count} groups of {experts} experts");
             return Err(ArchError::Rule {
                 rule: self.context("expert_group_count"),

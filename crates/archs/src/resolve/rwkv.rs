@@ -15,7 +15,7 @@ fn want(shape: &[u32]) -> Want<'_> {
 impl Resolver<'_> {
     fn head_size(&self, rule: Option<&crate::schema::Rule>) -> Result<u32, ArchError> {
         let dim = self.size_of(rule, "wkv.head_size")?;
-        if dim == 0 || self.spec.n_embd % dim != 0 {
+        if dim == 0 || !self.spec.n_embd.is_multiple_of(dim) {
             let what = format!("heads of {dim} columns do not divide {}", self.spec.n_embd);
             return Err(ArchError::Rule {
                 rule: self.context("wkv.head_size"),

@@ -70,3 +70,89 @@ impl Builder<'_> {
         value
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokkata_ir::spec::{HeadSpec, LayerSpec, NormSpec, Proj};
+    use tokkata_ir::{Axis, CacheKind, NormKind, Recipe, Site, SlotDef, Uses, WeightDef, WeightId};
+
+    use super::*;
+
+    fn weight(name: &str, shape: [u32; 2]) -> WeightDef {
+        WeightDef {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            axes: vec![Axis::Other; 2],
+            recipe: Recipe::Source(name.to_owned()),
+            uses: Uses::default(),
+            site: Site::global(name),
+        }
+    }
+
+    fn norm() -> NormSpec {
+        NormSpec {
+            kind: NormKind::Rms,
+            eps: 1e-6,
+            width: 4,
+            weight: None,
+            bias: None,
+        }
+    }
+
+    fn spec() -> ModelSpec {
+        let slot = SlotDef::State { len: 1 };
+        let group = |kind, slots: usize| GroupSpec {
+            kind,
+            slots: vec![slot.clone(); slots],
+        };
+        let head = DraftSpec {
+            enorm: norm(),
+            hnorm: norm(),
+            proj: Proj {
+                weight: WeightId(1),
+                scale: None,
+                bias: None,
+            },
+            table: WeightId(0),
+            embed_scale: 1.0,
+            layer: LayerSpec::default(),
+            index: 7,
+            head: HeadSpec {
+                norm: Some(norm()),
+                ..HeadSpec::default()
+            },
+            post_norm: false,
+        };
+        ModelSpec {
+            n_embd: 4,
+            weights: vec![weight("table", [6, 4]), weight("proj", [4, 8])],
+            groups: vec![group(CacheKind::Full, 3), group(CacheKind::Window(8), 1)],
+            drafts: vec![head],
+            trunk_slots: vec![2],
+            ..ModelSpec::default()
+        }
+    }
+
+    #[test]
+    fn slots_of_drafts_exist_where_drafts_are_built() {
+        let spec = spec();
+        let kept: Vec<usize> = groups(&spec, 0).iter().map(|g| g.slots.len()).collect();
+        assert_eq!(kept, [2]);
+        assert_eq!(groups(&spec, 1), spec.groups);
+    }
+
+    #[test]
+    fn a_head_gives_what_the_next_one_reads() {
+        let spec = spec();
+        let plan = plans(&spec, 3).next().expect("one head");
+        assert_eq!(plans(&spec, 3).count(), 1);
+        let names: Vec<&str> = plan.nodes.iter().map(|n| n.op.name()).collect();
+        let want = [
+            "prepare", "gather", "norm", "norm", "concat", "matmul", "norm",
+        ];
+        assert_eq!(names, want);
+        assert_eq!(plan.inputs[0].name, "hidden");
+        // Taken before the final norm, as the specification says.
+        assert_eq!(plan.output("hidden"), Some(plan.nodes[5].outs[0]));
+    }
+}

@@ -1,5 +1,6 @@
 //! The commands, one module each.
 
+mod archs;
 mod bench;
 mod complete;
 mod detokenize;
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     Template(template::TemplateArgs),
     /// Show how a raw answer is split
     Parse(parse::ParseArgs),
+    /// List the known architectures, or check a descriptor
+    Archs(archs::ArchsArgs),
     /// Write the logits of given tokens to a file
     Logits(logits::LogitsArgs),
 }
@@ -52,6 +55,7 @@ impl Command {
             Command::Detokenize(args) => detokenize::run(&args),
             Command::Template(args) => template::run(&args),
             Command::Parse(args) => parse::run(&args),
+            Command::Archs(args) => archs::run(&args),
             Command::Logits(args) => logits::run(&args),
         }
     }

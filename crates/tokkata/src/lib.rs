@@ -48,6 +48,7 @@ pub use device::{device, devices};
 pub use error::{Bytes, Error, Result};
 pub use model::{Generation, Model};
 pub use options::OpenOptions;
+pub use tokkata_archs as archs;
 pub use tokkata_core::{Array, DType, Metadata, Value};
 pub use tokkata_engine::{
     Dry, Engine, EngineError, Event, EventKind, Feed, FeedLogits, FinishReason, Logprobs, Request,

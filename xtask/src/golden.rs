@@ -36,7 +36,11 @@ impl Options {
         let mut options = Options::default();
         let mut args = args.iter();
         while let Some(arg) = args.next() {
-            let mut value = || args.next().cloned().with_context(|| format!("{arg} needs a value"));
+            let mut value = || {
+                args.next()
+                    .cloned()
+                    .with_context(|| format!("{arg} needs a value"))
+            };
             match arg.as_str() {
                 "--import" => options.import = Some(PathBuf::from(value()?)),
                 "--as" => options.rename = Some(value()?),
@@ -46,7 +50,10 @@ impl Options {
                 name => options.names.push(name.to_owned()),
             }
         }
-        ensure!(options.rename.is_none() || options.names.len() == 1, "--as takes one golden");
+        ensure!(
+            options.rename.is_none() || options.names.len() == 1,
+            "--as takes one golden"
+        );
         Ok(options)
     }
 
@@ -58,9 +65,13 @@ impl Options {
     fn apply(&self, mut golden: Golden) -> Result<Golden> {
         golden.name = self.rename.clone().unwrap_or(golden.name);
         golden.rows = self.rows.unwrap_or(golden.rows);
-        golden.tensors.retain(|t| !self.drop.iter().any(|d| t.0.starts_with(d)));
+        golden
+            .tensors
+            .retain(|t| !self.drop.iter().any(|d| t.0.starts_with(d)));
         for set in &self.set {
-            let (key, value) = set.split_once('=').with_context(|| format!("no = in {set}"))?;
+            let (key, value) = set
+                .split_once('=')
+                .with_context(|| format!("no = in {set}"))?;
             let (key, value) = entry(key, value).map_err(|e| anyhow!(e))?;
             golden.metadata.insert(key, value);
         }
@@ -70,7 +81,9 @@ impl Options {
 
 fn rows(name: &str) -> Result<Rows> {
     let found = Rows::ALL.iter().find(|r| r.1 == name);
-    Ok(found.with_context(|| format!("no rows are called {name}"))?.0)
+    Ok(found
+        .with_context(|| format!("no rows are called {name}"))?
+        .0)
 }
 
 /// Runs the command.
@@ -128,8 +141,17 @@ fn refresh(oracle: &Oracle, mut golden: Golden) -> Result<String> {
     golden.want = sample(&full, width, golden.stride);
     ORACLE.clone_into(&mut golden.oracle);
     golden.write(&Golden::folder()).map_err(|e| anyhow!(e))?;
-    let rms = (full.iter().filter(|v| v.is_finite()).map(|v| v * v).sum::<f32>() / full.len() as f32).sqrt();
-    Ok(format!("{rows} × {width}, every {}th, rms {rms:.2}", golden.stride))
+    let rms = (full
+        .iter()
+        .filter(|v| v.is_finite())
+        .map(|v| v * v)
+        .sum::<f32>()
+        / full.len() as f32)
+        .sqrt();
+    Ok(format!(
+        "{rows} × {width}, every {}th, rms {rms:.2}",
+        golden.stride
+    ))
 }
 
 /// The oracle's programs outside the repository.
@@ -142,7 +164,9 @@ impl Oracle {
     fn open() -> Result<Self> {
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let default = || home.map(|h| h.join(".cache/tokkata-oracle"));
-        let folder = std::env::var_os("ORACLE").map(PathBuf::from).or_else(default);
+        let folder = std::env::var_os("ORACLE")
+            .map(PathBuf::from)
+            .or_else(default);
         let folder = folder.context("neither ORACLE nor HOME is set")?;
         ensure!(folder.is_dir(), "no oracle in {}", folder.display());
         std::fs::create_dir_all(folder.join("goldens"))?;
@@ -159,11 +183,19 @@ impl Oracle {
             return Ok(());
         }
         std::fs::write(&source, DRIVER)?;
-        let libraries = ["src/libllama.a", "ggml/src/libggml.a", "ggml/src/libggml-cpu.a", "ggml/src/libggml-base.a"];
+        let libraries = [
+            "src/libllama.a",
+            "ggml/src/libggml.a",
+            "ggml/src/libggml-cpu.a",
+            "ggml/src/libggml-base.a",
+        ];
         let status = Command::new("g++")
             .args(["-O1", "-fopenmp"])
             .arg(format!("-I{}", self.folder.join("src/include").display()))
-            .arg(format!("-I{}", self.folder.join("src/ggml/include").display()))
+            .arg(format!(
+                "-I{}",
+                self.folder.join("src/ggml/include").display()
+            ))
             .arg(&source)
             .args(libraries.map(|l| self.folder.join("build").join(l)))
             .args(["-lpthread", "-ldl", "-lm", "-o"])
@@ -187,7 +219,10 @@ impl Oracle {
         let output = command.output()?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
-            bail!("the oracle: {}", text.lines().next().unwrap_or("no message"));
+            bail!(
+                "the oracle: {}",
+                text.lines().next().unwrap_or("no message")
+            );
         }
         Ok(floats(&std::fs::read(&out)?))
     }
@@ -209,7 +244,9 @@ fn import(folder: &Path) -> Result<Vec<Golden>> {
     }
     paths.sort();
     let stems: Vec<String> = paths.iter().map(|p| stem(p)).collect();
-    let named = paths.iter().map(|path| describe(path, &name(&stem(path), &stems)));
+    let named = paths
+        .iter()
+        .map(|path| describe(path, &name(&stem(path), &stems)));
     named.collect()
 }
 
@@ -233,13 +270,18 @@ fn name(stem: &str, all: &[String]) -> String {
 fn describe(path: &Path, name: &str) -> Result<Golden> {
     let file = ModelFile::open(path)?;
     let mut metadata = Metadata::default();
-    let layers = file.architecture().and_then(|a| file.metadata().uint(&format!("{a}.block_count")));
+    let layers = file
+        .architecture()
+        .and_then(|a| file.metadata().uint(&format!("{a}.block_count")));
     for (key, value) in file.metadata().iter() {
         if described(key) {
             metadata.insert(key, shortened(value, layers.unwrap_or(0) as usize));
         }
     }
-    let tensors = file.tensors().iter().map(|t| (t.name.clone(), t.shape.clone()));
+    let tensors = file
+        .tensors()
+        .iter()
+        .map(|t| (t.name.clone(), t.shape.clone()));
     Ok(Golden {
         name: name.to_owned(),
         oracle: ORACLE.to_owned(),
@@ -262,8 +304,12 @@ fn described(key: &str) -> bool {
 /// Lists with an entry per possible layer are cut to the layers that exist.
 fn shortened(value: &Value, layers: usize) -> Value {
     match value {
-        Value::Array(Array::F32(v)) if v.len() == 512 => Value::Array(Array::F32(v[..layers].to_vec())),
-        Value::Array(Array::I32(v)) if v.len() == 512 => Value::Array(Array::I32(v[..layers].to_vec())),
+        Value::Array(Array::F32(v)) if v.len() == 512 => {
+            Value::Array(Array::F32(v[..layers].to_vec()))
+        }
+        Value::Array(Array::I32(v)) if v.len() == 512 => {
+            Value::Array(Array::I32(v[..layers].to_vec()))
+        }
         other => other.clone(),
     }
 }

@@ -1,6 +1,8 @@
 //! The project's own checks and measurements: `cargo xtask COMMAND`.
 
 mod check;
+mod conformance;
+mod formats;
 mod golden;
 mod licences;
 mod rules;
@@ -13,13 +15,18 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 
   check                             format, lints, documentation, licences, size and name rules, fast tests
   test [ARGUMENTS]                  every test of the workspace, with one line of totals at the end
-  golden [--import FOLDER] [NAME…]  write goldens with the oracle";
+  golden [OPTIONS] [NAME…]          write goldens with the oracle
+  conformance [--docs|--mutate] [NAME…]
+                                    which architectures agree; the table of models; changes that no golden notices
+  formats                           what is known of every element type, each cell found by trying";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
         Some("check") => check::run(),
         Some("test") => test::run(&args[1..]),
+        Some("formats") => formats::run(),
+        Some("conformance") => conformance::run(&args[1..]),
         Some("golden") => golden::run(&args[1..]),
         _ => {
             eprintln!("{USAGE}");

@@ -1,6 +1,6 @@
 // Rows of llama.cpp for a token sequence, as little-endian f32.
 // usage: oracle_rows MODEL.gguf OUT.bin KIND ID,ID,... [DECODER_ID,...]
-//   KIND logits: T x vocabulary; vectors: T x width, no pooling; decoder: logits of the decoder's ids over encoded ids
+//   KIND logits: T x vocabulary; steps: the same, one token at a time; vectors: T x width, no pooling; decoder: logits of the decoder's ids over encoded ids
 // F32 keys and values, no flash attention, no repacking, one thread.
 #include "llama.h"
 #include <cstdio>
@@ -35,10 +35,24 @@ int main(int argc, char ** argv) {
     cp.n_ctx = 256; cp.n_batch = 256; cp.n_ubatch = 256; cp.n_threads = 1; cp.n_threads_batch = 1;
     cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     cp.type_k = GGML_TYPE_F32; cp.type_v = GGML_TYPE_F32;
+    const bool steps = kind == "steps";
     const bool vectors = kind == "vectors";
     if (vectors) { cp.embeddings = true; cp.pooling_type = LLAMA_POOLING_TYPE_NONE; }
     llama_context * ctx = llama_init_from_model(model, cp);
     if (!ctx) return 1;
+    const int width_logits = llama_vocab_n_tokens(llama_model_get_vocab(model));
+    if (steps) {
+        FILE * f = fopen(argv[2], "wb");
+        int pos = 0;
+        for (llama_token id : ids_of(argv[4])) {
+            llama_batch one = batch_of({ id });
+            one.pos[0] = pos++;
+            if (llama_decode(ctx, one) != 0) { fprintf(stderr, "decode failed\n"); return 1; }
+            fwrite(llama_get_logits_ith(ctx, 0), 4, width_logits, f);
+        }
+        fclose(f);
+        return 0;
+    }
     llama_batch batch = batch_of(ids_of(argv[4]));
     if (kind == "decoder") {
         if (llama_encode(ctx, batch) != 0) { fprintf(stderr, "encode failed\n"); return 1; }
@@ -46,7 +60,7 @@ int main(int argc, char ** argv) {
     }
     const bool encoder = vectors && llama_model_has_encoder(model) && !llama_model_has_decoder(model);
     if ((encoder ? llama_encode(ctx, batch) : llama_decode(ctx, batch)) != 0) { fprintf(stderr, "decode failed\n"); return 1; }
-    const int width = vectors ? llama_model_n_embd(model) : llama_vocab_n_tokens(llama_model_get_vocab(model));
+    const int width = vectors ? llama_model_n_embd(model) : width_logits;
     FILE * f = fopen(argv[2], "wb");
     for (int i = 0; i < batch.n_tokens; i++) {
         const float * row = vectors ? llama_get_embeddings_ith(ctx, i) : llama_get_logits_ith(ctx, i);

@@ -5,6 +5,7 @@
 
 mod check;
 mod expect;
+pub mod mutate;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +23,8 @@ use crate::models::Failure;
 pub enum Rows {
     /// Logits of every position.
     Logits,
+    /// The same, decoded one by one, where the oracle treats rows of a batch differently.
+    Steps,
     /// The vector of every position.
     Vectors,
     /// Logits of the decoder's positions over an encoded sequence.
@@ -30,8 +33,9 @@ pub enum Rows {
 
 impl Rows {
     /// All, with the names that files and the oracle's driver use.
-    pub const ALL: [(Rows, &'static str); 3] = [
+    pub const ALL: [(Rows, &'static str); 4] = [
         (Rows::Logits, "logits"),
+        (Rows::Steps, "steps"),
         (Rows::Vectors, "vectors"),
         (Rows::Decoder, "decoder"),
     ];

@@ -137,6 +137,8 @@ fn refused_ids(model: &Path) -> String {
         "600",
         "-o",
         "never-written.safetensors",
+        "--device",
+        "ref",
     ];
     let output = limited(&args);
     assert_eq!(output.status.code(), Some(1));

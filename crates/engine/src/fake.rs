@@ -156,9 +156,10 @@ impl Fake {
                 self.cells[0][block]
             };
             let first = step.first_row(seq);
-            for row in first..first + step.row_count(seq) {
+            let rows = hashes.iter_mut().enumerate().skip(first);
+            for (row, hash) in rows.take(step.row_count(seq)) {
                 state = mix(state, entry(step.tokens()[row], step.pos(row) as usize));
-                hashes[row] = state;
+                *hash = state;
             }
             self.cells[0][block] = state;
         }

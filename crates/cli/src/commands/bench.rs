@@ -77,7 +77,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         let mut model = load(args, &subject, threads, &tests)?;
         for test in &tests {
             let samples = measure::run(&mut model, test, args.repetitions, !args.no_warmup)?;
-            report.add(&report::Row::new(&model, args, test, samples))?;
+            report.add(&report::Row::new(&model, args, test, &samples))?;
         }
     }
     report.finish()

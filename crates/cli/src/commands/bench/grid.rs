@@ -25,23 +25,35 @@ impl FromStr for Numbers {
     }
 }
 
+/// From one number of a range to the next.
+enum Step {
+    Plus(usize),
+    Times(usize),
+}
+
+impl Step {
+    fn after(&self, n: usize) -> Option<usize> {
+        match *self {
+            Step::Plus(by) => n.checked_add(by),
+            Step::Times(by) => n.checked_mul(by),
+        }
+    }
+}
+
 fn range(text: &str) -> Option<Vec<usize>> {
     const MOST: usize = 10_000;
     let Some((first, rest)) = text.split_once('-') else {
         return Some(vec![text.parse().ok()?]);
     };
     let first: usize = first.parse().ok()?;
-    let (last, step): (&str, Box<dyn Fn(usize) -> Option<usize>>) =
-        if let Some((last, by)) = rest.split_once('*') {
-            let by: usize = by.parse().ok().filter(|&n| n > 1)?;
-            (last, Box::new(move |n| n.checked_mul(by)))
-        } else {
-            let (last, by) = rest.split_once('+').unwrap_or((rest, "1"));
-            let by: usize = by.parse().ok().filter(|&n| n > 0)?;
-            (last, Box::new(move |n| n.checked_add(by)))
-        };
+    let (last, step): (&str, Step) = if let Some((last, by)) = rest.split_once('*') {
+        (last, Step::Times(by.parse().ok().filter(|&n| n > 1)?))
+    } else {
+        let (last, by) = rest.split_once('+').unwrap_or((rest, "1"));
+        (last, Step::Plus(by.parse().ok().filter(|&n| n > 0)?))
+    };
     let last: usize = last.parse().ok()?;
-    let grows = |&n: &usize| step(n).filter(|&next| next > n);
+    let grows = |&n: &usize| step.after(n).filter(|&next| next > n);
     let numbers: Vec<usize> = std::iter::successors(Some(first), grows)
         .take_while(|&n| n <= last)
         .take(MOST)

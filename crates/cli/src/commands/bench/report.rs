@@ -31,7 +31,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(model: &Model, args: &BenchArgs, test: &Test, samples_ns: Vec<u64>) -> Self {
+    pub(super) fn new(model: &Model, args: &BenchArgs, test: &Test, samples_ns: &[u64]) -> Self {
         let rate = |&ns: &u64| test.tokens() as f64 * 1e9 / ns.max(1) as f64;
         let samples_ts: Vec<f64> = samples_ns.iter().map(rate).collect();
         let ns: Vec<f64> = samples_ns.iter().map(|&n| n as f64).collect();

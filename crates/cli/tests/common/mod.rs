@@ -23,9 +23,11 @@ pub fn stdout(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Standard error as text.
+/// Standard error as text, without the progress that a stalled machine makes the command show.
 pub fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    let text = String::from_utf8_lossy(&output.stderr);
+    let lines = text.lines().filter(|line| !line.contains(" …"));
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 /// A file of the shared test data. Without the data the test is skipped by name, and fails under `CI=true`.

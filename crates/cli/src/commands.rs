@@ -7,8 +7,11 @@ mod detokenize;
 mod inspect;
 mod logits;
 mod parse;
+mod perplexity;
 mod plan;
+mod quantize;
 mod run;
+mod split;
 mod template;
 mod tokenize;
 
@@ -40,6 +43,14 @@ pub(crate) enum Command {
     Archs(archs::ArchsArgs),
     /// Write the logits of given tokens to a file
     Logits(logits::LogitsArgs),
+    /// Measure how well a model predicts a text
+    Perplexity(perplexity::PerplexityArgs),
+    /// Write a model in smaller element types
+    Quantize(quantize::QuantizeArgs),
+    /// Cut a model into several files
+    Split(split::SplitArgs),
+    /// Put a split model together
+    Merge(split::MergeArgs),
 }
 
 impl Command {
@@ -57,6 +68,10 @@ impl Command {
             Command::Parse(args) => parse::run(&args),
             Command::Archs(args) => archs::run(&args),
             Command::Logits(args) => logits::run(&args),
+            Command::Perplexity(args) => perplexity::run(&args),
+            Command::Quantize(args) => quantize::run(&args),
+            Command::Split(args) => split::split(&args),
+            Command::Merge(args) => split::merge(&args),
         }
     }
 }

@@ -7,8 +7,10 @@ mod args;
 mod commands;
 mod console;
 mod constrain;
+mod interrupt;
 mod legacy;
 mod load;
+mod progress;
 mod sampling;
 
 use std::panic::AssertUnwindSafe;

@@ -34,10 +34,13 @@ pub mod decode;
 pub mod device;
 pub mod error;
 pub mod grammar;
+pub mod importance;
 pub mod measure;
 pub mod memory;
 pub mod model;
 pub mod options;
+pub mod perplexity;
+pub mod quantize;
 pub mod synthetic;
 pub mod weights;
 
@@ -54,9 +57,12 @@ pub use tokkata_engine::{
     Dry, Engine, EngineError, Event, EventKind, Feed, FeedLogits, FinishReason, Logprobs, Request,
     RequestId, RowKind, Sampling, ScorePlan, SessionId, Stats, StopRules,
 };
-pub use tokkata_formats::{ModelFile, SafetensorsOutput, SafetensorsWriter};
+pub use tokkata_formats::{
+    Container, ModelFile, SafetensorsOutput, SafetensorsWriter, ShardLimit, copy_gguf,
+};
 pub use tokkata_ir::{Limits, Program};
 pub use tokkata_plan::{BuildOptions, dump};
+pub use tokkata_quant::mix::{MixOptions, PRESETS, Preset};
 pub use tokkata_text::parse as answer;
 pub use tokkata_text::template::{ChatRequest, ChatTemplate, Clock, Rendered};
 pub use tokkata_text::tokenizer::{DecodeOptions, EncodeOptions, TokenKind, Tokenizer};
@@ -64,5 +70,5 @@ pub use tokkata_text::tokenizer::{DecodeOptions, EncodeOptions, TokenKind, Token
 /// The name of a GGUF file's `general.file_type`, such as `Q4_K_M`.
 #[must_use]
 pub fn file_type_name(file_type: u32) -> Option<&'static str> {
-    tokkata_quant::mix::Preset::from_file_type(file_type).map(|preset| preset.name)
+    Preset::from_file_type(file_type).map(|preset| preset.name)
 }

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::num::NonZeroU32;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value as Json, json};
-use tokkata::{Array, Bytes, Checkpoint, Value};
+use tokkata::memory::MemoryNeed;
+use tokkata::weights::FileWeights;
+use tokkata::{Array, BuildOptions, Bytes, Checkpoint, OpenOptions, Value};
 
 use crate::args::ModelArgs;
 
@@ -26,6 +29,9 @@ pub(crate) struct InspectArgs {
     /// Show texts and arrays whole
     #[arg(long)]
     full: bool,
+    /// Tokens of context to tell the memory for [default: the model's, at most 4096]
+    #[arg(short, long = "ctx-size", value_name = "N")]
+    ctx: Option<NonZeroU32>,
     /// How to print
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     output: Format,
@@ -79,6 +85,11 @@ fn text(checkpoint: &Checkpoint, args: &InspectArgs, out: &mut impl Write) -> Re
         "{}",
         line("parameters", parameters(checkpoint).to_string())
     )?;
+    let bits = format!("{:.2}", bits_per_weight(checkpoint));
+    writeln!(out, "{}", line("bits/weight", bits))?;
+    if let Some((ctx, need)) = memory(checkpoint, args) {
+        writeln!(out, "{}", line("memory", told(ctx, need)))?;
+    }
     writeln!(out, "{}", line("tokenizer", tokenizer(checkpoint)))?;
     writeln!(out, "{}", line("tensors", file.tensors().len().to_string()))?;
     for (dtype, (count, bytes)) in types(checkpoint) {
@@ -125,6 +136,33 @@ fn parameters(checkpoint: &Checkpoint) -> u64 {
         .sum()
 }
 
+/// Bits of tensors per element.
+fn bits_per_weight(checkpoint: &Checkpoint) -> f64 {
+    let bytes: u64 = checkpoint.file().tensors().iter().map(|t| t.bytes).sum();
+    bytes as f64 * 8.0 / parameters(checkpoint).max(1) as f64
+}
+
+/// A context and what one sequence of it needs, if the model can be run.
+fn memory(checkpoint: &Checkpoint, args: &InspectArgs) -> Option<(u32, MemoryNeed)> {
+    let options = OpenOptions {
+        ctx: args.ctx,
+        ..OpenOptions::default()
+    };
+    let limits = options.limits(checkpoint.trained_ctx());
+    let program = checkpoint.program(&limits, &BuildOptions::default()).ok()?;
+    let weights = FileWeights::new(checkpoint.file(), None);
+    Some((limits.ctx, MemoryNeed::of(&program, &weights)))
+}
+
+fn told(ctx: u32, need: MemoryNeed) -> String {
+    format!(
+        "{} for {ctx} tokens: weights {}, cache {} in F16",
+        Bytes(need.total()),
+        Bytes(need.weights),
+        Bytes(need.caches)
+    )
+}
+
 fn types(checkpoint: &Checkpoint) -> BTreeMap<&'static str, (usize, u64)> {
     let mut types: BTreeMap<&'static str, (usize, u64)> = BTreeMap::new();
     for t in checkpoint.file().tensors() {
@@ -153,12 +191,23 @@ fn object(checkpoint: &Checkpoint, args: &InspectArgs) -> Json {
             |t| json!({"name": t.name, "type": t.dtype.name(), "shape": t.shape, "bytes": t.bytes}),
         )
         .collect();
+    let memory = memory(checkpoint, args).map(|(ctx, need)| {
+        json!({
+            "ctx": ctx,
+            "weights_bytes": need.weights,
+            "cache_bytes": need.caches,
+            "logits_bytes": need.logits,
+            "total_bytes": need.total(),
+        })
+    });
     json!({
         "files": file.part_names().collect::<Vec<_>>(),
         "size_bytes": file.size_bytes(),
         "architecture": file.architecture(),
         "runs": runs(checkpoint),
         "parameters": parameters(checkpoint),
+        "bits_per_weight": bits_per_weight(checkpoint),
+        "memory": memory,
         "tokenizer": tokenizer(checkpoint),
         "types": types,
         "metadata": metadata,

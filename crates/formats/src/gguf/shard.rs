@@ -24,6 +24,8 @@ pub enum ShardLimit {
     Tensors(std::num::NonZeroUsize),
     /// At most this many tensor bytes per file, unless one tensor alone has more.
     Bytes(std::num::NonZeroU64),
+    /// New files where [`GgufWriter::next_file`] was called.
+    Marked,
 }
 
 /// The files that a model is cut into.
@@ -94,6 +96,7 @@ fn cut(tensors: &[Declared], limit: ShardLimit) -> Vec<Range<usize>> {
             ShardLimit::Whole => false,
             ShardLimit::Tensors(most) => i - start == most.get(),
             ShardLimit::Bytes(most) => bytes.saturating_add(tensor.bytes) > most.get(),
+            ShardLimit::Marked => tensor.starts_file,
         };
         if full && i > start {
             ranges.push(start..i);

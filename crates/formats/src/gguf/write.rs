@@ -42,6 +42,7 @@ pub struct GgufWriter {
     pub(super) alignment: u64,
     pub(super) tensors: Vec<Declared>,
     names: HashSet<String>,
+    starts_file: bool,
 }
 
 /// A tensor that the header announces.
@@ -51,6 +52,8 @@ pub(super) struct Declared {
     pub(super) dtype: DType,
     shape: Vec<usize>,
     pub(super) bytes: u64,
+    /// Whether it was announced right after [`GgufWriter::next_file`].
+    pub(super) starts_file: bool,
 }
 
 /// What one file of the output consists of.
@@ -76,7 +79,13 @@ impl GgufWriter {
             alignment,
             tensors,
             names,
+            starts_file: false,
         })
+    }
+
+    /// Begins another file with the next tensor, if the model is created with [`ShardLimit::Marked`].
+    pub fn next_file(&mut self) {
+        self.starts_file = true;
     }
 
     /// Chooses the byte order of the file. Tensor bytes are handed over little-endian all the same.
@@ -96,6 +105,7 @@ impl GgufWriter {
             .map_err(|fault| self.fail(fault))?;
         self.names.insert(name.to_owned());
         self.tensors.push(declared);
+        self.starts_file = false;
         Ok(())
     }
 
@@ -131,6 +141,7 @@ impl GgufWriter {
             dtype,
             shape,
             bytes,
+            starts_file: self.starts_file,
         })
     }
 

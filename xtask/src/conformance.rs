@@ -49,7 +49,10 @@ fn root() -> PathBuf {
 }
 
 fn strings() -> Vec<&'static str> {
-    STRINGS.lines().filter(|l| !l.is_empty() && !l.starts_with('#')).collect()
+    STRINGS
+        .lines()
+        .filter(|l| !l.is_empty() && !l.starts_with('#'))
+        .collect()
 }
 
 /// Prints every golden on every backend and the count of strings that agree on all.
@@ -64,7 +67,9 @@ fn agreement(goldens: &[Golden]) -> Result<()> {
         for backend in backends {
             let found = outcomes(golden, &registry, backend, usize::MAX);
             let known = expected.failing(&golden.name, backend.name()).is_some();
-            let surprise = expected.judge(&golden.name, backend.name(), &found).is_some();
+            let surprise = expected
+                .judge(&golden.name, backend.name(), &found)
+                .is_some();
             surprises += usize::from(surprise);
             let good = known == surprise;
             if good { &mut agree } else { &mut disagree }.insert(golden.arch().to_owned());
@@ -72,10 +77,20 @@ fn agreement(goldens: &[Golden]) -> Result<()> {
         }
     }
     agree.retain(|a| !disagree.contains(a) && strings().contains(&a.as_str()));
-    println!("\n{} of {} strings load and agree on every backend", agree.len(), strings().len());
-    let missing: Vec<&str> = strings().into_iter().filter(|s| !agree.contains(*s)).collect();
+    println!(
+        "\n{} of {} strings load and agree on every backend",
+        agree.len(),
+        strings().len()
+    );
+    let missing: Vec<&str> = strings()
+        .into_iter()
+        .filter(|s| !agree.contains(*s))
+        .collect();
     println!("not among them: {}", missing.join(" "));
-    ensure!(surprises == 0, "{surprises} outcomes are not what the lists say");
+    ensure!(
+        surprises == 0,
+        "{surprises} outcomes are not what the lists say"
+    );
     Ok(())
 }
 
@@ -103,7 +118,9 @@ fn docs(goldens: &[Golden]) -> Result<()> {
     for name in registry.names() {
         let descriptor = registry.get(name).context("a listed name")?;
         let own: Vec<&Golden> = goldens.iter().filter(|g| g.arch() == name).collect();
-        let failing = own.iter().any(|g| expected.failing(&g.name, "ref").is_some());
+        let failing = own
+            .iter()
+            .any(|g| expected.failing(&g.name, "ref").is_some());
         let against = match (&descriptor.unsupported, own.first()) {
             (Some(why), _) => format!("not supported: {why}"),
             (None, Some(golden)) if !failing => {
@@ -112,7 +129,12 @@ fn docs(goldens: &[Golden]) -> Result<()> {
             }
             _ => "not verified".to_owned(),
         };
-        writeln!(text, "| `{name}` | {} | {} | {against} |", descriptor.about, kind(&own))?;
+        writeln!(
+            text,
+            "| `{name}` | {} | {} | {against} |",
+            descriptor.about,
+            kind(&own)
+        )?;
     }
     write!(text, "\n{verified} architectures are verified.\n")?;
     std::fs::write(root().join("docs/models.md"), text)?;
@@ -129,28 +151,39 @@ fn kind(goldens: &[&Golden]) -> &'static str {
     }
 }
 
-/// Prints the mutants that no golden notices.
+/// Lists the mutants that no golden notices.
 fn mutate(goldens: &[Golden]) -> Result<()> {
     let registry = Registry::builtin();
     let tables = descriptors()?;
     let vocabulary = Vocabulary::of(tables.values());
-    let (mut total, mut survivors) = (0, 0);
+    let (mut total, mut survivors) = (0, String::new());
     for (stem, table) in &tables {
         let names = table.get("names").and_then(toml::Value::as_array);
-        let names: Vec<&str> = names.into_iter().flatten().filter_map(toml::Value::as_str).collect();
-        let own: Vec<&Golden> = goldens.iter().filter(|g| names.contains(&g.arch())).collect();
+        let names: Vec<&str> = names
+            .into_iter()
+            .flatten()
+            .filter_map(toml::Value::as_str)
+            .collect();
+        let own: Vec<&Golden> = goldens
+            .iter()
+            .filter(|g| names.contains(&g.arch()))
+            .collect();
         if own.is_empty() {
             continue;
         }
         for mutant in mutants(table, &vocabulary) {
             total += 1;
             if !noticed(stem, &mutant, &own, &registry).map_err(|e| anyhow!(e))? {
-                survivors += 1;
-                println!("{stem} {} {}", mutant.field, mutant.change);
+                writeln!(survivors, "{stem} {} {}", mutant.field, mutant.change)?;
             }
         }
     }
-    println!("{survivors} of {total} changes move no golden by 1e-3");
+    let count = survivors.lines().count();
+    let head = format!(
+        "# {count} of {total} changes of one field move no golden by 1e-3: descriptor, field, change.\n"
+    );
+    std::fs::write(Golden::folder().join("survivors.txt"), head + &survivors)?;
+    println!("{count} of {total} changes move no golden by 1e-3; survivors.txt lists them");
     Ok(())
 }
 
@@ -158,7 +191,11 @@ fn descriptors() -> Result<BTreeMap<String, toml::Table>> {
     let mut tables = BTreeMap::new();
     for entry in std::fs::read_dir(root().join("crates/archs/archs"))? {
         let path = entry?.path();
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let stem = path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let text = std::fs::read_to_string(&path)?;
         tables.insert(stem.clone(), text.parse().with_context(|| stem)?);
     }

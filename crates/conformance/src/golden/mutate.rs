@@ -13,7 +13,30 @@ use crate::models::Failure;
 pub const NOTICED: f64 = 1e-3;
 
 /// Tables that do not change what a file computes.
-const IGNORED: &[&str] = &["names", "about", "extends", "hf", "unused", "unsupported", "require", "draft"];
+const IGNORED: &[&str] = &[
+    "names",
+    "about",
+    "extends",
+    "hf",
+    "unused",
+    "unsupported",
+    "require",
+    "draft",
+];
+
+/// Keys whose rules are facts rather than numbers: they are negated, not scaled.
+const FACTS: &[&str] = &[
+    "when",
+    "pattern",
+    "renormalise",
+    "shared",
+    "scaled",
+    "factors",
+    "moe_layer",
+    "softmax_chosen",
+    "draft",
+    "swin",
+];
 
 /// A descriptor with one change.
 #[derive(Clone, Debug)]
@@ -43,6 +66,7 @@ impl Vocabulary {
 
     fn others(&self, key: &str, word: &str) -> Vec<String> {
         let words = self.0.get(key).into_iter().flatten();
+        let words = words.filter(|w| !is_rule(w) && !w.starts_with('='));
         words.filter(|w| *w != word).take(4).cloned().collect()
     }
 }
@@ -50,7 +74,10 @@ impl Vocabulary {
 fn collect(value: &Value, key: &str, words: &mut BTreeMap<String, BTreeSet<String>>) {
     match value {
         Value::String(text) => {
-            words.entry(key.to_owned()).or_default().insert(text.clone());
+            words
+                .entry(key.to_owned())
+                .or_default()
+                .insert(text.clone());
         }
         Value::Table(table) => table.iter().for_each(|(k, v)| collect(v, k, words)),
         Value::Array(items) => items.iter().for_each(|v| collect(v, key, words)),
@@ -88,11 +115,12 @@ fn changes(key: &str, value: &Value, vocabulary: &Vocabulary) -> Vec<(String, Op
         Value::Boolean(b) => all.push((format!("= {}", !b), Some(Value::Boolean(!b)))),
         Value::Integer(i) => all.push(("× 1.1".to_owned(), Some(Value::Float(*i as f64 * 1.1)))),
         Value::Float(f) => all.push(("× 1.1".to_owned(), Some(Value::Float(f * 1.1)))),
+        Value::String(text) if FACTS.contains(&key) => {
+            let negated = Value::String(format!("!({text})"));
+            all.push(("negated".to_owned(), Some(negated)));
+        }
+        Value::String(text) if is_rule(text) => all.push(("× 1.1".to_owned(), Some(scaled(text)))),
         Value::String(text) => {
-            let expression = text.contains(['.', ' ', '_', '(']) && !text.starts_with('=');
-            if expression {
-                all.push(("× 1.1".to_owned(), Some(scaled(text))));
-            }
             for word in vocabulary.others(key, text) {
                 all.push((format!("= {word}"), Some(Value::String(word))));
             }
@@ -100,6 +128,11 @@ fn changes(key: &str, value: &Value, vocabulary: &Vocabulary) -> Vec<(String, Op
         _ => {}
     }
     all
+}
+
+/// Expressions have operators, calls or dots; words and names of tensors have not.
+fn is_rule(text: &str) -> bool {
+    !text.starts_with('=') && text.contains(['.', ' ', '(', '*', '/'])
 }
 
 /// Paths of all leaves; a number selects an array's entry.
@@ -116,7 +149,9 @@ fn paths(table: &Table) -> Vec<Vec<String>> {
 fn walk(value: &Value, path: Vec<String>, all: &mut Vec<Vec<String>>) {
     let below = |key: String| path.iter().cloned().chain([key]).collect();
     match value {
-        Value::Table(table) => table.iter().for_each(|(k, v)| walk(v, below(k.clone()), all)),
+        Value::Table(table) => table
+            .iter()
+            .for_each(|(k, v)| walk(v, below(k.clone()), all)),
         Value::Array(items) => {
             let items = items.iter().enumerate();
             items.for_each(|(i, v)| walk(v, below(i.to_string()), all));
@@ -127,11 +162,12 @@ fn walk(value: &Value, path: Vec<String>, all: &mut Vec<Vec<String>>) {
 
 fn at<'a>(table: &'a Table, path: &[String]) -> Option<&'a Value> {
     let (first, rest) = path.split_first()?;
-    rest.iter().try_fold(table.get(first)?, |value, key| match value {
-        Value::Table(t) => t.get(key),
-        Value::Array(a) => a.get(key.parse::<usize>().ok()?),
-        _ => None,
-    })
+    rest.iter()
+        .try_fold(table.get(first)?, |value, key| match value {
+            Value::Table(t) => t.get(key),
+            Value::Array(a) => a.get(key.parse::<usize>().ok()?),
+            _ => None,
+        })
 }
 
 fn replace(table: &mut Table, path: &[String], new: Option<Value>) {
@@ -173,7 +209,10 @@ pub fn noticed(
     registry: &Registry,
 ) -> Result<bool, Failure> {
     let mut registry = registry.clone();
-    if registry.add_text(&format!("{stem}.toml"), &mutant.text).is_err() {
+    if registry
+        .add_text(&format!("{stem}.toml"), &mutant.text)
+        .is_err()
+    {
         return Ok(true);
     }
     let backend = RefBackend::default();
@@ -193,9 +232,10 @@ mod tests {
 
     #[test]
     fn every_leaf_is_dropped_and_changed() {
-        let table: Table = "names = ['x']\n[rope]\ntheta = 2.0\npairing = 'halves'\n[[steps]]\nrun = ['ffn']\n"
-            .parse()
-            .unwrap();
+        let table: Table =
+            "names = ['x']\n[rope]\ntheta = 2.0\npairing = 'halves'\n[[steps]]\nrun = ['ffn']\n"
+                .parse()
+                .unwrap();
         let other: Table = "[rope]\npairing = 'adjacent'\n".parse().unwrap();
         let all = mutants(&table, &Vocabulary::of([&table, &other]));
         let named = |field: &str| all.iter().filter(|m| m.field == field).count();
@@ -203,6 +243,9 @@ mod tests {
         assert_eq!(named("rope.pairing"), 2);
         assert_eq!(named("steps.0.run.0"), 1);
         assert_eq!(named("names.0"), 0);
-        assert!(all.iter().any(|m| m.text.contains("pairing = \"adjacent\"")));
+        assert!(
+            all.iter()
+                .any(|m| m.text.contains("pairing = \"adjacent\""))
+        );
     }
 }

@@ -7,7 +7,7 @@ use tokkata_core::DType;
 use tokkata_formats::ModelFile;
 use tokkata_ir::step::{ROW_PROMPT, SeqStep};
 use tokkata_ir::{
-    Backend, CacheKind, Instance, Limits, LoadOptions, Program, StepBuilder, StepInputs,
+    Backend, CacheKind, Instance, Limits, LoadOptions, PlanRole, Program, StepBuilder, StepInputs,
 };
 use tokkata_plan::BuildOptions;
 
@@ -41,6 +41,7 @@ pub struct Loaded {
     limits: Limits,
     rows: tokkata_ir::ValueId,
     bidirectional: bool,
+    encoded: usize,
 }
 
 /// Where and how a model is run.
@@ -54,6 +55,8 @@ pub struct Target<'a> {
     pub feeding: Feeding,
     /// The output that is read; logits, or hidden rows where there are none, by default.
     pub output: Option<&'a str>,
+    /// What an encoder is fed before the decoder runs; empty where there is none.
+    pub encoder: &'a [u32],
 }
 
 /// Loads a model for sequences of up to `ctx` positions, to read its logits or, where it has none, its hidden rows.
@@ -72,6 +75,7 @@ pub fn load(
         ctx,
         feeding,
         output: None,
+        encoder: &[],
     };
     load_for(file, registry, &target)
 }
@@ -103,13 +107,16 @@ pub fn load_for(
     let loaded = target
         .backend
         .load(program.clone(), &FileWeights(file), &LoadOptions::default());
-    Ok(Loaded {
+    let mut loaded = Loaded {
         program,
         instance: loaded.map_err(|e| e.to_string())?,
         limits,
         rows,
         bidirectional: spec.bidirectional,
-    })
+        encoded: target.encoder.len(),
+    };
+    loaded.encode(target.encoder, target.feeding.sequences)?;
+    Ok(loaded)
 }
 
 fn limits(target: &Target<'_>) -> Limits {
@@ -120,6 +127,7 @@ fn limits(target: &Target<'_>) -> Limits {
         seqs,
         logit_rows: ctx * seqs,
         ctx,
+        enc_rows: target.encoder.len() as u32,
         kv_dtype: DType::F32,
         ..Limits::default()
     }
@@ -165,6 +173,32 @@ impl Loaded {
         Ok([&before[..kept * width], &after].concat())
     }
 
+    /// Runs the encoder, which leaves its rows' keys and values in the caches.
+    fn encode(&mut self, ids: &[u32], sequences: usize) -> Result<(), Failure> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let (plan, _) = self
+            .program
+            .plan(PlanRole::Encoder)
+            .ok_or("the model has no encoder")?;
+        let tables: Vec<Vec<Vec<u32>>> =
+            (0..sequences).map(|s| self.tables(s, ids.len())).collect();
+        let mut builder = StepBuilder::new(&self.limits, &self.program.caches);
+        for tables in &tables {
+            builder.push(&SeqStep {
+                tokens: ids,
+                enc_len: ids.len(),
+                tables,
+                flags: ROW_PROMPT,
+                ..SeqStep::default()
+            });
+        }
+        let inputs = StepInputs::default();
+        let done = self.instance.replay(plan, builder.finish(), &inputs);
+        done.map_err(|e| e.to_string())
+    }
+
     /// Rows of `ids` after `past` cached positions.
     fn feed(&mut self, ids: &[u32], past: usize, feeding: Feeding) -> Result<Vec<f32>, Failure> {
         let tables: Vec<Vec<Vec<u32>>> = (0..feeding.sequences)
@@ -180,6 +214,7 @@ impl Loaded {
                 builder.push(&SeqStep {
                     tokens: chunk,
                     past_len,
+                    enc_len: self.encoded,
                     tables,
                     logits: &logits,
                     flags: ROW_PROMPT,
@@ -212,10 +247,10 @@ impl Loaded {
         let table = |g: &tokkata_ir::CacheGroup| {
             let per_seq = g.n_blocks / copies;
             let first = seq as u32 * per_seq;
-            let need = if g.kind == CacheKind::Recurrent {
-                1
-            } else {
-                (len as u32).div_ceil(g.block_size)
+            let need = match g.kind {
+                CacheKind::Recurrent => 1,
+                CacheKind::Cross => (self.encoded as u32).div_ceil(g.block_size),
+                _ => (len as u32).div_ceil(g.block_size),
             };
             (0..need).map(|b| first + per_seq - 1 - b).collect()
         };

@@ -86,21 +86,34 @@ fn error(
     way: Way,
 ) -> Result<Option<f64>, Failure> {
     let output = (golden.rows == Rows::Vectors).then_some("hidden");
+    let encoder = match golden.rows {
+        Rows::Decoder => golden.ids(),
+        _ => Vec::new(),
+    };
     let target = Target {
         backend,
         ctx: golden.positions,
         feeding: way.feeding,
         output,
+        encoder: &encoder,
     };
     let mut loaded = load_for(file, registry, &target)?;
     let got = rows(golden, &mut loaded, way)?;
-    let width = |got: &[f32]| got.len() / golden.ids().len();
+    let width = |got: &[f32]| got.len() / fed(golden).len();
     let sampled = got.map(|got| sample(&got, width(&got), golden.stride));
     Ok(sampled.map(|got| nmse(&got, &golden.want)))
 }
 
+/// The ids whose rows are read.
+fn fed(golden: &Golden) -> Vec<u32> {
+    match golden.rows {
+        Rows::Decoder => golden.decoder_ids(),
+        _ => golden.ids(),
+    }
+}
+
 fn rows(golden: &Golden, loaded: &mut Loaded, way: Way) -> Result<Option<Vec<f32>>, Failure> {
-    let ids = golden.ids();
+    let ids = fed(golden);
     let mut feeding = way.feeding;
     if loaded.bidirectional() {
         // Rows that see the whole sequence can only be fed with it.

@@ -23,7 +23,7 @@ pub enum ImportanceError {
         source: std::io::Error,
     },
     #[error(
-        "{file}: found {found}, expected an importance matrix; make one with `tokkata imatrix`"
+        "{file}: found {found}, expected an importance matrix in llama.cpp's GGUF or older format"
     )]
     Shape { file: String, found: String },
 }

@@ -58,7 +58,7 @@ pub use tokkata_engine::{
     RequestId, RowKind, Sampling, ScorePlan, SessionId, Stats, StopRules,
 };
 pub use tokkata_formats::{
-    Container, ModelFile, SafetensorsOutput, SafetensorsWriter, ShardLimit, copy_gguf,
+    Container, ModelFile, SafetensorsOutput, SafetensorsWriter, ShardLimit, TensorInfo, copy_gguf,
 };
 pub use tokkata_ir::{Limits, Program};
 pub use tokkata_plan::{BuildOptions, dump};

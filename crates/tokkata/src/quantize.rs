@@ -29,7 +29,7 @@ pub enum QuantizeError {
     #[error("{file}: found a model in safetensors, expected GGUF; convert it first")]
     Container { file: String },
     #[error(
-        "{file}: {tensor} would become {dtype}, which is garbage without an importance matrix; make one with `tokkata imatrix` and give it with --imatrix"
+        "{file}: {tensor} would become {dtype}, which is garbage without an importance matrix; give one with --imatrix"
     )]
     NeedsImportance {
         file: String,

@@ -23,7 +23,7 @@ pub(crate) struct QuantizeArgs {
     /// [OUT] TYPE [THREADS]: the file to write [default: beside IN], a type such as q4_k_m or its number, or COPY
     #[arg(value_name = "ARGS", required = true, num_args = 1..=3)]
     rest: Vec<OsString>,
-    /// Importance of columns, made by imatrix
+    /// Importance of columns: an importance matrix of llama.cpp's, of either format
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
     /// Use importance only for tensors with this in their name
@@ -211,7 +211,11 @@ fn show(plan: &Quantization<'_>) -> Result<()> {
         let size = Bytes(t.bytes());
         writeln!(out, "{:<40} {from:>8} -> {to:<8} {size}", t.source.name)?;
     }
-    let total = plan.tensors().iter().map(|t| t.bytes()).sum();
+    let total = plan
+        .tensors()
+        .iter()
+        .map(tokkata::quantize::Target::bytes)
+        .sum();
     writeln!(out, "{}", Bytes(total))?;
     Ok(out.flush()?)
 }
@@ -231,8 +235,13 @@ fn tell_fallbacks(plan: &Quantization<'_>) {
 }
 
 fn tell_result(file: &ModelFile, plan: &Quantization<'_>, paths: &[PathBuf], seconds: f64) {
-    let elements: usize = file.tensors().iter().map(|t| t.elements()).sum();
-    let after: u64 = plan.tensors().iter().map(|t| t.bytes()).sum();
+    let elements = file.tensors().iter();
+    let elements: usize = elements.map(tokkata::TensorInfo::elements).sum();
+    let after: u64 = plan
+        .tensors()
+        .iter()
+        .map(tokkata::quantize::Target::bytes)
+        .sum();
     let before: u64 = file.tensors().iter().map(|t| t.bytes).sum();
     let bits = |bytes: u64| bytes as f64 * 8.0 / elements.max(1) as f64;
     let first = paths.first().map(|p| p.display().to_string());

@@ -5,7 +5,7 @@ use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
-use tempfile::NamedTempFile;
+use tempfile::{Builder, NamedTempFile};
 use tokkata::perplexity::PackedRow;
 
 const MAGIC: &[u8; 8] = b"_logits_";
@@ -39,7 +39,7 @@ pub(super) struct BaseWriter {
 impl BaseWriter {
     pub(super) fn create(path: &Path, header: &BaseHeader) -> Result<Self> {
         let dir = path.parent().filter(|p| !p.as_os_str().is_empty());
-        let file = NamedTempFile::new_in(dir.unwrap_or(Path::new(".")));
+        let file = builder().tempfile_in(dir.unwrap_or(Path::new(".")));
         let file = file.with_context(|| format!("{}: cannot be written", path.display()))?;
         let mut out = BufWriter::new(file);
         let chunks = header.tokens.len() as u32 / header.ctx;
@@ -60,11 +60,23 @@ impl BaseWriter {
     }
 
     pub(super) fn finish(self) -> Result<()> {
-        let file = self.out.into_inner().map_err(|e| e.into_error())?;
+        let file = self
+            .out
+            .into_inner()
+            .map_err(std::io::IntoInnerError::into_error)?;
         file.persist(&self.path)
             .with_context(|| format!("{}: cannot be written", self.path.display()))?;
         Ok(())
     }
+}
+
+/// Makes files that others may read, as far as the user's mask allows, and not the user alone.
+fn builder() -> Builder<'static, 'static> {
+    #[allow(unused_mut)]
+    let mut builder = Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder
 }
 
 /// A file being read.

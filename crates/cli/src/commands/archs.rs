@@ -76,7 +76,7 @@ fn kind(descriptor: &Descriptor) -> String {
     let stack = descriptor.stack.as_ref();
     let stack = stack.map_or("decoder", |word| word.0.source());
     let steps = descriptor.steps.iter().chain(&descriptor.encoder_steps);
-    let mut kind = stack.trim_matches('"').to_owned();
+    let mut kind = stack.trim_matches(['"', '\'']).to_owned();
     let mut seen = BTreeSet::new();
     for block in steps.flat_map(|step| &step.run) {
         if seen.insert(block) {

@@ -29,7 +29,15 @@ fn format() -> Result<()> {
 }
 
 fn lints() -> Result<()> {
-    shell::run(&mut shell::cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
+    shell::run(&mut shell::cargo(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--",
+        "-D",
+        "warnings",
+    ]))
 }
 
 fn documentation() -> Result<()> {
@@ -38,5 +46,11 @@ fn documentation() -> Result<()> {
 }
 
 fn tests() -> Result<()> {
-    shell::run(&mut shell::cargo(&["test", "--workspace", "--locked", "--lib", "--quiet"]))
+    shell::run(&mut shell::cargo(&[
+        "test",
+        "--workspace",
+        "--locked",
+        "--lib",
+        "--quiet",
+    ]))
 }

@@ -32,22 +32,41 @@ struct Package {
 }
 
 pub(crate) fn check() -> Result<()> {
-    let installed = cargo(&["deny", "--version"]).output().is_ok_and(|o| o.status.success());
+    let installed = cargo(&["deny", "--version"])
+        .output()
+        .is_ok_and(|o| o.status.success());
     if installed {
         return run(&mut cargo(&["deny", "check", "licenses", "bans"]));
     }
     let config: Config = toml::from_str(&std::fs::read_to_string(root().join("deny.toml"))?)?;
-    let text = output(&mut cargo(&["metadata", "--format-version", "1", "--locked"]))?;
+    let text = output(&mut cargo(&[
+        "metadata",
+        "--format-version",
+        "1",
+        "--locked",
+    ]))?;
     let metadata: Metadata = serde_json::from_str(&text).context("cargo metadata")?;
     duplicates(&metadata);
     let bad: Vec<String> = metadata
         .packages
         .iter()
-        .filter(|p| !p.license.as_ref().is_some_and(|l| allowed(l, &config.licenses.allow)))
-        .map(|p| format!("{} {}: {:?} {:?}", p.name, p.version, p.license, p.license_file))
+        .filter(|p| {
+            !p.license
+                .as_ref()
+                .is_some_and(|l| allowed(l, &config.licenses.allow))
+        })
+        .map(|p| {
+            format!(
+                "{} {}: {:?} {:?}",
+                p.name, p.version, p.license, p.license_file
+            )
+        })
         .collect();
     if !bad.is_empty() {
-        bail!("licences that deny.toml does not allow:\n{}", bad.join("\n"));
+        bail!(
+            "licences that deny.toml does not allow:\n{}",
+            bad.join("\n")
+        );
     }
     Ok(())
 }
@@ -55,7 +74,10 @@ pub(crate) fn check() -> Result<()> {
 fn duplicates(metadata: &Metadata) {
     let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for package in &metadata.packages {
-        versions.entry(&package.name).or_default().push(&package.version);
+        versions
+            .entry(&package.name)
+            .or_default()
+            .push(&package.version);
     }
     for (name, versions) in versions.iter().filter(|(_, v)| v.len() > 1) {
         eprintln!("duplicate: {name} {}", versions.join(", "));
@@ -65,7 +87,10 @@ fn duplicates(metadata: &Metadata) {
 /// Whether an expression can be met: any side of OR, all sides of AND.
 fn allowed(expression: &str, allow: &[String]) -> bool {
     let expression = expression.replace('/', " OR ").replace(['(', ')'], " ");
-    expression.split(" OR ").any(|side| side.split(" AND ").all(|one| allow.iter().any(|a| a == one.trim())))
+    expression.split(" OR ").any(|side| {
+        side.split(" AND ")
+            .all(|one| allow.iter().any(|a| a == one.trim()))
+    })
 }
 
 #[cfg(test)]

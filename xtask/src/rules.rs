@@ -11,16 +11,48 @@ use crate::shell::root;
 const MAX_LINES: usize = 800;
 
 /// Files that are tables of data, or may be longer for that reason.
-const TABLES: &[&str] = &["tables", "grids", "unicode", "schema.rs", "op.rs", "spec.rs"];
+const TABLES: &[&str] = &[
+    "tables",
+    "grids",
+    "unicode",
+    "schema.rs",
+    "op.rs",
+    "spec.rs",
+];
 
 /// Folders and files in which `unsafe` is allowed.
-const UNSAFE: &[&str] = &["crates/backend-cpu/", "crates/formats/src/source.rs", "crates/quant/src/quantize/lanes/avx2.rs"];
+const UNSAFE: &[&str] = &[
+    "crates/backend-cpu/",
+    "crates/formats/src/source.rs",
+    "crates/quant/src/quantize/lanes/avx2.rs",
+];
 
 /// Words that are architecture names and ordinary words at once, or names of formats and tokenizers.
-const ORDINARY: &[&str] = &["bert", "llama", "gpt2", "t5", "rwkv", "falcon", "grok", "gemma4", "deci", "clip", "mamba", "refact", "gemma", "starcoder"];
+const ORDINARY: &[&str] = &[
+    "bert",
+    "llama",
+    "gpt2",
+    "t5",
+    "rwkv",
+    "falcon",
+    "grok",
+    "gemma4",
+    "deci",
+    "clip",
+    "mamba",
+    "refact",
+    "gemma",
+    "starcoder",
+];
 
 /// Non-test code that may name architectures: data tables.
-const NAMES: &[&str] = &["crates/archs/", "crates/quant/src/mix", "crates/text/src/tokenizer/", "crates/conformance/", "xtask/"];
+const NAMES: &[&str] = &[
+    "crates/archs/",
+    "crates/quant/src/mix",
+    "crates/text/src/tokenizer/",
+    "crates/conformance/",
+    "xtask/",
+];
 
 pub(crate) fn check() -> Result<()> {
     let root = root();
@@ -32,7 +64,11 @@ pub(crate) fn check() -> Result<()> {
     let mut faults = Vec::new();
     for file in &files {
         let text = std::fs::read_to_string(file)?;
-        let path = file.strip_prefix(&root).unwrap_or(file).display().to_string();
+        let path = file
+            .strip_prefix(&root)
+            .unwrap_or(file)
+            .display()
+            .to_string();
         faults.extend(faults_of(&path, &text, &names));
     }
     if !faults.is_empty() {
@@ -42,9 +78,13 @@ pub(crate) fn check() -> Result<()> {
 }
 
 fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
-    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return;
+    };
     for path in entries.flatten().map(|e| e.path()) {
-        let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        let name = path
+            .file_name()
+            .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
         if path.is_dir() && name != "target" && !name.starts_with('.') {
             collect(&path, files);
         } else if path.extension().is_some_and(|e| e == "rs") {
@@ -55,26 +95,42 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
 
 fn faults_of(path: &str, text: &str, names: &[String]) -> Vec<String> {
     let mut faults = Vec::new();
-    let test = path.contains("/tests/") || path.ends_with("tests.rs") || path.contains("/examples/");
+    let test =
+        path.contains("/tests/") || path.ends_with("tests.rs") || path.contains("/examples/");
     let lines = text.lines().count();
     if lines > MAX_LINES && !test && !TABLES.iter().any(|t| path.contains(t)) {
-        faults.push(format!("{path}: {lines} lines; split it (at most {MAX_LINES})"));
+        faults.push(format!(
+            "{path}: {lines} lines; split it (at most {MAX_LINES})"
+        ));
     }
     let unsafe_ok = test || UNSAFE.iter().any(|u| path.starts_with(u));
     if !unsafe_ok && text.contains("allow(unsafe_code)") {
         faults.push(format!("{path}: unsafe code is not allowed here"));
     }
-    for place in [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")] {
+    for place in [
+        concat!("/wo", "rk/"),
+        concat!("/ro", "ot/"),
+        concat!("/ho", "me/"),
+    ] {
         if text.contains(place) {
             faults.push(format!("{path}: names the path {place} of a machine"));
         }
     }
     if !test && !NAMES.iter().any(|n| path.starts_with(n)) {
         let code = text.split("#[cfg(test)]").next().unwrap_or(text);
-        let code: String = code.lines().filter(|l| !l.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
-        faults.extend(names.iter().filter(|n| code.contains(&format!("\"{n}\""))).map(|n| {
-            format!("{path}: names the architecture \"{n}\"; it belongs into a descriptor")
-        }));
+        let code: String = code
+            .lines()
+            .filter(|l| !l.trim_start().starts_with("//"))
+            .collect::<Vec<_>>()
+            .join("\n");
+        faults.extend(
+            names
+                .iter()
+                .filter(|n| code.contains(&format!("\"{n}\"")))
+                .map(|n| {
+                    format!("{path}: names the architecture \"{n}\"; it belongs into a descriptor")
+                }),
+        );
     }
     faults
 }
@@ -84,7 +140,11 @@ fn architectures(root: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(root.join("crates/archs/archs"))? {
         let table: toml::Table = std::fs::read_to_string(entry?.path())?.parse()?;
-        let list = table.get("names").and_then(|n| n.as_array()).cloned().unwrap_or_default();
+        let list = table
+            .get("names")
+            .and_then(|n| n.as_array())
+            .cloned()
+            .unwrap_or_default();
         names.extend(list.iter().filter_map(|n| n.as_str().map(str::to_owned)));
     }
     names.retain(|n| !ORDINARY.contains(&n.as_str()));
@@ -101,9 +161,21 @@ mod tests {
         let long = "\n".repeat(900);
         assert_eq!(faults_of("crates/a/src/b.rs", &long, &names).len(), 1);
         assert_eq!(faults_of("crates/a/src/tables.rs", &long, &names).len(), 0);
-        assert_eq!(faults_of("crates/a/src/b.rs", "#![allow(unsafe_code)]", &names).len(), 1);
-        assert_eq!(faults_of("crates/a/src/b.rs", "if arch == \"qwen9\" {}", &names).len(), 1);
-        assert_eq!(faults_of("crates/a/src/b.rs", "// \"qwen9\"", &names).len(), 0);
-        assert_eq!(faults_of("crates/a/src/b.rs", "#[cfg(test)]\n\"qwen9\"", &names).len(), 0);
+        assert_eq!(
+            faults_of("crates/a/src/b.rs", "#![allow(unsafe_code)]", &names).len(),
+            1
+        );
+        assert_eq!(
+            faults_of("crates/a/src/b.rs", "if arch == \"qwen9\" {}", &names).len(),
+            1
+        );
+        assert_eq!(
+            faults_of("crates/a/src/b.rs", "// \"qwen9\"", &names).len(),
+            0
+        );
+        assert_eq!(
+            faults_of("crates/a/src/b.rs", "#[cfg(test)]\n\"qwen9\"", &names).len(),
+            0
+        );
     }
 }

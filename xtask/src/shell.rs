@@ -7,7 +7,10 @@ use anyhow::{Context, Result, bail};
 
 /// The workspace's root.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies in the workspace")
+        .to_owned()
 }
 
 /// A cargo command in the root.
@@ -19,8 +22,15 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
 
 /// Runs a command, printing it first; fails as it does.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let words: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
-    eprintln!("$ {} {}", command.get_program().to_string_lossy(), words.join(" "));
+    let words: Vec<_> = command
+        .get_args()
+        .map(|a| a.to_string_lossy().into_owned())
+        .collect();
+    eprintln!(
+        "$ {} {}",
+        command.get_program().to_string_lossy(),
+        words.join(" ")
+    );
     let status = command.status().context("the command cannot be started")?;
     if !status.success() {
         bail!("`{}` failed", words.join(" "));

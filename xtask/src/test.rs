@@ -17,9 +17,13 @@ struct Totals {
 impl Totals {
     /// Adds a `test result:` line of the test harness.
     fn add(&mut self, line: &str) {
-        let Some(counts) = line.strip_prefix("test result: ") else { return };
+        let Some(counts) = line.strip_prefix("test result: ") else {
+            return;
+        };
         let count = |word: &str| {
-            let before = counts.split(';').find_map(|part| part.trim().strip_suffix(word))?;
+            let before = counts
+                .split(';')
+                .find_map(|part| part.trim().strip_suffix(word))?;
             before.split_whitespace().last()?.parse::<u64>().ok()
         };
         self.passed += count("passed").unwrap_or(0);
@@ -31,7 +35,11 @@ impl Totals {
 /// Runs `cargo test --workspace` with further arguments and prints the totals of all its parts.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let mut command = cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
-    let mut child = command.args(args).stdout(Stdio::piped()).spawn().context("cargo cannot be started")?;
+    let mut child = command
+        .args(args)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cargo cannot be started")?;
     let mut totals = Totals::default();
     for line in BufReader::new(child.stdout.take().expect("stdout is piped")).lines() {
         let line = line?;
@@ -39,7 +47,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         println!("{line}");
     }
     let status = child.wait()?;
-    println!("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
+    println!(
+        "{} passed, {} failed, {} skipped",
+        totals.passed, totals.failed, totals.skipped
+    );
     if !status.success() {
         bail!("tests failed");
     }

@@ -24,6 +24,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         count = tokenizer.encode(&text, EncodeOptions::default()).len();
         best = best.min(started.elapsed().as_secs_f64());
     }
-    println!("{count} tokens, {:.1} ms, {:.1} MB/s", best * 1e3, text.len() as f64 / best / 1e6);
+    println!(
+        "{count} tokens, {:.1} ms, {:.1} MB/s",
+        best * 1e3,
+        text.len() as f64 / best / 1e6
+    );
     Ok(())
 }

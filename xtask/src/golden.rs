@@ -2,19 +2,22 @@
 //!
 //! Metadata and shapes come from the goldens that exist, or with `--import FOLDER` from GGUF files; weights are always
 //! those of the conformance suite's generator. `--as NEW --set 'u32 key=8'` makes a variant of one golden,
-//! `--rows KIND` says what is asked of the oracle, `--drop TENSOR` leaves tensors out by the start of their names. The oracle lives outside the repository, in `$ORACLE` or
-//! `~/.cache/tokkata-oracle`.
+//! `--rows KIND` says what is asked of the oracle, `--drop PATTERN` leaves tensors out, `--add 'blk.0-3.x.weight=[8,8]'`
+//! adds some, `--exact` asks an oracle that computes GELU instead of reading it from a table of halves, and
+//! `--variants` makes everything that `data/variants.toml` lists. The oracle lives outside the repository, in
+//! `$ORACLE` or `~/.cache/tokkata-oracle`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokkata_conformance::generate;
-use tokkata_conformance::golden::{Golden, Rows, entry, floats, sample};
+use tokkata_conformance::golden::{Golden, Rows, entry, floats, sample, tensors};
 use tokkata_core::{Array, Metadata, Value};
 use tokkata_formats::ModelFile;
 
 const DRIVER: &str = include_str!("../../crates/conformance/data/oracle_rows.cpp");
+const VARIANTS: &str = include_str!("../../crates/conformance/data/variants.toml");
 const ORACLE: &str = "llama.cpp of llama-cpp-python 0.3.36";
 const POSITIONS: usize = 32;
 /// Most values that a golden keeps.
@@ -28,6 +31,9 @@ struct Options {
     rows: Option<Rows>,
     set: Vec<String>,
     drop: Vec<String>,
+    add: Vec<String>,
+    exact: bool,
+    variants: bool,
     names: Vec<String>,
 }
 
@@ -47,6 +53,9 @@ impl Options {
                 "--rows" => options.rows = Some(rows(&value()?)?),
                 "--set" => options.set.push(value()?),
                 "--drop" => options.drop.push(value()?),
+                "--add" => options.add.push(value()?),
+                "--exact" => options.exact = true,
+                "--variants" => options.variants = true,
                 name => options.names.push(name.to_owned()),
             }
         }
@@ -55,6 +64,24 @@ impl Options {
             "--as takes one golden"
         );
         Ok(options)
+    }
+
+    /// One per variant with `--variants`, of which names select some.
+    fn spread(self) -> Result<Vec<Self>> {
+        if !self.variants {
+            return Ok(vec![self]);
+        }
+        let table: toml::Table = VARIANTS.parse()?;
+        let mut all = Vec::new();
+        for (name, line) in &table {
+            let line = line
+                .as_str()
+                .with_context(|| format!("{name} is no text"))?;
+            if self.names.is_empty() || self.names.contains(name) {
+                all.push(Options::variant(name, line)?);
+            }
+        }
+        Ok(all)
     }
 
     fn wants(&self, golden: &Golden) -> bool {
@@ -67,16 +94,50 @@ impl Options {
         golden.rows = self.rows.unwrap_or(golden.rows);
         golden
             .tensors
-            .retain(|t| !self.drop.iter().any(|d| t.0.starts_with(d)));
+            .retain(|t| !self.drop.iter().any(|d| fits(d, &t.0)));
         for set in &self.set {
-            let (key, value) = set
-                .split_once('=')
-                .with_context(|| format!("no = in {set}"))?;
+            let (key, value) = assignment(set)?;
             let (key, value) = entry(key, value).map_err(|e| anyhow!(e))?;
             golden.metadata.insert(key, value);
         }
+        for add in &self.add {
+            let (name, shape) = assignment(add)?;
+            let added = tensors(name, shape).map_err(|e| anyhow!(e))?;
+            golden.tensors.retain(|t| added.iter().all(|a| a.0 != t.0));
+            golden.tensors.extend(added);
+        }
         Ok(golden)
     }
+
+    /// What a line of the list of variants asks for: `NEW = OLD` and options, as on the command line.
+    fn variant(name: &str, line: &str) -> Result<Self> {
+        let words = line.split_whitespace().map(|w| w.replace('~', " "));
+        let mut options = Options::parse(&words.collect::<Vec<_>>())?;
+        options.rename = Some(name.to_owned());
+        Ok(options)
+    }
+}
+
+/// The two sides of `key=value`.
+fn assignment(text: &str) -> Result<(&str, &str)> {
+    text.split_once('=')
+        .with_context(|| format!("no = in {text}"))
+}
+
+/// Whether a name fits a pattern in which `*` stands for any run of characters.
+fn fits(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or("")) else {
+        return false;
+    };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) if !part.is_empty() => rest = &rest[at + part.len()..],
+            Some(_) => rest = "",
+            None => return false,
+        }
+    }
+    rest.is_empty()
 }
 
 fn rows(name: &str) -> Result<Rows> {
@@ -92,20 +153,22 @@ fn rows(name: &str) -> Result<Rows> {
 /// An oracle that is absent or fails, folders that cannot be read or written.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let options = Options::parse(args)?;
-    let oracle = Oracle::open()?;
     let goldens = match &options.import {
         Some(folder) => import(folder)?,
         None => stored()?,
     };
     let mut failures = 0;
-    for golden in goldens.into_iter().filter(|g| options.wants(g)) {
-        let golden = options.apply(golden)?;
-        let name = golden.name.clone();
-        match refresh(&oracle, golden) {
-            Ok(text) => println!("{name:<24} {text}"),
-            Err(e) => {
-                failures += 1;
-                println!("{name:<24} failed: {e:#}");
+    for options in options.spread()? {
+        let oracle = Oracle::open(options.exact)?;
+        for golden in goldens.iter().filter(|g| options.wants(g)) {
+            let golden = options.apply(golden.clone())?;
+            let name = golden.name.clone();
+            match refresh(&oracle, golden) {
+                Ok(text) => println!("{name:<24} {text}"),
+                Err(e) => {
+                    failures += 1;
+                    println!("{name:<24} failed: {e:#}");
+                }
             }
         }
     }
@@ -139,7 +202,7 @@ fn refresh(oracle: &Oracle, mut golden: Golden) -> Result<String> {
     let width = full.len() / rows;
     golden.stride = full.len().div_ceil(MOST);
     golden.want = sample(&full, width, golden.stride);
-    ORACLE.clone_into(&mut golden.oracle);
+    golden.oracle = oracle.title();
     golden.write(&Golden::folder()).map_err(|e| anyhow!(e))?;
     let rms = (full
         .iter()
@@ -158,10 +221,11 @@ fn refresh(oracle: &Oracle, mut golden: Golden) -> Result<String> {
 struct Oracle {
     folder: PathBuf,
     driver: PathBuf,
+    exact: bool,
 }
 
 impl Oracle {
-    fn open() -> Result<Self> {
+    fn open(exact: bool) -> Result<Self> {
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let default = || home.map(|h| h.join(".cache/tokkata-oracle"));
         let folder = std::env::var_os("ORACLE")
@@ -170,10 +234,27 @@ impl Oracle {
         let folder = folder.context("neither ORACLE nor HOME is set")?;
         ensure!(folder.is_dir(), "no oracle in {}", folder.display());
         std::fs::create_dir_all(folder.join("goldens"))?;
-        let driver = folder.join("goldens/oracle_rows");
-        let oracle = Oracle { folder, driver };
+        let driver = folder.join(match exact {
+            true => "goldens/oracle_rows_exact",
+            false => "goldens/oracle_rows",
+        });
+        let oracle = Oracle {
+            folder,
+            driver,
+            exact,
+        };
         oracle.build()?;
         Ok(oracle)
+    }
+
+    /// What goldens call it.
+    fn title(&self) -> String {
+        let how = if self.exact {
+            ", GELU without its table"
+        } else {
+            ""
+        };
+        format!("{ORACLE}{how}")
     }
 
     /// Compiles the driver where its source is new.
@@ -186,7 +267,10 @@ impl Oracle {
         let libraries = [
             "src/libllama.a",
             "ggml/src/libggml.a",
-            "ggml/src/libggml-cpu.a",
+            match self.exact {
+                true => "../exact/libggml-cpu.a",
+                false => "ggml/src/libggml-cpu.a",
+            },
             "ggml/src/libggml-base.a",
         ];
         let status = Command::new("g++")
@@ -334,5 +418,19 @@ fn unset(value: &Value) -> bool {
         Value::Array(Array::I32(v)) => v.iter().all(|v| *v <= 0),
         Value::Array(a) => a.is_empty(),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fits;
+
+    #[test]
+    fn patterns_fit_runs_of_characters() {
+        assert!(fits("*.bias", "blk.0.attn_q.bias"));
+        assert!(fits("blk.*.attn_q.*", "blk.0.attn_q.bias"));
+        assert!(fits("output.weight", "output.weight"));
+        assert!(!fits("output", "output.weight"));
+        assert!(!fits("*.bias", "blk.0.attn_q.weight"));
     }
 }

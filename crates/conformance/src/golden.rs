@@ -14,7 +14,7 @@ use tokkata_core::Metadata;
 
 pub use check::{Outcome, Way, outcomes, ways};
 pub use expect::{AGREES, COARSE, Expectations};
-pub use text::{entry, from_json, to_json};
+pub use text::{entry, from_json, tensors, to_json};
 
 use crate::models::Failure;
 

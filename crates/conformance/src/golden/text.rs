@@ -76,6 +76,17 @@ pub fn entry(key: &str, value: &str) -> Result<(String, Value), Failure> {
     Ok((name.to_owned(), value))
 }
 
+/// Tensors as goldens write them: a name folded over layers and a JSON shape.
+///
+/// # Errors
+/// A name or a shape that is none.
+pub fn tensors(name: &str, shape: &str) -> Result<Vec<(String, Vec<usize>)>, Failure> {
+    let shape: Json = serde_json::from_str(shape).map_err(|e| format!("{name}: {e}"))?;
+    let mut map = Map::new();
+    map.insert(name.to_owned(), shape);
+    unfold(&map)
+}
+
 /// The type's name and the value; `None` for types that no tiny model has.
 fn encode(value: &Value) -> Option<(&'static str, Json)> {
     Some(match value {

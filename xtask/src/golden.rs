@@ -77,9 +77,10 @@ impl Options {
             let line = line
                 .as_str()
                 .with_context(|| format!("{name} is no text"))?;
-            if self.names.is_empty() || self.names.contains(name) {
-                all.push(Options::variant(name, line)?);
-            }
+            let wanted = |o: &Options| {
+                self.names.is_empty() || o.rename.iter().any(|n| self.names.contains(n))
+            };
+            all.extend(Options::variants(name, line)?.into_iter().filter(wanted));
         }
         Ok(all)
     }
@@ -109,12 +110,20 @@ impl Options {
         Ok(golden)
     }
 
-    /// What a line of the list of variants asks for: `NEW = OLD` and options, as on the command line.
-    fn variant(name: &str, line: &str) -> Result<Self> {
-        let words = line.split_whitespace().map(|w| w.replace('~', " "));
-        let mut options = Options::parse(&words.collect::<Vec<_>>())?;
-        options.rename = Some(name.to_owned());
-        Ok(options)
+    /// What a line of the list of variants asks for: its bases, divided by commas, and options as on the command line.
+    /// `~` stands for a space and `@` for the base's architecture; a name `*+x` stands for one of each base.
+    fn variants(name: &str, line: &str) -> Result<Vec<Self>> {
+        let (bases, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let one = |base: &str| {
+            let arch = base.split('+').next().unwrap_or(base);
+            let words = rest.replace('@', arch);
+            let words = words.split_whitespace().map(|w| w.replace('~', " "));
+            let mut options = Options::parse(&words.collect::<Vec<_>>())?;
+            options.rename = Some(name.replace('*', base));
+            options.names = vec![base.to_owned()];
+            Ok(options)
+        };
+        bases.split(',').map(one).collect()
     }
 }
 

@@ -93,10 +93,7 @@ impl Resolver<'_> {
                 0.1 * m * factor.ln() + 1.0
             }
         };
-        let all = self.number_of(
-            self.desc.rope.log_multiplier.as_ref(),
-            "rope.scaling.yarn_log_multiplier ?? 0",
-        )?;
+        let all = self.number_of(self.desc.rope.log_multiplier.as_ref(), "0")?;
         if all == 0.0 {
             return Ok(mscale(1.0));
         }

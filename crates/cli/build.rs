@@ -1,4 +1,4 @@
-//! Lists which architectures have a golden, and of which oracle, so that `archs` can say so.
+//! Lists which architectures have a golden, and of which oracles, so that `archs` can say so.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -25,15 +25,23 @@ fn goldens(dir: &Path) -> Vec<(String, String)> {
     let jsons = files.map(|file| file.path());
     let jsons = jsons.filter(|path| path.extension().is_some_and(|e| e == "json"));
     jsons
-        .filter_map(|path| {
-            let name = path.file_stem()?.to_str()?.to_owned();
-            Some((name, oracle(&fs::read_to_string(&path).ok()?)?))
+        .flat_map(|path| {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let found = ["oracle", "second"].map(|key| program(&text, key));
+            let named = found.into_iter().flatten().map(|p| (name.to_string(), p));
+            named.collect::<Vec<_>>()
         })
         .collect()
 }
 
-/// The line `"oracle": "…",` of a golden.
-fn oracle(text: &str) -> Option<String> {
-    let (_, rest) = text.split_once("\"oracle\": \"")?;
-    Some(rest.split_once('"')?.0.to_owned())
+/// What the line `"oracle": "…",` of a golden names, without how it was set up.
+fn program(text: &str, key: &str) -> Option<String> {
+    let (_, rest) = text.split_once(&format!("\"{key}\": \""))?;
+    let title = rest.split_once('"')?.0;
+    let end = [", ", " in "]
+        .iter()
+        .filter_map(|end| title.find(end))
+        .min();
+    Some(title[..end.unwrap_or(title.len())].to_owned())
 }

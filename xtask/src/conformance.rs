@@ -87,6 +87,12 @@ fn agreement(goldens: &[Golden]) -> Result<()> {
         .filter(|s| !agree.contains(*s))
         .collect();
     println!("not among them: {}", missing.join(" "));
+    let second: BTreeSet<&str> = goldens
+        .iter()
+        .filter(|g| g.second.is_some() && agree.contains(g.arch()))
+        .map(Golden::arch)
+        .collect();
+    println!("{} of them agree with a second program too", second.len());
     ensure!(
         surprises == 0,
         "{surprises} outcomes are not what the lists say"
@@ -123,9 +129,9 @@ fn docs(goldens: &[Golden]) -> Result<()> {
             .any(|g| expected.failing(&g.name, "ref").is_some());
         let against = match (&descriptor.unsupported, own.first()) {
             (Some(why), _) => format!("not supported: {why}"),
-            (None, Some(golden)) if !failing => {
+            (None, Some(_)) if !failing => {
                 verified += 1;
-                golden.oracle.clone()
+                programs(&own)
             }
             _ => "not verified".to_owned(),
         };
@@ -140,6 +146,22 @@ fn docs(goldens: &[Golden]) -> Result<()> {
     std::fs::write(root().join("docs/models.md"), text)?;
     println!("docs/models.md: {verified} verified");
     Ok(())
+}
+
+/// The programs that a family's goldens were made with, without how these were set up.
+fn programs(goldens: &[&Golden]) -> String {
+    let titles = goldens
+        .iter()
+        .flat_map(|g| [Some(&g.oracle), g.second.as_ref()]);
+    let short = |title: &String| {
+        let end = [", ", " in "]
+            .iter()
+            .filter_map(|end| title.find(end))
+            .min();
+        title[..end.unwrap_or(title.len())].to_owned()
+    };
+    let names: BTreeSet<String> = titles.flatten().map(short).collect();
+    names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
 fn kind(goldens: &[&Golden]) -> &'static str {

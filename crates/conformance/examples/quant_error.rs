@@ -39,7 +39,7 @@ fn compare(oracle: &str, model: &str) -> Result<(f64, f64), String> {
     let reference = RefBackend {
         precision: Precision::F64,
     };
-    let cpu = CpuBackend::default();
+    let cpu = CpuBackend;
     let len = TOKENS.parse().expect("a number");
     let mut exact = load(&file, &registry, &reference, len, way)?;
     let mut fast = load(&file, &registry, &cpu, len, way)?;

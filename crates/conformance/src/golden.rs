@@ -1,6 +1,7 @@
 //! Goldens: what an oracle computed for a tiny model, without the model's weights.
 //!
-//! A golden is `NAME.json` (metadata, shapes of tensors, ids) and `NAME.f32` (the oracle's rows, little-endian).
+//! A golden is `NAME.json` (metadata, shapes of tensors, ids) and `NAME.f32` (the oracle's rows, little-endian); some
+//! have `NAME.second.f32` too, the rows of another program.
 //! The weights follow from the names of the tensors, see [`crate::generate`].
 
 mod check;
@@ -55,6 +56,8 @@ pub struct Golden {
     pub name: String,
     /// The program that computed the rows, with its version.
     pub oracle: String,
+    /// Another program that gave the rows in `also`.
+    pub second: Option<String>,
     /// What was computed.
     pub rows: Rows,
     /// Positions.
@@ -69,6 +72,8 @@ pub struct Golden {
     pub stride: usize,
     /// The oracle's rows.
     pub want: Vec<f32>,
+    /// The second program's rows.
+    pub also: Vec<f32>,
 }
 
 impl Golden {
@@ -101,13 +106,16 @@ impl Golden {
         let path = folder.join(format!("{name}.json"));
         let text = std::fs::read_to_string(&path).map_err(|e| format!("{name}: {e}"))?;
         let mut golden = from_json(name, &text).map_err(|e| format!("{name}: {e}"))?;
-        if let Ok(bytes) = std::fs::read(folder.join(format!("{name}.f32"))) {
-            golden.want = floats(&bytes);
-        }
+        let rows = |ending: &str| {
+            let bytes = std::fs::read(folder.join(format!("{name}.{ending}")));
+            bytes.map_or(Vec::new(), |bytes| floats(&bytes))
+        };
+        golden.want = rows("f32");
+        golden.also = rows("second.f32");
         Ok(golden)
     }
 
-    /// Writes both files.
+    /// Writes its files; rows of a second program that are no longer known are removed.
     ///
     /// # Errors
     /// A folder that cannot be written.
@@ -117,8 +125,19 @@ impl Golden {
                 .map_err(|e| format!("{}: {e}", self.name))
         };
         write("json", to_json(self).as_bytes())?;
-        let bytes: Vec<u8> = self.want.iter().flat_map(|v| v.to_le_bytes()).collect();
-        write("f32", &bytes)
+        let bytes = |rows: &[f32]| {
+            rows.iter()
+                .flat_map(|v| v.to_le_bytes())
+                .collect::<Vec<u8>>()
+        };
+        write("f32", &bytes(&self.want))?;
+        match self.second {
+            Some(_) => write("second.f32", &bytes(&self.also)),
+            None => {
+                let _ = std::fs::remove_file(folder.join(format!("{}.second.f32", self.name)));
+                Ok(())
+            }
+        }
     }
 
     /// The architecture string.

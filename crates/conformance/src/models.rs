@@ -7,7 +7,8 @@ use tokkata_core::DType;
 use tokkata_formats::ModelFile;
 use tokkata_ir::step::{ROW_PROMPT, SeqStep};
 use tokkata_ir::{
-    Backend, CacheKind, Instance, Limits, LoadOptions, PlanRole, Program, StepBuilder, StepInputs,
+    Backend, CacheKind, GroupId, Instance, Limits, LoadOptions, PlanRole, Program, StepBuilder,
+    StepInputs,
 };
 use tokkata_plan::BuildOptions;
 
@@ -120,7 +121,8 @@ pub fn load_for(
 }
 
 fn limits(target: &Target<'_>) -> Limits {
-    let seqs = target.feeding.sequences as u32;
+    // One more than run, whose blocks keep snapshots.
+    let seqs = target.feeding.sequences as u32 + 1;
     let ctx = target.ctx as u32;
     Limits {
         rows: ctx * seqs,
@@ -140,13 +142,6 @@ impl Loaded {
         self.bidirectional
     }
 
-    /// Whether positions can be taken back without a snapshot.
-    #[must_use]
-    pub fn can_truncate(&self) -> bool {
-        let mut groups = self.program.caches.iter();
-        !self.bidirectional && groups.all(|g| g.kind != CacheKind::Recurrent)
-    }
-
     /// Rows `[T, width]` of `ids` from an empty cache; every copy must agree bit for bit.
     ///
     /// # Errors
@@ -155,7 +150,8 @@ impl Loaded {
         self.feed(ids, 0, feeding)
     }
 
-    /// Rows of `ids` when a wrong ending after `kept` positions was fed and taken back.
+    /// Rows of `ids` when a wrong ending after `kept` positions was fed and taken back: caches of positions are cut, a
+    /// recurrent state is set back to the snapshot taken there.
     ///
     /// # Errors
     /// The text of whatever failed.
@@ -165,12 +161,29 @@ impl Loaded {
         kept: usize,
         feeding: Feeding,
     ) -> Result<Vec<f32>, Failure> {
-        let mut wrong = ids.to_vec();
-        wrong[kept..].rotate_left(1);
-        let before = self.feed(&wrong, 0, feeding)?;
-        let width = before.len() / ids.len();
-        let after = self.feed(&ids[kept..], kept, feeding)?;
-        Ok([&before[..kept * width], &after].concat())
+        let (beginning, ending) = ids.split_at(kept);
+        let mut wrong = ending.to_vec();
+        wrong.rotate_left(1);
+        let before = self.feed(beginning, 0, feeding)?;
+        self.snapshot(|own, spare| (own, spare));
+        self.feed(&wrong, kept, feeding)?;
+        self.snapshot(|own, spare| (spare, own));
+        let after = self.feed(ending, kept, feeding)?;
+        Ok([before, after].concat())
+    }
+
+    /// Copies the first sequence's states between their own block and the one of the sequence that nothing runs.
+    fn snapshot(&mut self, way: fn(u32, u32) -> (u32, u32)) {
+        let tables = [
+            self.tables(0, 1),
+            self.tables(self.limits.seqs as usize - 1, 1),
+        ];
+        for (g, group) in self.program.caches.iter().enumerate() {
+            if group.kind == CacheKind::Recurrent {
+                let (from, to) = way(tables[0][g][0], tables[1][g][0]);
+                self.instance.copy_block(GroupId(g as u32), from, to);
+            }
+        }
     }
 
     /// Runs the encoder, which leaves its rows' keys and values in the caches.

@@ -9,18 +9,39 @@ import torch
 ARCHS = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 
 
+# What gguf's table of names does not know.
+RENAME = [
+    (r".*layers\.(\d+)\..*shared_experts?\.(gate|up|down)_proj", r"blk.\1.ffn_\2_shexp"),
+    (r".*layers\.(\d+)\..*experts\.gate_up_proj\.", r"blk.\1.ffn_gate_up_exps."),
+    (r".*layers\.(\d+)\..*experts\.down_proj\.", r"blk.\1.ffn_down_exps."),
+    (r".*layers\.(\d+)\..*(e_score_correction_bias|expert_bias)(es)?\.weight$", r"blk.\1.exp_probs_b.bias"),
+    (r".*layers\.(\d+)\.(mlp|block_sparse_moe)\.(gate|router|router\.gate)\.weight$", r"blk.\1.ffn_gate_inp.weight"),
+    (r".*layers\.(\d+)\..*attn_sub_norm", r"blk.\1.attn_sub_norm"),
+    (r".*layers\.(\d+)\..*ffn_sub_norm", r"blk.\1.ffn_sub_norm"),
+    (r".*layers\.(\d+)\.self_attn\.([qkv])_proj", r"blk.\1.attn_\2"),
+    (r".*layers\.(\d+)\.self_attn\.(gate|g)_proj", r"blk.\1.attn_gate"),
+    (r".*layers\.(\d+)\.self_attn\.o_proj", r"blk.\1.attn_output"),
+    (r".*layers\.(\d+)\.self_attn\.([qk])_norm", r"blk.\1.attn_\2_norm"),
+]
+
+
 def fill(model, golden, family):
     """Writes every parameter; the names of those that found no tensor."""
     layers = golden.key("block_count")
-    table = gguf.get_tensor_name_map(ARCHS[family.names or golden.arch], layers)
+    table = gguf.get_tensor_name_map(ARCHS.get(golden.arch, ARCHS["qwen3moe"]), layers)
     missing = []
     state = dict(model.named_parameters())
-    state.update((n, b) for n, b in model.named_buffers() if n in family.buffers)
+    state.update((n, b) for n, b in model.named_buffers() if n.endswith("_bias"))
     for name, parameter in state.items():
         value = find(name, golden, family, table)
-        if value is None:
+        if value is None and name.endswith(".bias") and not "norm" in name:
+            # The golden has no such tensor; a bias of zero is none.
+            with torch.no_grad():
+                parameter.zero_()
+        elif value is None:
             if not any(re.search(skip, name) for skip in family.skip):
                 missing.append(name)
+        if value is None:
             continue
         value = torch.from_numpy(np.ascontiguousarray(value))
         if value.shape != parameter.shape and value.numel() == parameter.numel() and 1 in (*value.shape, *parameter.shape):
@@ -54,7 +75,7 @@ def canonical(name, family, table):
     name = name.replace("language_model.", "").replace("model.model.", "model.")
     if not name.endswith((".weight", ".bias")):
         name += ".weight"
-    for pattern, replacement in family.rename:
+    for pattern, replacement in [*family.rename, *RENAME]:
         changed = re.sub(pattern, replacement, name)
         if changed != name:
             return changed

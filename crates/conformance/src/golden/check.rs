@@ -14,8 +14,10 @@ pub struct Way {
     pub name: &'static str,
     /// Chunks and copies.
     pub feeding: Feeding,
-    /// A wrong ending is fed first and taken back.
+    /// A wrong ending is fed after the first half and taken back.
     pub truncate: bool,
+    /// The rows of the second oracle are compared.
+    pub second: bool,
 }
 
 const fn way(name: &'static str, chunk: usize, sequences: usize, block_size: u32) -> Way {
@@ -27,12 +29,13 @@ const fn way(name: &'static str, chunk: usize, sequences: usize, block_size: u32
             block_size,
         },
         truncate: false,
+        second: false,
     }
 }
 
-/// Whole, one by one, in sevens beside a copy, and with a wrong ending taken back.
+/// Whole, one by one, in sevens beside a copy, with a wrong ending taken back, and whole against a second oracle.
 #[must_use]
-pub fn ways() -> [Way; 4] {
+pub fn ways() -> [Way; 5] {
     [
         way("whole", usize::MAX, 1, 16),
         way("by 1", 1, 1, 1),
@@ -40,6 +43,10 @@ pub fn ways() -> [Way; 4] {
         Way {
             truncate: true,
             ..way("truncated", 9, 1, 4)
+        },
+        Way {
+            second: true,
+            ..way("second", usize::MAX, 1, 16)
         },
     ]
 }
@@ -85,6 +92,9 @@ fn error(
     backend: &dyn Backend,
     way: Way,
 ) -> Result<Option<f64>, Failure> {
+    if way.second && golden.second.is_none() {
+        return Ok(None);
+    }
     let output = (golden.rows == Rows::Vectors).then_some("hidden");
     let encoder = match golden.rows {
         Rows::Decoder => golden.ids(),
@@ -101,7 +111,12 @@ fn error(
     let got = rows(golden, &mut loaded, way)?;
     let width = |got: &[f32]| got.len() / fed(golden).len();
     let sampled = got.map(|got| sample(&got, width(&got), golden.stride));
-    Ok(sampled.map(|got| nmse(&got, &golden.want)))
+    let want = if way.second {
+        &golden.also
+    } else {
+        &golden.want
+    };
+    Ok(sampled.map(|got| nmse(&got, want)))
 }
 
 /// The ids whose rows are read.
@@ -124,9 +139,6 @@ fn rows(golden: &Golden, loaded: &mut Loaded, way: Way) -> Result<Option<Vec<f32
     }
     if !way.truncate {
         return loaded.logits(&ids, feeding).map(Some);
-    }
-    if !loaded.can_truncate() {
-        return Ok(None);
     }
     loaded.truncated(&ids, ids.len() / 2, feeding).map(Some)
 }

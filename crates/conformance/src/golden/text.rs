@@ -19,10 +19,13 @@ pub fn to_json(golden: &Golden) -> String {
     let tensors = fold(&golden.tensors)
         .into_iter()
         .map(|(name, shape)| format!("    {}: {}", Json::from(name), Json::from(shape)));
+    let second = golden.second.as_deref();
+    let second = second.map(|s| format!("  \"second\": {},\n", Json::from(s)));
     let (metadata, tensors): (Vec<_>, Vec<_>) = (metadata.collect(), tensors.collect());
     format!(
-        "{{\n  \"oracle\": {},\n  \"rows\": \"{}\",\n  \"positions\": {},\n  \"seed\": {},\n  \"stride\": {},\n  \"metadata\": {{\n{}\n  }},\n  \"tensors\": {{\n{}\n  }}\n}}\n",
+        "{{\n  \"oracle\": {},\n{}  \"rows\": \"{}\",\n  \"positions\": {},\n  \"seed\": {},\n  \"stride\": {},\n  \"metadata\": {{\n{}\n  }},\n  \"tensors\": {{\n{}\n  }}\n}}\n",
         Json::from(golden.oracle.as_str()),
+        second.unwrap_or_default(),
         golden.rows.name(),
         golden.positions,
         golden.seed,
@@ -45,6 +48,7 @@ pub fn from_json(name: &str, text: &str) -> Result<Golden, Failure> {
     Ok(Golden {
         name: name.to_owned(),
         oracle: json["oracle"].as_str().unwrap_or_default().to_owned(),
+        second: json["second"].as_str().map(str::to_owned),
         rows: rows.ok_or("rows is no known kind")?.0,
         positions: number("positions")? as usize,
         seed: number("seed")? as u32,
@@ -52,6 +56,7 @@ pub fn from_json(name: &str, text: &str) -> Result<Golden, Failure> {
         metadata: metadata(object("metadata")?)?,
         tensors: unfold(object("tensors")?)?,
         want: Vec::new(),
+        also: Vec::new(),
     })
 }
 
@@ -231,6 +236,7 @@ mod tests {
         let golden = Golden {
             name: "x".to_owned(),
             oracle: "o".to_owned(),
+            second: Some("p".to_owned()),
             rows: Rows::Vectors,
             positions: 3,
             seed: 7,
@@ -240,6 +246,7 @@ mod tests {
                 .map(tensor)
                 .to_vec(),
             want: Vec::new(),
+            also: Vec::new(),
         };
         let text = to_json(&golden);
         assert!(text.contains("\"blk.0-1,3.q\": [4,2]"), "{text}");

@@ -8,6 +8,7 @@ use tokkata_ir::weight::read_f32;
 use tokkata_ir::{BackendError, Op, Program, RawRows, WeightDef, WeightId, WeightSource};
 
 use crate::layout::{LayoutError, Matrix, Order, PANEL_ROWS, Part};
+use crate::memory::Slab;
 use crate::pool::Pool;
 
 /// What a weight is used as.
@@ -86,10 +87,11 @@ impl Weights {
         pool: &Pool,
     ) -> Result<Self, BackendError> {
         let mut weights = Weights::default();
+        let slab = Slab::default();
         for (id, role) in roles(program) {
             let def = &program.weights[id as usize];
             if role.matrix {
-                let matrix = pack(def, role.stacked, source, pool)?;
+                let matrix = pack(def, role.stacked, source, (pool, &slab))?;
                 weights.matrices.insert(id, Arc::new(matrix));
             }
             if role.vector {
@@ -176,7 +178,7 @@ fn pack(
     def: &WeightDef,
     stacked: bool,
     source: &dyn WeightSource,
-    pool: &Pool,
+    (pool, slab): (&Pool, &Slab),
 ) -> Result<Matrix, BackendError> {
     let raw = RawRows::new(source, &def.recipe)?;
     let parts = parts(def, stacked, &raw)?;
@@ -192,7 +194,7 @@ fn pack(
         raw.read(starts[part] + rows.start, rows.len(), out)
             .map_err(std::io::Error::other)
     };
-    Matrix::pack(pool, def.cols(), &parts, Order::Sequential, &read)
+    Matrix::pack_in(slab, pool, def.cols(), (&parts, Order::Sequential), &read)
         .map_err(|error| failure(def, error))
 }
 

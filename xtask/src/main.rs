@@ -5,6 +5,7 @@ mod conformance;
 mod formats;
 mod golden;
 mod licences;
+mod peers;
 mod rules;
 mod shell;
 mod test;
@@ -18,6 +19,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   golden [OPTIONS] [NAME…]          write goldens with the oracle
   conformance [--docs|--mutate] [NAME…]
                                     which architectures agree; the table of models; changes that no golden notices
+  bench-peers [OPTIONS]             our speed beside other engines', interleaved
   formats                           what is known of every element type, each cell found by trying";
 
 fn main() -> ExitCode {
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
     let result = match args.first().map(String::as_str) {
         Some("check") => check::run(),
         Some("test") => test::run(&args[1..]),
+        Some("bench-peers") => peers::run(&args[1..]),
         Some("formats") => formats::run(),
         Some("conformance") => conformance::run(&args[1..]),
         Some("golden") => golden::run(&args[1..]),

@@ -23,8 +23,9 @@ pub mod kernels;
 pub mod layout;
 pub mod memory;
 pub mod pool;
+pub mod rates;
 mod run;
 mod select;
 
 pub use device::CpuBackend;
-pub use run::{CpuInstance, StepTime};
+pub use run::CpuInstance;

@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use tokkata_ir::{
-    BackendError, GroupId, Instance, LoadOptions, Op, Plan, Program, Site, StepInputs, StepState,
-    ValType, ValueId, WeightSource,
+    BackendError, GroupId, Instance, LoadOptions, Op, Plan, Program, StepInputs, StepState,
+    StepTime, ValType, ValueId, WeightSource,
 };
 
 use crate::arena::{self, Place};
@@ -49,19 +49,6 @@ struct Step {
     sync: Sync,
     /// The node that it does, or that it prepares or ends.
     node: usize,
-}
-
-/// Time that the first worker spent in a step of the last replay.
-#[derive(Clone, Debug)]
-pub struct StepTime {
-    /// The kernel: an op's name, or `prepare` for activations on their way into products.
-    pub kernel: &'static str,
-    /// Where the op belongs.
-    pub site: Site,
-    /// Waiting for the other workers before the step.
-    pub wait_ns: u64,
-    /// The step itself.
-    pub run_ns: u64,
 }
 
 struct Lowered {
@@ -359,29 +346,6 @@ fn walk_timed(steps: &[Step], cx: &Cx<'_>, worker: &Worker<'_>, times: &Mutex<Ve
     }
 }
 
-impl CpuInstance {
-    /// Whether replays measure their steps.
-    pub fn measure(&mut self, on: bool) {
-        self.times = on.then(Vec::new);
-    }
-
-    /// Times of the steps of the last replay, when it was measured.
-    #[must_use]
-    pub fn times(&self) -> Vec<StepTime> {
-        let (Some((plan, _)), Some(times)) = (self.last, &self.times) else {
-            return Vec::new();
-        };
-        let nodes = &self.program.plans[plan].nodes;
-        let time = |(step, &(wait_ns, run_ns)): (&Step, &(u64, u64))| StepTime {
-            kernel: step.kernel.name().unwrap_or(nodes[step.node].op.name()),
-            site: nodes[step.node].site.clone(),
-            wait_ns,
-            run_ns,
-        };
-        self.plans[plan].steps.iter().zip(times).map(time).collect()
-    }
-}
-
 impl Instance for CpuInstance {
     fn replay(
         &mut self,
@@ -452,5 +416,25 @@ impl Instance for CpuInstance {
     fn memory_bytes(&self) -> u64 {
         let floats = self.arena.len() + self.partials.len();
         self.weight_bytes + self.caches.bytes() + floats as u64 * 4
+    }
+
+    fn measure(&mut self, on: bool) {
+        self.times = on.then(Vec::new);
+    }
+
+    fn times(&self) -> Vec<StepTime> {
+        let (Some((plan, _)), Some(times)) = (self.last, &self.times) else {
+            return Vec::new();
+        };
+        let nodes = &self.program.plans[plan].nodes;
+        let time = |(step, &(wait_ns, run_ns)): (&Step, &(u64, u64))| StepTime {
+            plan,
+            node: step.node,
+            kernel: step.kernel.name().unwrap_or(nodes[step.node].op.name()),
+            site: nodes[step.node].site.clone(),
+            wait_ns,
+            run_ns,
+        };
+        self.plans[plan].steps.iter().zip(times).map(time).collect()
     }
 }

@@ -3,31 +3,20 @@
 //! An op is dealt out to workers by rows or by columns. Two ops that follow each other need no barrier when the
 //! second reads only what the same worker wrote: so a product, the norm, rotation and cache write of its heads, or
 //! the gate and its two products, run through without one. The table [`work_of`] says how an op may be dealt out;
-//! [`FOLDS`] lists the ops that disappear into the preparation of the products that read them.
+//! [`RULES`] lists the ops that disappear into the preparation of the products that read them.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use tokkata_ir::fusion::{self, Group, Rule};
 use tokkata_ir::{Node, NormKind, Op, Plan, Program, ValueId};
 
 use crate::layout::PANEL_ROWS;
 use crate::run::acts::Key;
 use crate::run::sweep::Split;
 
-/// An op that is done while its readers' input is prepared.
-pub(crate) struct Fold {
-    /// Name of the group in dumps.
-    pub(crate) name: &'static str,
-    /// The op that disappears.
-    pub(crate) producer: &'static str,
-    /// The ops that may read it, as their first input.
-    pub(crate) readers: &'static [&'static str],
-    /// Further condition on the producer.
-    pub(crate) when: fn(&Node, &Plan) -> bool,
-}
-
-/// Every fold.
-pub(crate) const FOLDS: &[Fold] = &[Fold {
+/// Every fusion.
+pub(crate) const RULES: &[Rule] = &[Rule {
     name: "norm_prepare",
     producer: "norm",
     readers: &["matmul"],
@@ -200,7 +189,7 @@ struct Scheduler<'a> {
     keys: &'a mut Vec<Key>,
     parts: Vec<usize>,
     /// Nodes folded into the preparation of their readers.
-    folded: BTreeMap<usize, &'static str>,
+    folded: BTreeMap<usize, Group>,
     steps: Vec<Planned>,
     epoch: usize,
     lives: Vec<Option<(usize, usize)>>,
@@ -224,11 +213,7 @@ impl<'a> Scheduler<'a> {
             facts,
             keys,
             parts: column_parts(plan, facts.program),
-            folded: if facts.fuse {
-                folds(plan)
-            } else {
-                BTreeMap::new()
-            },
+            folded: fusion::groups(plan, if facts.fuse { RULES } else { &[] }),
             steps: Vec::new(),
             epoch: 0,
             lives,
@@ -400,9 +385,8 @@ impl<'a> Scheduler<'a> {
     fn prepare(&mut self, value: ValueId, set: usize, reader: usize) {
         let norm = self
             .folded
-            .keys()
-            .copied()
-            .find(|&n| self.plan.nodes[n].outs[0] == value);
+            .iter()
+            .find_map(|(&n, group)| group.readers.contains(&reader).then_some(n));
         let source = norm.map_or(value, |n| self.plan.nodes[n].ins[0]);
         let busy = self.set_read.get(&set) == Some(&true);
         let sync = match self.fresh.contains_key(&source) {
@@ -440,30 +424,6 @@ impl<'a> Scheduler<'a> {
             lives,
         }
     }
-}
-
-/// Nodes that [`FOLDS`] folds into their readers.
-fn folds(plan: &Plan) -> BTreeMap<usize, &'static str> {
-    let output = |v: ValueId| plan.outputs.iter().any(|p| p.value == v);
-    let fits = |node: &Node, fold: &Fold| {
-        let [out] = node.outs[..] else { return false };
-        let mut readers = plan
-            .nodes
-            .iter()
-            .filter(|n| n.ins.contains(&out))
-            .peekable();
-        node.op.name() == fold.producer
-            && !output(out)
-            && readers.peek().is_some()
-            && readers.all(|r| fold.readers.contains(&r.op.name()) && r.ins[0] == out)
-            && (fold.when)(node, plan)
-    };
-    let found = |node: &Node| FOLDS.iter().find(|f| fits(node, f)).map(|f| f.name);
-    plan.nodes
-        .iter()
-        .enumerate()
-        .filter_map(|(i, n)| Some((i, found(n)?)))
-        .collect()
 }
 
 /// Columns of each value that one worker keeps together: whole panels, and whole runs of every op that it flows

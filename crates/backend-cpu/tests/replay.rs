@@ -7,9 +7,9 @@ use tokkata_backend_ref::{Precision, RefBackend};
 use tokkata_conformance::fixture::{Feed, Fixture, Rows, Run, noises, small_limits};
 use tokkata_core::DType;
 use tokkata_ir::{
-    Act, AttentionOp, BackendError, BinaryKind, CacheKind, ConstData, GatherIndex, KvSource, Lead,
-    Limits, LoadOptions, Mask, NormKind, Op, Pairing, RopeOp, SlotDef, SlotId, ValType, ValueId,
-    WeightId,
+    Act, AttentionOp, BackendError, BinaryKind, CacheKind, ConstData, GatherIndex, GroupId,
+    KvSource, Lead, Limits, LoadOptions, Mask, NormKind, Op, Pairing, Port, RopeOp, SlotDef,
+    SlotId, ValType, ValueId, WeightId,
 };
 
 const D: u32 = 64;
@@ -327,6 +327,61 @@ fn fusing_and_kernel_sets_change_no_bit() {
             );
             assert_eq!(got, want, "{set:?} no_fuse {no_fuse}");
         }
+    }
+}
+
+/// The plan up to a node and the plan from it on; the second is fed with what it reads of the first.
+fn halves(cut: usize) -> (Fixture, Fixture, ValueId, Vec<ValueId>) {
+    let ((mut first, logits), (mut second, _)) = (
+        decoder(DType::Q4_0, DType::F16, 16),
+        decoder(DType::Q4_0, DType::F16, 16),
+    );
+    let (a, b) = (
+        &mut first.program_mut().plans[0],
+        &mut second.program_mut().plans[0],
+    );
+    b.nodes.drain(..cut);
+    a.nodes.truncate(cut);
+    let mut crossing: Vec<ValueId> = a.nodes.iter().flat_map(|n| n.outs.clone()).collect();
+    crossing.retain(|v| b.nodes.iter().any(|n| n.ins.contains(v)));
+    let port = |value: &ValueId| Port {
+        name: format!("cut{}", value.0),
+        value: *value,
+    };
+    a.outputs = crossing.iter().map(port).collect();
+    b.inputs.extend(crossing.iter().map(port));
+    (first, second, logits, crossing)
+}
+
+#[test]
+fn plans_cut_at_random_ops_over_two_instances_change_no_bit() {
+    let unfused = LoadOptions {
+        no_fuse: true,
+        ..options(2)
+    };
+    let (whole, logits) = decoder(DType::Q4_0, DType::F16, 16);
+    let nodes = whole.program().plans[0].nodes.len();
+    let step = [part(0, 0..70)];
+    let want = feed(&mut run_on(&whole, &unfused), logits, &[step.to_vec()]);
+    for noise in noises("cuts", 8) {
+        let cut = 1 + ((noise + 1.0) / 2.0 * (nodes - 2) as f32) as usize;
+        let (first, second, logits, crossing) = halves(cut);
+        let (mut first, mut second) = (run_on(&first, &unfused), run_on(&second, &unfused));
+        first.step(&step, &Feed::default()).unwrap();
+        for (g, group) in whole.program().caches.iter().enumerate() {
+            let id = GroupId(g as u32);
+            for block in 0..group.n_blocks {
+                let data = first.instance.export_block(id, block);
+                second.instance.import_block(id, block, &data);
+            }
+        }
+        let values = crossing.iter().map(|&v| (v, first.floats(v))).collect();
+        let fed = Feed {
+            values,
+            ..Feed::default()
+        };
+        second.step(&step, &fed).unwrap();
+        assert_eq!(second.floats(logits), want, "cut after {cut} of {nodes}");
     }
 }
 

@@ -9,6 +9,7 @@ mod logits;
 mod parse;
 mod perplexity;
 mod plan;
+mod profile;
 mod quantize;
 mod run;
 mod split;
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Inspect(inspect::InspectArgs),
     /// Show what a model computes, and what that costs on this machine
     Plan(plan::PlanArgs),
+    /// Show where the time of a model's steps goes
+    Profile(profile::ProfileArgs),
     /// Show the tokens of a text
     Tokenize(tokenize::TokenizeArgs),
     /// Show the text of tokens
@@ -62,6 +65,7 @@ impl Command {
             Command::Bench(args) => bench::run(&args),
             Command::Inspect(args) => inspect::run(&args),
             Command::Plan(args) => plan::run(&args),
+            Command::Profile(args) => profile::run(&args),
             Command::Tokenize(args) => tokenize::run(&args),
             Command::Detokenize(args) => detokenize::run(&args),
             Command::Template(args) => template::run(&args),

@@ -58,7 +58,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         let lines = text
             .lines()
             .map(str::trim)
-            .take_while(|l| !l.starts_with("Usage:"));
+            .take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more information"));
         let line: Vec<&str> = lines.filter(|l| !l.is_empty()).collect();
         let line = line.join(" ");
         let line = line.strip_prefix("error: ").unwrap_or(&line);

@@ -92,6 +92,11 @@ impl Engine {
         self.instance.as_ref()
     }
 
+    /// Whether steps are measured from now on, see [`Instance::times`].
+    pub fn measure(&mut self, on: bool) {
+        self.instance.measure(on);
+    }
+
     /// The caches of all sequences.
     #[must_use]
     pub fn cache(&self) -> &Cache {

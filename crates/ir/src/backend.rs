@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokkata_core::DType;
 
-use crate::ids::{GroupId, ValueId};
+use crate::ids::{GroupId, Site, ValueId};
 use crate::program::Program;
 use crate::sample::SampleSide;
 use crate::step::StepState;
@@ -150,4 +150,29 @@ pub trait Instance: Send {
 
     /// Bytes this instance holds for weights, caches and scratch.
     fn memory_bytes(&self) -> u64;
+
+    /// Whether replays measure their steps from now on; a backend that cannot ignores it.
+    fn measure(&mut self, _on: bool) {}
+
+    /// Times of the steps of the last replay, when it was measured.
+    fn times(&self) -> Vec<StepTime> {
+        Vec::new()
+    }
+}
+
+/// Time that the first worker spent in a step of the last replay.
+#[derive(Clone, Debug)]
+pub struct StepTime {
+    /// The plan.
+    pub plan: usize,
+    /// The node that it does, or that it prepares or ends.
+    pub node: usize,
+    /// The kernel: an op's name, or `prepare` for activations on their way into products.
+    pub kernel: &'static str,
+    /// Where the op belongs.
+    pub site: Site,
+    /// Waiting for the other workers before the step.
+    pub wait_ns: u64,
+    /// The step itself.
+    pub run_ns: u64,
 }

@@ -9,7 +9,7 @@
 //! named (rows, logit rows, sequences); nothing in a plan changes between replays, everything that does is in
 //! the step state.
 //!
-//! Reading order: [`ids`], [`op`], [`program`], [`spec`], [`weight`], [`step`], [`sample`], [`backend`].
+//! Reading order: [`ids`], [`op`], [`program`], [`spec`], [`weight`], [`step`], [`sample`], [`fusion`], [`backend`].
 //!
 //! ```
 //! use tokkata_ir::{Lead, Shape};
@@ -18,6 +18,7 @@
 //! ```
 
 pub mod backend;
+pub mod fusion;
 pub mod ids;
 pub mod op;
 pub mod program;
@@ -26,7 +27,9 @@ pub mod spec;
 pub mod step;
 pub mod weight;
 
-pub use backend::{Backend, BackendError, Instance, LoadOptions, StepInputs, WeightSource};
+pub use backend::{
+    Backend, BackendError, Instance, LoadOptions, StepInputs, StepTime, WeightSource,
+};
 pub use ids::{ConstId, DeviceId, GroupId, Site, SlotId, ValueId, WeightId};
 pub use op::{
     Act, AttentionOp, BinaryKind, GatherIndex, KvSource, Mask, NormKind, Op, Pairing, PoolKind,

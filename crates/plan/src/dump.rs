@@ -66,19 +66,23 @@ pub fn plan(plan: &Plan, program: &Program) -> String {
 /// Parameters of an op that its weights and shapes do not tell.
 fn detail(node: &tokkata_ir::Node) -> String {
     let text = format!("{:?}", node.op);
-    let Some((_, inner)) = text.split_once([' ', '(']) else {
-        return String::new();
-    };
-    let kept: Vec<&str> = inner
-        .trim_matches(['{', '}', '(', ')', ' '])
+    let kept: Vec<&str> = fields(fields(&text))
         .split(", ")
         .filter(|f| !["WeightId", "None"].iter().any(|hide| f.contains(hide)))
         .collect();
-    if kept.is_empty() || kept == [""] {
-        String::new()
-    } else {
-        format!("  {{{}}}", kept.join(", "))
+    match kept.join(", ") {
+        kept if kept.is_empty() || kept == text => String::new(),
+        kept => format!("  {{{kept}}}"),
     }
+}
+
+/// What stands inside the outermost `Name { … }` or `Name(…)`.
+fn fields(text: &str) -> &str {
+    let name = text.find(|c: char| !c.is_alphanumeric()).unwrap_or(0);
+    let (head, rest) = text.split_at(name);
+    let inner = |open, close| rest.strip_prefix(open)?.strip_suffix(close);
+    let inside = inner(" { ", " }").or_else(|| inner("(", ")"));
+    inside.filter(|_| !head.is_empty()).unwrap_or(text)
 }
 
 fn value(plan: &Plan, id: tokkata_ir::ValueId) -> String {

@@ -1,7 +1,7 @@
 //! Builds programs from model specifications, runs passes over them and prints them.
 //!
 //! The program that comes out is semantic and unfused, the same for every device: build → prune → narrow → shard →
-//! partition. Fusion belongs to the backends, which cut groups by rules of their own. This crate knows no kernel
+//! partition. Fusion belongs to the backends, which declare rules for [`tokkata_ir::fusion`]. This crate knows no kernel
 //! and no file.
 //!
 //! Reading order: [`mod@build`] (one module per block kind), [`passes`], [`dump`].
@@ -9,7 +9,6 @@
 pub mod build;
 pub mod dump;
 pub mod error;
-pub mod group;
 pub mod passes;
 
 pub use build::{BuildOptions, build, build_with};

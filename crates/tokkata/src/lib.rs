@@ -35,7 +35,6 @@ pub mod device;
 pub mod error;
 pub mod grammar;
 pub mod importance;
-pub mod measure;
 pub mod memory;
 pub mod model;
 pub mod options;
@@ -52,6 +51,7 @@ pub use error::{Bytes, Error, Result};
 pub use model::{Generation, Model};
 pub use options::OpenOptions;
 pub use tokkata_archs as archs;
+pub use tokkata_backend_cpu::rates as measure;
 pub use tokkata_core::{Array, DType, Metadata, Value};
 pub use tokkata_engine::{
     Dry, Engine, EngineError, Event, EventKind, Feed, FeedLogits, FinishReason, Logprobs, Request,
@@ -60,7 +60,7 @@ pub use tokkata_engine::{
 pub use tokkata_formats::{
     Container, ModelFile, SafetensorsOutput, SafetensorsWriter, ShardLimit, TensorInfo, copy_gguf,
 };
-pub use tokkata_ir::{Limits, Program};
+pub use tokkata_ir::{Limits, Program, StepTime};
 pub use tokkata_plan::{BuildOptions, dump};
 pub use tokkata_quant::mix::{MixOptions, PRESETS, Preset};
 pub use tokkata_text::parse as answer;

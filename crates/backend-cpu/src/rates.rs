@@ -3,7 +3,10 @@
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
+use std::sync::Barrier;
 use std::time::Instant;
+
+use crate::memory::HugeBuf;
 
 /// Rates of a machine with all its threads at work.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,50 +17,63 @@ pub struct Rates {
     pub flops_per_s: f64,
 }
 
-const BUFFER_BYTES: usize = 64 << 20;
+/// More than the caches of usual processors hold, and no burden to small machines.
+const BUFFER_BYTES: usize = 512 << 20;
 const PASSES: usize = 5;
 const FMA_ROUNDS: usize = 4_000_000;
 /// Accumulators: enough for every vector unit to be busy while results are on their way.
 const LANES: usize = 128;
 
 impl Rates {
-    /// Measures for about a third of a second, with `threads` threads.
+    /// Measures for about half a second, with `threads` threads.
     #[must_use]
     pub fn measure(threads: usize) -> Self {
         Rates {
-            bytes_per_s: bandwidth(threads),
+            bytes_per_s: bandwidth(threads, BUFFER_BYTES),
             flops_per_s: arithmetic(threads),
         }
     }
 }
 
-/// The best of several runs of `work` on all threads at once, in units per second.
-fn best(threads: usize, units: f64, work: impl Fn() + Sync) -> f64 {
-    let once = |_| {
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(&work);
-            }
-        });
-        units * threads as f64 / start.elapsed().as_secs_f64()
-    };
-    (0..PASSES).map(once).fold(0.0, f64::max)
+/// Bytes per second of sequential reads of `bytes` in huge pages, each thread its own part; the best of several.
+#[must_use]
+pub fn bandwidth(threads: usize, bytes: usize) -> f64 {
+    let mut buffer = HugeBuf::zeroed(bytes);
+    buffer.bytes_mut().fill(1);
+    let (words, _) = buffer.bytes().as_chunks::<8>();
+    best(threads, bytes as f64, |thread| {
+        let share = words.len() / threads;
+        black_box(sum(black_box(&words[thread * share..][..share])));
+    })
 }
 
-fn bandwidth(threads: usize) -> f64 {
-    let buffer = vec![1u64; BUFFER_BYTES / 8];
-    let passes = 2;
-    best(threads, (passes * BUFFER_BYTES) as f64, || {
-        for _ in 0..passes {
-            black_box(sum(black_box(&buffer)));
+/// The best of several runs of `work` on all threads at once, in units per second.
+fn best(threads: usize, units: f64, work: impl Fn(usize) + Sync) -> f64 {
+    let (start, end, work) = (Barrier::new(threads + 1), Barrier::new(threads + 1), &work);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (start, end) = (&start, &end);
+            scope.spawn(move || {
+                for _ in 0..PASSES {
+                    start.wait();
+                    work(thread);
+                    end.wait();
+                }
+            });
         }
+        let once = |_| {
+            start.wait();
+            let begin = Instant::now();
+            end.wait();
+            units / begin.elapsed().as_secs_f64()
+        };
+        (0..PASSES).map(once).fold(0.0, f64::max)
     })
 }
 
 fn arithmetic(threads: usize) -> f64 {
     let flops = (2 * LANES * (FMA_ROUNDS / LANES)) as f64;
-    best(threads, flops, || {
+    best(threads, flops * threads as f64, |_| {
         black_box(multiply(FMA_ROUNDS / LANES));
     })
 }
@@ -90,15 +106,15 @@ macro_rules! dispatch {
     };
 }
 
-dispatch!(sum(buffer: &[u64]) -> u64, sum_with);
+dispatch!(sum(buffer: &[[u8; 8]]) -> u64, sum_with);
 dispatch!(multiply(rounds: usize) -> f32, multiply_with);
 
 #[inline(always)]
-fn sum_with<const FUSED: bool>(buffer: &[u64]) -> u64 {
+fn sum_with<const FUSED: bool>(buffer: &[[u8; 8]]) -> u64 {
     let mut sums = [0u64; 32];
     for chunk in buffer.chunks_exact(32) {
         for (sum, &x) in sums.iter_mut().zip(chunk) {
-            *sum = sum.wrapping_add(x);
+            *sum = sum.wrapping_add(u64::from_ne_bytes(x));
         }
     }
     sums.iter().fold(0, |a, &b| a.wrapping_add(b))

@@ -1,0 +1,107 @@
+//! A page of its own: a phase, its layers, their kernels, each as wide as its time.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::report::{Report, Row, Section};
+
+const STYLE: &str = "body{font:14px sans-serif;margin:2em}\
+.bar{display:flex;width:100%;height:1.6em;margin-bottom:2px}\
+.bar div{overflow:hidden;white-space:nowrap;border-right:1px solid #fff;font-size:11px;line-height:1.6em;min-width:0}\
+.bar div:hover{outline:2px solid #000}";
+
+/// The whole page.
+pub(super) fn page(report: &Report) -> String {
+    let mut text = format!(
+        "<!doctype html><meta charset=\"utf-8\"><title>{0}</title><style>{STYLE}</style><h1>{0}</h1>\n",
+        escaped(&report.model)
+    );
+    let (gb, gflop) = (
+        report.rates.bytes_per_s / 1e9,
+        report.rates.flops_per_s / 1e9,
+    );
+    let _ = writeln!(
+        text,
+        "<p>{gb:.1} GB/s and {gflop:.0} GFLOP/s (f32) measured. Widths are time; point at a bar for its figures.</p>"
+    );
+    for section in &report.sections {
+        text += &phase(section);
+    }
+    text
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('"', "&quot;")
+}
+
+fn phase(section: &Section) -> String {
+    let mut layers: BTreeMap<Option<u32>, Vec<&Row>> = BTreeMap::new();
+    for row in &section.rows {
+        layers.entry(row.layer).or_default().push(row);
+    }
+    let wall = section.wall_ns as f64;
+    let mut text = format!(
+        "<h2>{}: {} tokens, {:.1} tokens/s</h2>\n",
+        section.name,
+        section.tokens,
+        1e9 * section.tokens as f64 / wall.max(1.0)
+    );
+    let bar = |rows: &[&Row]| rows.iter().map(|r| r.run_ns + r.wait_ns).sum::<u64>();
+    let widest = layers.values().map(|rows| bar(rows)).max().unwrap_or(1);
+    let names: Vec<(String, u64)> = layers
+        .iter()
+        .map(|(layer, rows)| (layer_name(*layer), bar(rows)))
+        .collect();
+    let all: u64 = names.iter().map(|n| n.1).sum();
+    let blocks = names
+        .iter()
+        .map(|(name, ns)| block(name, name, *ns, all))
+        .collect();
+    text += &line(blocks);
+    for (layer, rows) in &layers {
+        let _ = writeln!(text, "<small>{}</small>", layer_name(*layer));
+        let blocks = rows.iter().map(|row| kernel(row, widest)).collect();
+        text += &line(blocks);
+    }
+    text
+}
+
+fn layer_name(layer: Option<u32>) -> String {
+    layer.map_or("outside the layers".to_owned(), |l| format!("layer {l}"))
+}
+
+fn line(blocks: Vec<String>) -> String {
+    format!("<div class=\"bar\">{}</div>\n", blocks.concat())
+}
+
+fn kernel(row: &Row, widest: u64) -> String {
+    let spent = row.run_ns + row.wait_ns;
+    let bytes = row.cost.weight_bytes + row.cost.cache_bytes;
+    let facts = format!(
+        "{} {}: run {:.1} µs, wait {:.1} µs, {:.1} GB/s, {:.1} GFLOP/s, {:.0} % of the roofline",
+        row.kernel,
+        row.role,
+        row.run_ns as f64 / 1e3,
+        row.wait_ns as f64 / 1e3,
+        bytes as f64 / row.run_ns.max(1) as f64,
+        row.cost.flops as f64 / row.run_ns.max(1) as f64,
+        100.0 * row.least_ns / spent.max(1) as f64,
+    );
+    block(&row.role, &facts, spent, widest)
+}
+
+/// A rectangle; its colour follows from its name.
+fn block(name: &str, facts: &str, ns: u64, all: u64) -> String {
+    let hue = name
+        .bytes()
+        .fold(7_u32, |h, b| h.wrapping_mul(31).wrapping_add(b.into()))
+        % 360;
+    format!(
+        "<div style=\"width:{:.3}%;background:hsl({hue},60%,75%)\" title=\"{}\">{}</div>",
+        100.0 * ns as f64 / all.max(1) as f64,
+        escaped(facts),
+        escaped(name)
+    )
+}

@@ -1,0 +1,215 @@
+//! Times beside costs: as a table, as JSON, and as the rows that the page draws.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use anyhow::Result;
+use serde_json::{Value as Json, json};
+use tokkata::cost::{Cost, Costs};
+use tokkata::measure::Rates;
+use tokkata::weights::FileWeights;
+use tokkata::{Model, Program};
+
+use super::Group;
+use super::collect::Phase;
+
+/// A kernel of a node, over all steps of a phase.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) layer: Option<u32>,
+    pub(super) role: String,
+    pub(super) kernel: &'static str,
+    pub(super) wait_ns: u64,
+    pub(super) run_ns: u64,
+    pub(super) cost: Cost,
+    /// The least time that the machine's rates allow.
+    pub(super) least_ns: f64,
+}
+
+/// A phase with costs.
+pub(super) struct Section {
+    pub(super) name: &'static str,
+    pub(super) tokens: u64,
+    pub(super) wall_ns: u64,
+    pub(super) rows: Vec<Row>,
+}
+
+/// Everything that is shown.
+pub(super) struct Report {
+    pub(super) model: String,
+    pub(super) rates: Rates,
+    pub(super) sections: Vec<Section>,
+}
+
+impl Report {
+    pub(super) fn new(model: &mut Model, phases: &[Phase], rates: Rates) -> Self {
+        let program = &*model.engine().program().clone();
+        let weights = FileWeights::new(model.checkpoint().file(), None);
+        let costs = Costs::new(program, &weights);
+        let section = |phase: &Phase| Section {
+            name: phase.name,
+            tokens: phase.tokens,
+            wall_ns: phase.wall_ns,
+            rows: rows(program, &costs, phase, rates),
+        };
+        let path = model.checkpoint().path();
+        Report {
+            model: path
+                .file_name()
+                .unwrap_or(path.as_os_str())
+                .display()
+                .to_string(),
+            rates,
+            sections: phases.iter().map(section).collect(),
+        }
+    }
+
+    /// Columns of text; what took longest comes first, layers in order.
+    pub(super) fn table(&self, by: Group, out: &mut impl Write) -> Result<()> {
+        let (gb, gflop) = (self.rates.bytes_per_s / 1e9, self.rates.flops_per_s / 1e9);
+        let model = &self.model;
+        writeln!(
+            out,
+            "{model} on a machine of {gb:.1} GB/s and {gflop:.0} GFLOP/s (f32)"
+        )?;
+        for section in &self.sections {
+            section.table(by, out)?;
+        }
+        Ok(())
+    }
+
+    /// The same, with every node.
+    pub(super) fn json(&self) -> Json {
+        let row = |r: &Row| {
+            json!({
+                "layer": r.layer, "role": r.role, "kernel": r.kernel, "run_ns": r.run_ns, "wait_ns": r.wait_ns,
+                "weight_bytes": r.cost.weight_bytes, "cache_bytes": r.cost.cache_bytes, "flops": r.cost.flops,
+                "roofline_ns": r.least_ns,
+            })
+        };
+        let phase = |s: &Section| {
+            json!({
+                "name": s.name, "tokens": s.tokens, "wall_ns": s.wall_ns,
+                "steps": s.rows.iter().map(row).collect::<Vec<_>>(),
+            })
+        };
+        json!({
+            "model": self.model,
+            "bytes_per_s": self.rates.bytes_per_s,
+            "flops_per_s": self.rates.flops_per_s,
+            "phases": self.sections.iter().map(phase).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn rows(program: &Program, costs: &Costs<'_>, phase: &Phase, rates: Rates) -> Vec<Row> {
+    let row = |(&(plan, node, kernel), spent): (&(usize, usize, &'static str), _)| {
+        let spent: &super::collect::Spent = spent;
+        let plan = &program.plans[plan];
+        let node = &plan.nodes[node];
+        let (mut cost, mut least) = (Cost::default(), 0.0);
+        // Preparation belongs to an op that is counted itself.
+        if kernel == node.op.name() {
+            for &class in &phase.classes {
+                let step = costs.node(plan, node, class);
+                cost += step;
+                least += 1e9 * step.seconds(rates.bytes_per_s, rates.flops_per_s);
+            }
+        }
+        Row {
+            layer: spent.layer,
+            role: spent.role.clone(),
+            kernel,
+            wait_ns: spent.wait_ns,
+            run_ns: spent.run_ns,
+            cost,
+            least_ns: least,
+        }
+    };
+    phase.times.iter().map(row).collect()
+}
+
+/// Sums of rows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    steps: u64,
+    wait_ns: u64,
+    run_ns: u64,
+    bytes: u64,
+    flops: u64,
+    least_ns: f64,
+}
+
+impl Sum {
+    fn add(&mut self, row: &Row) {
+        self.steps += 1;
+        self.wait_ns += row.wait_ns;
+        self.run_ns += row.run_ns;
+        self.bytes += row.cost.weight_bytes + row.cost.cache_bytes;
+        self.flops += row.cost.flops;
+        self.least_ns += row.least_ns;
+    }
+
+    fn line(&self, name: &str, all_ns: u64) -> String {
+        let spent = (self.run_ns + self.wait_ns).max(1) as f64;
+        let rate = |units: u64| units as f64 / self.run_ns.max(1) as f64;
+        format!(
+            "  {name:<30} {:>5} {:>10.2} {:>9.2} {:>6.1} {:>8.1} {:>9.1} {:>9.1}",
+            self.steps,
+            self.run_ns as f64 / 1e6,
+            self.wait_ns as f64 / 1e6,
+            100.0 * spent / all_ns.max(1) as f64,
+            rate(self.bytes),
+            rate(self.flops),
+            100.0 * self.least_ns / spent,
+        )
+    }
+}
+
+impl Section {
+    fn table(&self, by: Group, out: &mut impl Write) -> Result<()> {
+        let seconds = self.wall_ns as f64 / 1e9;
+        writeln!(
+            out,
+            "{}: {} tokens in {seconds:.3} s, {:.1} tokens/s",
+            self.name,
+            self.tokens,
+            self.tokens as f64 / seconds
+        )?;
+        writeln!(
+            out,
+            "  {:<30} {:>5} {:>10} {:>9} {:>6} {:>8} {:>9} {:>9}",
+            "", "steps", "run ms", "wait ms", "%", "GB/s", "GFLOP/s", "roofline%"
+        )?;
+        let mut all = Sum::default();
+        self.rows.iter().for_each(|row| all.add(row));
+        let total = all.run_ns + all.wait_ns;
+        for (name, sum) in self.groups(by) {
+            writeln!(out, "{}", sum.line(&name, total))?;
+        }
+        writeln!(out, "{}", all.line("together", total))?;
+        Ok(())
+    }
+
+    fn groups(&self, by: Group) -> Vec<(String, Sum)> {
+        let mut sums: BTreeMap<(Option<u32>, String), Sum> = BTreeMap::new();
+        for row in &self.rows {
+            let key = match by {
+                Group::Op => (None, row.kernel.to_owned()),
+                Group::Role => (None, format!("{} {}", row.kernel, row.role)),
+                Group::Layer => (row.layer, String::new()),
+            };
+            sums.entry(key).or_default().add(row);
+        }
+        let name = |(layer, text): (Option<u32>, String)| match (by, layer) {
+            (Group::Layer, Some(layer)) => format!("layer {layer}"),
+            (Group::Layer, None) => "outside the layers".to_owned(),
+            _ => text,
+        };
+        let mut groups: Vec<_> = sums.into_iter().map(|(k, s)| (name(k), s)).collect();
+        if by != Group::Layer {
+            groups.sort_by_key(|(_, s)| std::cmp::Reverse(s.run_ns + s.wait_ns));
+        }
+        groups
+    }
+}

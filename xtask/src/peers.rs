@@ -1,0 +1,113 @@
+//! `bench-peers`: our speed beside other engines', on the same files and threads, in one run.
+//!
+//! Peers are binaries that take llama-bench's flags and print its JSON. In every round each engine runs once in each
+//! of its settings, one after the other; medians over the rounds are compared with the peer's best setting.
+
+mod engine;
+mod machine;
+mod report;
+mod suite;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+use self::engine::Engine;
+use self::report::Line;
+use self::suite::Case;
+
+const USAGE: &str =
+    "usage: cargo xtask bench-peers [--peer NAME=LLAMA_BENCH]… [--ours TOKKATA] [--models FOLDER]
+       [--rounds N] [--full] [--only TEXT] [--write]
+
+  --peer     another engine's llama-bench; without one only our own figures are printed
+  --ours     the command to measure (default target/release/tokkata)
+  --models   where made-up models are kept (default target/bench-models)
+  --rounds   interleaved rounds whose medians count (default 3)
+  --full     every model, format and thread count; hours
+  --only     cases whose name contains this
+  --write    put the table into docs/performance.md";
+
+struct Options {
+    peers: Vec<(String, PathBuf)>,
+    ours: PathBuf,
+    models: PathBuf,
+    rounds: usize,
+    full: bool,
+    only: String,
+    write: bool,
+}
+
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let options = parse(args)?;
+    let mut engines = vec![Engine::ours(&options.ours)];
+    for (name, path) in &options.peers {
+        engines.push(Engine::peer(name, path)?);
+    }
+    let cases = suite::cases(options.full);
+    let mut lines = Vec::new();
+    for case in cases.iter().filter(|c| c.name().contains(&options.only)) {
+        let line = measure(case, &engines, &options)?;
+        eprintln!("{}", line.row());
+        lines.push(line);
+    }
+    let names: Vec<&str> = engines.iter().map(|e| e.name.as_str()).collect();
+    let text = report::table(&names, &lines);
+    print!("{text}");
+    if options.write {
+        report::write(&text)?;
+    }
+    Ok(())
+}
+
+fn parse(args: &[String]) -> Result<Options> {
+    let root = crate::shell::root();
+    let mut options = Options {
+        peers: Vec::new(),
+        ours: root.join("target/release/tokkata"),
+        models: root.join("target/bench-models"),
+        rounds: 3,
+        full: false,
+        only: String::new(),
+        write: false,
+    };
+    let mut args = args.iter();
+    while let Some(flag) = args.next() {
+        let mut value = || args.next().with_context(|| format!("{flag} needs a value"));
+        match flag.as_str() {
+            "--peer" => {
+                let text = value()?;
+                let (name, path) = text.split_once('=').context("expected --peer NAME=PATH")?;
+                options.peers.push((name.to_owned(), path.into()));
+            }
+            "--ours" => options.ours = value()?.into(),
+            "--models" => options.models = value()?.into(),
+            "--rounds" => options.rounds = value()?.parse()?,
+            "--only" => options.only.clone_from(value()?),
+            "--full" => options.full = true,
+            "--write" => options.write = true,
+            _ => bail!("{USAGE}"),
+        }
+    }
+    Ok(options)
+}
+
+/// Runs every engine in turn, round after round.
+fn measure(case: &Case, engines: &[Engine], options: &Options) -> Result<Line> {
+    let file = case.file(&options.ours, &options.models)?;
+    let mut samples: Vec<Vec<Vec<engine::Speed>>> = engines
+        .iter()
+        .map(|e| vec![Vec::new(); e.settings(case).len()])
+        .collect();
+    let mut bandwidth: f64 = 0.0;
+    for _ in 0..options.rounds {
+        bandwidth = bandwidth.max(machine::bandwidth(case.threads));
+        for (engine, samples) in engines.iter().zip(&mut samples) {
+            for (setting, samples) in engine.settings(case).iter().zip(samples) {
+                samples.push(engine.run(&file, case, setting)?);
+            }
+        }
+    }
+    let facts = engine::facts(&options.ours, &file)?;
+    Ok(Line::new(case, &facts, bandwidth, engines, &samples))
+}

@@ -1,0 +1,135 @@
+//! An engine to measure: a command with llama-bench's flags.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value as Json;
+
+use super::suite::Case;
+use crate::shell;
+
+/// Flags that choose among an engine's code paths.
+pub(super) type Setting = Vec<&'static str>;
+
+/// Tokens per second of one run; `None` where a case does not ask for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Speed {
+    pub(super) prefill: Option<f64>,
+    pub(super) decode: Option<f64>,
+}
+
+pub(super) struct Engine {
+    pub(super) name: String,
+    program: PathBuf,
+    /// Ours has a subcommand.
+    head: &'static [&'static str],
+    settings: Vec<Setting>,
+}
+
+impl Engine {
+    pub(super) fn ours(program: &Path) -> Self {
+        Engine {
+            name: "tokkata".to_owned(),
+            program: program.to_owned(),
+            head: &["bench"],
+            settings: vec![vec![]],
+        }
+    }
+
+    /// A peer with every combination of flash attention and repacking that its help names.
+    pub(super) fn peer(name: &str, program: &Path) -> Result<Self> {
+        let help = Command::new(program).arg("--help").output();
+        let help = help.with_context(|| program.display().to_string())?;
+        let help = String::from_utf8_lossy(&help.stdout).into_owned();
+        let attention: [Setting; 2] = if help.contains("on|off") {
+            [vec!["-fa", "off"], vec!["-fa", "on"]]
+        } else {
+            [vec!["-fa", "0"], vec!["-fa", "1"]]
+        };
+        let repacking: Vec<Setting> = if help.contains("--repack") {
+            vec![vec!["--repack", "0"], vec!["--repack", "1"]]
+        } else if help.contains("-rtr") {
+            vec![vec!["-rtr", "0"], vec!["-rtr", "1"]]
+        } else {
+            vec![vec![]]
+        };
+        let settings = attention
+            .iter()
+            .flat_map(|a| repacking.iter().map(|r| [a.clone(), r.clone()].concat()))
+            .collect();
+        Ok(Engine {
+            name: name.to_owned(),
+            program: program.to_owned(),
+            head: &[],
+            settings,
+        })
+    }
+
+    /// The settings tried in a case: deep caches are slow to fill, so there only those that repack.
+    pub(super) fn settings(&self, case: &Case) -> Vec<Setting> {
+        let mut settings = self.settings.clone();
+        if case.depth > 0 && settings.len() > 1 {
+            settings.retain(|s| s.last() == Some(&"1"));
+        }
+        settings
+    }
+
+    /// One run of a case.
+    pub(super) fn run(&self, file: &Path, case: &Case, setting: &Setting) -> Result<Speed> {
+        let number = |n: usize| n.to_string();
+        let mut command = Command::new(&self.program);
+        command.args(self.head).arg("-m").arg(file).args(setting);
+        command.args(["-r", "1", "-o", "json"]);
+        command.args(["-p", &number(case.prompt), "-n", &number(case.generated)]);
+        command.args(["-d", &number(case.depth), "-t", &number(case.threads)]);
+        let text = shell::output(&mut command).with_context(|| self.name.clone())?;
+        let tests: Vec<Json> = serde_json::from_str(&text).with_context(|| self.name.clone())?;
+        let mut speed = Speed::default();
+        for test in &tests {
+            let rate = test["avg_ts"].as_f64();
+            if test["n_prompt"].as_u64() > Some(0) {
+                speed.prefill = rate;
+            } else {
+                speed.decode = rate;
+            }
+        }
+        Ok(speed)
+    }
+}
+
+/// What a token costs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    /// Bytes of weights that a decoded token reads.
+    pub(super) bytes: f64,
+    /// Products of weights per token of a prompt, without the head.
+    pub(super) macs: f64,
+}
+
+/// Sums over the tensors that `inspect` lists.
+pub(super) fn facts(ours: &Path, file: &Path) -> Result<Facts> {
+    let mut command = Command::new(ours);
+    command.arg("inspect").arg(file).args(["-o", "json"]);
+    let model: Json = serde_json::from_str(&shell::output(&mut command)?)?;
+    let Some(tensors) = model["tensors"].as_array() else {
+        bail!("`inspect -o json` lists no tensors");
+    };
+    let name = |t: &Json| t["name"].as_str().unwrap_or_default().to_owned();
+    let untied = tensors.iter().any(|t| name(t) == "output.weight");
+    let mut facts = Facts {
+        bytes: 0.0,
+        macs: 0.0,
+    };
+    for tensor in tensors {
+        let dims = tensor["shape"].as_array().map_or(&[][..], Vec::as_slice);
+        let elements: f64 = dims.iter().filter_map(Json::as_f64).product();
+        if !(untied && name(tensor) == "token_embd.weight") {
+            facts.bytes += tensor["bytes"].as_f64().unwrap_or(0.0);
+        }
+        if name(tensor).starts_with("blk.") && dims.len() > 1 {
+            facts.macs += elements;
+        }
+    }
+    Ok(facts)
+}

@@ -1,0 +1,28 @@
+//! What the machine gives: memory bandwidth and clock, measured between the runs.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use tokkata_backend_cpu::rates;
+
+const BYTES: usize = 1 << 30;
+
+/// Bytes per second of sequential reads over a gibibyte in huge pages.
+pub(super) fn bandwidth(threads: usize) -> f64 {
+    rates::bandwidth(threads, BYTES)
+}
+
+/// Clock of a busy core: a chain of multiplications takes three cycles each.
+pub(super) fn clock() -> f64 {
+    let steps = 50_000_000_u64;
+    let once = |_| {
+        let start = Instant::now();
+        let mut x = black_box(3_u64);
+        for i in 0..steps {
+            x = x.wrapping_mul(x | i);
+        }
+        black_box(x);
+        4.0 * steps as f64 / start.elapsed().as_secs_f64()
+    };
+    (0..3).map(once).fold(0.0, f64::max)
+}

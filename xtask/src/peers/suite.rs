@@ -1,0 +1,95 @@
+//! What is measured.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+/// A model, threads and lengths.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    /// As `tokkata bench --synthetic` names it.
+    pub(super) shape: String,
+    pub(super) format: String,
+    pub(super) threads: usize,
+    pub(super) prompt: usize,
+    pub(super) generated: usize,
+    pub(super) depth: usize,
+}
+
+const FORMATS: [&str; 6] = ["q4_0", "q4_k_m", "q8_0", "q6_k", "f16", "bf16"];
+
+fn case(shape: &str, format: &str, threads: usize) -> Case {
+    let large = shape.contains("4b");
+    Case {
+        shape: shape.to_owned(),
+        format: format.to_owned(),
+        threads,
+        prompt: if large { 128 } else { 256 },
+        generated: if large { 32 } else { 24 },
+        depth: 0,
+    }
+}
+
+/// Decoding after 4096 positions.
+fn deep(case: Case) -> Case {
+    Case {
+        depth: 4096,
+        prompt: 0,
+        ..case
+    }
+}
+
+/// The short list, which fits 40 minutes on two cores, or everything.
+pub(super) fn cases(full: bool) -> Vec<Case> {
+    let mut cases: Vec<Case> = Vec::new();
+    if full {
+        for shape in ["smollm2-135m", "qwen3-0.6b", "llama-3.2-1b", "qwen3-4b"] {
+            for threads in [1, 2] {
+                cases.extend(FORMATS.map(|format| case(shape, format, threads)));
+                cases.extend(["q4_0", "q4_k_m"].map(|format| deep(case(shape, format, threads))));
+            }
+        }
+        return cases;
+    }
+    cases.extend(FORMATS[..5].iter().map(|f| case("qwen3-0.6b", f, 2)));
+    cases.push(case("qwen3-0.6b", "q4_k_m", 1));
+    cases.push(case("smollm2-135m", "q8_0", 2));
+    cases.push(case("llama-3.2-1b", "q4_k_m", 2));
+    cases.push(case("qwen3-4b", "q4_k_m", 2));
+    cases.push(deep(case("qwen3-0.6b", "q4_k_m", 2)));
+    cases.push(deep(case("llama-3.2-1b", "q4_k_m", 2)));
+    cases
+}
+
+impl Case {
+    /// Model, format, threads and depth.
+    pub(super) fn name(&self) -> String {
+        let depth = match self.depth {
+            0 => String::new(),
+            depth => format!(" @{depth}"),
+        };
+        format!("{} {} {}t{depth}", self.shape, self.format, self.threads)
+    }
+
+    /// The model's file, made up once.
+    pub(super) fn file(&self, ours: &Path, folder: &Path) -> Result<PathBuf> {
+        std::fs::create_dir_all(folder)?;
+        let file = folder.join(format!("{}-{}.gguf", self.shape, self.format));
+        if file.exists() {
+            return Ok(file);
+        }
+        let part = file.with_extension("part");
+        let status = Command::new(ours)
+            .args(["bench", "--synthetic"])
+            .arg(format!("{}:{}", self.shape, self.format))
+            .args(["-p", "0", "-n", "0", "--save"])
+            .arg(&part)
+            .status()?;
+        if !status.success() {
+            bail!("{} cannot be made up", file.display());
+        }
+        std::fs::rename(part, &file)?;
+        Ok(file)
+    }
+}

@@ -52,5 +52,6 @@ fn ctrl_c_stops_the_answer_and_the_history_stays() {
     let mut again = conversation(&model, home.path());
     again.exp_string("Ctrl-D leaves").expect("a greeting");
     again.send("\u{1b}[A").expect("an arrow");
+    again.flush().expect("it is sent");
     again.exp_string("/stats").expect("the last line of before");
 }

@@ -1,9 +1,9 @@
-//! `cargo xtask conformance [--docs] [--mutate] [NAME…]`: which architectures load and agree, counted.
+//! `cargo xtask conformance [--docs|--mutate] [NAME…]`: which architectures load and agree, counted.
 //!
-//! `--docs` writes the table of supported models from the goldens present; `--mutate` changes every field of every
-//! descriptor and lists the changes that no golden notices.
+//! `--docs` writes the table of supported models from the goldens present; `--bisect` says
+//! where a run goes wrong, as every disagreement does; for `--mutate` see [`crate::mutate`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -11,9 +11,13 @@ use anyhow::{Context, Result, anyhow, ensure};
 use tokkata_archs::Registry;
 use tokkata_backend_cpu::CpuBackend;
 use tokkata_backend_ref::RefBackend;
-use tokkata_conformance::golden::mutate::{Vocabulary, mutants, noticed};
+use tokkata_conformance::golden::absent::Questions;
+use tokkata_conformance::golden::bisect;
 use tokkata_conformance::golden::{Expectations, Golden, Outcome, Rows, outcomes};
 use tokkata_ir::Backend;
+
+use crate::mutate;
+use crate::oracle::Oracle;
 
 const STRINGS: &str = include_str!("../../crates/conformance/data/architectures.txt");
 
@@ -26,8 +30,12 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let goldens = goldens(&names)?;
     match flags.first().map(String::as_str) {
         None => agreement(&goldens),
+        Some("--bisect") => goldens.iter().try_for_each(bisect),
         Some("--docs") => docs(&goldens),
-        Some("--mutate") => mutate(&goldens),
+        Some("--mutate") => {
+            let write = flags.iter().any(|f| f == "--write");
+            mutate::run(&goldens, names.is_empty(), write)
+        }
         Some(other) => Err(anyhow!("{other} is no option of conformance")),
     }
 }
@@ -74,8 +82,12 @@ fn agreement(goldens: &[Golden]) -> Result<()> {
             let good = known == surprise;
             if good { &mut agree } else { &mut disagree }.insert(golden.arch().to_owned());
             println!("{:<20} {:<4} {}", golden.name, backend.name(), line(&found));
+            if surprise {
+                bisect(golden)?;
+            }
         }
     }
+    let absences = absences(goldens, &registry)?;
     agree.retain(|a| !disagree.contains(a) && strings().contains(&a.as_str()));
     println!(
         "\n{} of {} strings load and agree on every backend",
@@ -93,10 +105,56 @@ fn agreement(goldens: &[Golden]) -> Result<()> {
         .map(Golden::arch)
         .collect();
     println!("{} of them agree with a second program too", second.len());
+    println!("{absences}");
     ensure!(
         surprises == 0,
         "{surprises} outcomes are not what the lists say"
     );
+    Ok(())
+}
+
+/// Which tensors we can do without and the oracle cannot, or the other way round.
+fn absences(goldens: &[Golden], registry: &Registry) -> Result<String> {
+    let mut text = String::new();
+    for golden in goldens {
+        let Some(theirs) = &golden.optional else {
+            continue;
+        };
+        let questions = Questions::new(golden).map_err(|e| anyhow!(e))?;
+        let ours = questions.optional(registry);
+        for class in questions.all() {
+            let (we, they) = (ours.contains(&class), theirs.contains(&class));
+            if we != they {
+                let who = if we { "we" } else { "the oracle" };
+                writeln!(text, "{}: {who} alone takes it {class}", golden.name)?;
+            }
+        }
+    }
+    Ok(text)
+}
+
+/// Says where the backends part and, where there is an oracle, where the reference leaves it.
+fn bisect(golden: &Golden) -> Result<()> {
+    let registry = Registry::builtin();
+    let values = |backend: &dyn Backend| bisect::values(golden, &registry, backend);
+    let (ours, theirs) = match (values(&RefBackend::default()), values(&CpuBackend)) {
+        (Ok(ours), Ok(theirs)) => (ours, theirs),
+        (Err(e), _) | (_, Err(e)) => {
+            println!("  {}: {e}", golden.name);
+            return Ok(());
+        }
+    };
+    let parted = bisect::first_difference(&ours, &theirs);
+    let parted = parted.unwrap_or(format!("all {} values agree", ours.len()));
+    println!("  {}: cpu beside ref: {parted}", golden.name);
+    match Oracle::open(golden.oracle.contains("GELU")) {
+        Ok(oracle) => {
+            let nodes = oracle.nodes(golden)?;
+            let text = bisect::beside_oracle(&ours, &nodes);
+            println!("  {}: ref beside the oracle: {text}", golden.name);
+        }
+        Err(e) => println!("  {}: {e:#}", golden.name),
+    }
     Ok(())
 }
 
@@ -171,55 +229,4 @@ fn kind(goldens: &[&Golden]) -> &'static str {
         Some(Rows::Vectors) => "vectors",
         Some(Rows::Decoder) => "text to text",
     }
-}
-
-/// Lists the mutants that no golden notices.
-fn mutate(goldens: &[Golden]) -> Result<()> {
-    let registry = Registry::builtin();
-    let tables = descriptors()?;
-    let vocabulary = Vocabulary::of(tables.values());
-    let (mut total, mut survivors) = (0, String::new());
-    for (stem, table) in &tables {
-        let names = table.get("names").and_then(toml::Value::as_array);
-        let names: Vec<&str> = names
-            .into_iter()
-            .flatten()
-            .filter_map(toml::Value::as_str)
-            .collect();
-        let own: Vec<&Golden> = goldens
-            .iter()
-            .filter(|g| names.contains(&g.arch()))
-            .collect();
-        if own.is_empty() {
-            continue;
-        }
-        for mutant in mutants(table, &vocabulary) {
-            total += 1;
-            if !noticed(stem, &mutant, &own, &registry).map_err(|e| anyhow!(e))? {
-                writeln!(survivors, "{stem} {} {}", mutant.field, mutant.change)?;
-            }
-        }
-    }
-    let count = survivors.lines().count();
-    let head = format!(
-        "# {count} of {total} changes of one field move no golden by 1e-3: descriptor, field, change.\n"
-    );
-    std::fs::write(Golden::folder().join("survivors.txt"), head + &survivors)?;
-    println!("{count} of {total} changes move no golden by 1e-3; survivors.txt lists them");
-    Ok(())
-}
-
-fn descriptors() -> Result<BTreeMap<String, toml::Table>> {
-    let mut tables = BTreeMap::new();
-    for entry in std::fs::read_dir(root().join("crates/archs/archs"))? {
-        let path = entry?.path();
-        let stem = path
-            .file_stem()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        let text = std::fs::read_to_string(&path)?;
-        tables.insert(stem.clone(), text.parse().with_context(|| stem)?);
-    }
-    Ok(tables)
 }

@@ -1,25 +1,24 @@
 //! `cargo xtask golden [OPTIONS] [NAME…]`: writes goldens with llama.cpp as the oracle.
 //!
 //! Metadata and shapes come from the goldens that exist, or with `--import FOLDER` from GGUF files; weights are always
-//! those of the conformance suite's generator. `--as NEW --set 'u32 key=8'` makes a variant of one golden,
+//! those of the conformance suite's generator. `--as NEW --set 'u32 key=8' --unset key` makes a variant of one golden,
 //! `--rows KIND` says what is asked of the oracle, `--drop PATTERN` leaves tensors out, `--add 'blk.0-3.x.weight=[8,8]'`
 //! adds some, `--exact` asks an oracle that computes GELU instead of reading it from a table of halves, and
-//! `--variants` makes everything that `data/variants.toml` lists. The oracle lives outside the repository, in
+//! `--variants` makes everything that `data/variants.toml` lists. `--absent` asks the oracle which tensors a golden can
+//! do without and changes nothing else. The oracle lives outside the repository, in
 //! `$ORACLE` or `~/.cache/tokkata-oracle`.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use tokkata_conformance::generate;
-use tokkata_conformance::golden::{AGREES, Golden, Rows, entry, floats, sample, tensors};
+use anyhow::{Context, Result, anyhow, ensure};
+use tokkata_conformance::golden::{AGREES, Golden, Rows, absent, entry, sample, tensors};
 use tokkata_conformance::models::nmse;
 use tokkata_core::{Array, Metadata, Value};
 use tokkata_formats::ModelFile;
 
-const DRIVER: &str = include_str!("../../crates/conformance/data/oracle_rows.cpp");
+use crate::oracle::{ORACLE, Oracle};
+
 const VARIANTS: &str = include_str!("../../crates/conformance/data/variants.toml");
-const ORACLE: &str = "llama.cpp of llama-cpp-python 0.3.36";
 const POSITIONS: usize = 32;
 /// Most values that a golden keeps.
 const MOST: usize = 10_000;
@@ -31,10 +30,12 @@ struct Options {
     rename: Option<String>,
     rows: Option<Rows>,
     set: Vec<String>,
+    unset: Vec<String>,
     drop: Vec<String>,
     add: Vec<String>,
     exact: bool,
     variants: bool,
+    absent: bool,
     names: Vec<String>,
 }
 
@@ -53,9 +54,11 @@ impl Options {
                 "--as" => options.rename = Some(value()?),
                 "--rows" => options.rows = Some(rows(&value()?)?),
                 "--set" => options.set.push(value()?),
+                "--unset" => options.unset.push(value()?),
                 "--drop" => options.drop.push(value()?),
                 "--add" => options.add.push(value()?),
                 "--exact" => options.exact = true,
+                "--absent" => options.absent = true,
                 "--variants" => options.variants = true,
                 name => options.names.push(name.to_owned()),
             }
@@ -97,6 +100,9 @@ impl Options {
         golden
             .tensors
             .retain(|t| !self.drop.iter().any(|d| fits(d, &t.0)));
+        for key in &self.unset {
+            golden.unset(key);
+        }
         for set in &self.set {
             let (key, value) = assignment(set)?;
             let (key, value) = entry(key, value).map_err(|e| anyhow!(e))?;
@@ -173,7 +179,11 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         for golden in goldens.iter().filter(|g| options.wants(g)) {
             let golden = options.apply(golden.clone())?;
             let name = golden.name.clone();
-            match refresh(&oracle, golden) {
+            let done = match options.absent {
+                true => ask_absent(&oracle, golden),
+                false => refresh(&oracle, golden),
+            };
+            match done {
                 Ok(text) => println!("{name:<24} {text}"),
                 Err(e) => {
                     failures += 1;
@@ -211,10 +221,8 @@ fn refresh(oracle: &Oracle, mut golden: Golden) -> Result<String> {
     };
     let width = full.len() / rows;
     golden.stride = full.len().div_ceil(MOST);
-    let old = std::mem::replace(&mut golden.want, sample(&full, width, golden.stride));
-    if nmse(&old, &golden.want) > AGREES {
-        golden.second = None;
-    }
+    golden.want = sample(&full, width, golden.stride);
+    keep_answers(&mut golden);
     golden.oracle = oracle.title();
     golden.write(&Golden::folder()).map_err(|e| anyhow!(e))?;
     let rms = (full
@@ -230,104 +238,28 @@ fn refresh(oracle: &Oracle, mut golden: Golden) -> Result<String> {
     ))
 }
 
-/// The oracle's programs outside the repository.
-struct Oracle {
-    folder: PathBuf,
-    driver: PathBuf,
-    exact: bool,
+/// Takes over what others said about the golden of this name, if its rows are the same as before.
+fn keep_answers(golden: &mut Golden) {
+    let old = Golden::read(&Golden::folder(), &golden.name).ok();
+    let old = old.filter(|old| nmse(&old.want, &golden.want) <= AGREES);
+    golden.second = old.as_ref().and_then(|old| old.second.clone());
+    golden.optional = old.as_ref().and_then(|old| old.optional.clone());
+    golden.also = old.map(|old| old.also).unwrap_or_default();
 }
 
-impl Oracle {
-    fn open(exact: bool) -> Result<Self> {
-        let home = std::env::var_os("HOME").map(PathBuf::from);
-        let default = || home.map(|h| h.join(".cache/tokkata-oracle"));
-        let folder = std::env::var_os("ORACLE")
-            .map(PathBuf::from)
-            .or_else(default);
-        let folder = folder.context("neither ORACLE nor HOME is set")?;
-        ensure!(folder.is_dir(), "no oracle in {}", folder.display());
-        std::fs::create_dir_all(folder.join("goldens"))?;
-        let driver = folder.join(match exact {
-            true => "goldens/oracle_rows_exact",
-            false => "goldens/oracle_rows",
-        });
-        let oracle = Oracle {
-            folder,
-            driver,
-            exact,
-        };
-        oracle.build()?;
-        Ok(oracle)
-    }
-
-    /// What goldens call it.
-    fn title(&self) -> String {
-        let how = if self.exact {
-            ", GELU without its table"
-        } else {
-            ""
-        };
-        format!("{ORACLE}{how}")
-    }
-
-    /// Compiles the driver where its source is new.
-    fn build(&self) -> Result<()> {
-        let source = self.driver.with_extension("cpp");
-        if self.driver.exists() && std::fs::read_to_string(&source).is_ok_and(|s| s == DRIVER) {
-            return Ok(());
+/// Finds out which tensors the oracle can do without.
+fn ask_absent(oracle: &Oracle, mut golden: Golden) -> Result<String> {
+    let mut optional = absent::classes(&golden);
+    optional.retain(|class| oracle.rows(&absent::without(&golden, class)).is_ok());
+    for (title, form) in absent::forms(&golden) {
+        if oracle.rows(&form).is_ok() {
+            optional.push(title);
         }
-        std::fs::write(&source, DRIVER)?;
-        let libraries = [
-            "src/libllama.a",
-            "ggml/src/libggml.a",
-            match self.exact {
-                true => "../exact/libggml-cpu.a",
-                false => "ggml/src/libggml-cpu.a",
-            },
-            "ggml/src/libggml-base.a",
-        ];
-        let status = Command::new("g++")
-            .args(["-O1", "-fopenmp"])
-            .arg(format!("-I{}", self.folder.join("src/include").display()))
-            .arg(format!(
-                "-I{}",
-                self.folder.join("src/ggml/include").display()
-            ))
-            .arg(&source)
-            .args(libraries.map(|l| self.folder.join("build").join(l)))
-            .args(["-lpthread", "-ldl", "-lm", "-o"])
-            .arg(&self.driver)
-            .status()
-            .context("g++")?;
-        ensure!(status.success(), "the oracle's driver does not compile");
-        Ok(())
     }
-
-    fn rows(&self, golden: &Golden) -> Result<Vec<f32>> {
-        let model = self.folder.join(format!("goldens/{}.gguf", golden.name));
-        std::fs::write(&model, generate::gguf(golden).map_err(|e| anyhow!(e))?)?;
-        let out = model.with_extension("bin");
-        let mut command = Command::new(&self.driver);
-        command.args([&model, &out]).arg(golden.rows.name());
-        command.arg(list(&golden.ids()));
-        if golden.rows == Rows::Decoder {
-            command.arg(list(&golden.decoder_ids()));
-        }
-        let output = command.output()?;
-        if !output.status.success() {
-            let text = String::from_utf8_lossy(&output.stderr);
-            bail!(
-                "the oracle: {}",
-                text.lines().next().unwrap_or("no message")
-            );
-        }
-        Ok(floats(&std::fs::read(&out)?))
-    }
-}
-
-fn list(ids: &[u32]) -> String {
-    let texts: Vec<String> = ids.iter().map(ToString::to_string).collect();
-    texts.join(",")
+    let text = optional.join(" ");
+    golden.optional = Some(optional);
+    golden.write(&Golden::folder()).map_err(|e| anyhow!(e))?;
+    Ok(text)
 }
 
 /// Metadata and shapes of every GGUF file of a folder.
@@ -390,6 +322,7 @@ fn describe(path: &Path, name: &str) -> Result<Golden> {
         stride: 1,
         want: Vec::new(),
         second: None,
+        optional: None,
         also: Vec::new(),
     })
 }

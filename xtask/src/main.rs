@@ -5,6 +5,8 @@ mod conformance;
 mod formats;
 mod golden;
 mod licences;
+mod mutate;
+mod oracle;
 mod peers;
 mod rules;
 mod shell;
@@ -17,8 +19,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   check                             format, lints, documentation, licences, size and name rules, fast tests
   test [ARGUMENTS]                  every test of the workspace, with one line of totals at the end
   golden [OPTIONS] [NAME…]          write goldens with the oracle
-  conformance [--docs|--mutate] [NAME…]
-                                    which architectures agree; the table of models; changes that no golden notices
+  conformance [--docs|--bisect|--mutate [--write]] [NAME…]
+                                    which architectures agree; the table of models; where a run goes wrong;
+                                    changes of descriptors that no golden notices
   bench-peers [OPTIONS]             our speed beside other engines', interleaved
   formats                           what is known of every element type, each cell found by trying";
 

@@ -103,7 +103,7 @@ pub enum NormRule {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NormTable {
-    /// The tensor; without one the norm has no weight.
+    /// The tensor, or two with `??` between them of which the first that exists counts; without one the norm has no weight.
     pub tensor: Option<String>,
     /// `rms`, `layer`, `l2`.
     pub kind: Option<Word>,

@@ -1,10 +1,15 @@
 // Rows of llama.cpp for a token sequence, as little-endian f32.
 // usage: oracle_rows MODEL.gguf OUT.bin KIND ID,ID,... [DECODER_ID,...]
+//   A KIND that ends in +nodes writes every float tensor of the graph to OUT.bin.nodes too: a line of its name, its op and
+//   how many values follow, then these.
 //   KIND logits: T x vocabulary; steps: the same, one token at a time; vectors: T x width, no pooling; decoder: logits of the decoder's ids over encoded ids
 // F32 keys and values, no flash attention, no repacking, one thread.
 #include "llama.h"
+#include "ggml.h"
+#include "ggml-backend.h"
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -21,9 +26,23 @@ static llama_batch batch_of(const std::vector<llama_token> & ids) {
     return b;
 }
 
+static bool write_node(ggml_tensor * t, bool ask, void * file) {
+    if (ask || t->type != GGML_TYPE_F32 || !ggml_is_contiguous(t)) return true;
+    std::vector<char> data(ggml_nbytes(t));
+    ggml_backend_tensor_get(t, data.data(), 0, data.size());
+    fprintf((FILE *) file, "%s\t%s\t%zu\n", t->name, ggml_op_name(t->op), data.size() / 4);
+    fwrite(data.data(), 1, data.size(), (FILE *) file);
+    return true;
+}
+
 int main(int argc, char ** argv) {
     if (argc < 5) return 2;
-    const std::string kind = argv[3];
+    std::string kind = argv[3];
+    FILE * nodes = nullptr;
+    if (kind.size() > 6 && kind.substr(kind.size() - 6) == "+nodes") {
+        kind = kind.substr(0, kind.size() - 6);
+        nodes = fopen((std::string(argv[2]) + ".nodes").c_str(), "wb");
+    }
     if (!getenv("ORACLE_LOG")) llama_log_set([](ggml_log_level level, const char * text, void *) { if (level == GGML_LOG_LEVEL_ERROR) fputs(text, stderr); }, nullptr);
     llama_backend_init();
     auto mp = llama_model_default_params();
@@ -35,6 +54,7 @@ int main(int argc, char ** argv) {
     cp.n_ctx = 256; cp.n_batch = 256; cp.n_ubatch = 256; cp.n_threads = 1; cp.n_threads_batch = 1;
     cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     cp.type_k = GGML_TYPE_F32; cp.type_v = GGML_TYPE_F32;
+    if (nodes) { cp.cb_eval = write_node; cp.cb_eval_user_data = nodes; }
     const bool steps = kind == "steps";
     const bool vectors = kind == "vectors";
     if (vectors) { cp.embeddings = true; cp.pooling_type = LLAMA_POOLING_TYPE_NONE; }
@@ -68,5 +88,6 @@ int main(int argc, char ** argv) {
         fwrite(row, 4, width, f);
     }
     fclose(f);
+    if (nodes) fclose(nodes);
     return 0;
 }

@@ -4,6 +4,8 @@
 //! have `NAME.second.f32` too, the rows of another program.
 //! The weights follow from the names of the tensors, see [`crate::generate`].
 
+pub mod absent;
+pub mod bisect;
 mod check;
 mod expect;
 pub mod mutate;
@@ -70,6 +72,8 @@ pub struct Golden {
     pub tensors: Vec<(String, Vec<usize>)>,
     /// Every so many columns of a row are kept, from the first on.
     pub stride: usize,
+    /// What the oracle can do without and the forms that it takes, where it was asked: see [`absent`].
+    pub optional: Option<Vec<String>>,
     /// The oracle's rows.
     pub want: Vec<f32>,
     /// The second program's rows.
@@ -138,6 +142,15 @@ impl Golden {
                 Ok(())
             }
         }
+    }
+
+    /// Removes a key of the metadata.
+    pub fn unset(&mut self, key: &str) {
+        let mut kept = Metadata::default();
+        for (name, value) in self.metadata.iter().filter(|(name, _)| *name != key) {
+            kept.insert(name, value.clone());
+        }
+        self.metadata = kept;
     }
 
     /// The architecture string.

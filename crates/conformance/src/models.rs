@@ -7,8 +7,8 @@ use tokkata_core::DType;
 use tokkata_formats::ModelFile;
 use tokkata_ir::step::{ROW_PROMPT, SeqStep};
 use tokkata_ir::{
-    Backend, CacheKind, GroupId, Instance, Limits, LoadOptions, PlanRole, Program, StepBuilder,
-    StepInputs,
+    Backend, CacheKind, GroupId, Instance, Limits, LoadOptions, Op, PlanRole, Port, Program, Site,
+    StepBuilder, StepInputs, ValType,
 };
 use tokkata_plan::BuildOptions;
 
@@ -30,6 +30,17 @@ impl Feeding {
         sequences: 1,
         block_size: 16,
     };
+}
+
+/// A value of a run and the op that made it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// The op.
+    pub op: Op,
+    /// Where it stands.
+    pub site: Site,
+    /// What it gave.
+    pub floats: Vec<f32>,
 }
 
 /// Anything that can go wrong, as text.
@@ -90,17 +101,70 @@ pub fn load_for(
     registry: &Registry,
     target: &Target<'_>,
 ) -> Result<Loaded, Failure> {
+    let (program, bidirectional) = compile(file, registry, target)?;
+    load_program(file, program, bidirectional, target)
+}
+
+/// Every float value of the first plan when `ids` are fed whole, in the order of the ops.
+///
+/// # Errors
+/// The text of whatever failed.
+pub fn trace(
+    file: &ModelFile,
+    registry: &Registry,
+    target: &Target<'_>,
+    ids: &[u32],
+) -> Result<Vec<Seen>, Failure> {
+    let (mut program, bidirectional) = compile(file, registry, target)?;
+    let plan = &mut program.plans[0];
+    let ports = plan.nodes.iter().flat_map(|n| &n.outs);
+    let floats = ports.filter(|v| plan.values[v.index()].dtype == ValType::F32);
+    let ports = floats.map(|&value| Port {
+        name: value.to_string(),
+        value,
+    });
+    plan.outputs = plan.outputs.iter().cloned().chain(ports).collect();
+    let mut loaded = load_program(file, program, bidirectional, target)?;
+    loaded.logits(ids, Feeding::WHOLE)?;
+    let mut seen = Vec::new();
+    for node in &loaded.program.plans[0].nodes {
+        for &value in &node.outs {
+            if loaded.program.plans[0].value(value).dtype == ValType::F32 {
+                seen.push(Seen {
+                    op: node.op.clone(),
+                    site: node.site.clone(),
+                    floats: loaded.instance.floats(value).to_vec(),
+                });
+            }
+        }
+    }
+    Ok(seen)
+}
+
+fn compile(
+    file: &ModelFile,
+    registry: &Registry,
+    target: &Target<'_>,
+) -> Result<(Program, bool), Failure> {
     let ctx = target.ctx as u32;
     let spec = registry
         .resolve(file, &ResolveOptions { ctx })
         .map_err(|e| e.to_string())?;
-    let limits = limits(target);
     let options = BuildOptions {
         block_size: target.feeding.block_size,
         outputs: target.output.map(str::to_owned).into_iter().collect(),
         ..BuildOptions::default()
     };
-    let program = tokkata_plan::build_with(&spec, &limits, &options).map_err(|e| e.to_string())?;
+    let program = tokkata_plan::build_with(&spec, &limits(target), &options);
+    Ok((program.map_err(|e| e.to_string())?, spec.bidirectional))
+}
+
+fn load_program(
+    file: &ModelFile,
+    program: Program,
+    bidirectional: bool,
+    target: &Target<'_>,
+) -> Result<Loaded, Failure> {
     let program = Arc::new(program);
     let wanted = target.output.map_or(vec!["logits", "hidden"], |o| vec![o]);
     let rows = wanted.iter().find_map(|name| program.plans[0].output(name));
@@ -111,9 +175,9 @@ pub fn load_for(
     let mut loaded = Loaded {
         program,
         instance: loaded.map_err(|e| e.to_string())?,
-        limits,
+        limits: limits(target),
         rows,
-        bidirectional: spec.bidirectional,
+        bidirectional,
         encoded: target.encoder.len(),
     };
     loaded.encode(target.encoder, target.feeding.sequences)?;
@@ -271,13 +335,16 @@ impl Loaded {
     }
 }
 
-/// Normalised mean square error of `got` against `want`.
+/// Normalised mean square error of `got` against `want`; what one suppresses the other must suppress too.
 #[must_use]
 pub fn nmse(got: &[f32], want: &[f32]) -> f64 {
     let (mut err, mut sum) = (0.0, 0.0);
     for (&g, &w) in got.iter().zip(want) {
-        if w <= f32::MIN / 2.0 || !w.is_finite() {
-            continue;
+        let suppressed = |x: f32| x <= f32::MIN / 2.0 || !x.is_finite();
+        match (suppressed(g), suppressed(w)) {
+            (true, true) => continue,
+            (false, false) => {}
+            _ => return f64::INFINITY,
         }
         let (g, w) = (f64::from(g), f64::from(w));
         err += (g - w) * (g - w);

@@ -22,14 +22,24 @@ impl Normed {
 }
 
 impl Resolver<'_> {
-    fn norm_table(rule: &NormRule) -> NormTable {
-        match rule {
+    fn norm_table(&self, rule: &NormRule) -> NormTable {
+        let mut table = match rule {
             NormRule::Name(name) => NormTable {
                 tensor: Some(name.clone()),
                 ..NormTable::default()
             },
             NormRule::Full(table) => table.clone(),
+        };
+        // Of several names the first that the file has, or the last.
+        if let Some((first, second)) = table.tensor.as_deref().and_then(|t| t.split_once(" ?? ")) {
+            let found = if self.locate(first).is_some() {
+                first
+            } else {
+                second
+            };
+            table.tensor = Some(found.to_owned());
         }
+        table
     }
 
     pub(crate) fn norm(
@@ -37,7 +47,7 @@ impl Resolver<'_> {
         rule: &NormRule,
         of: Normed,
     ) -> Result<Option<NormSpec>, ArchError> {
-        let table = Self::norm_table(rule);
+        let table = self.norm_table(rule);
         self.norm_of(&table, of)
     }
 
@@ -56,7 +66,7 @@ impl Resolver<'_> {
         of: Normed,
     ) -> Result<Option<HeadNorm>, ArchError> {
         let Some(rule) = rule else { return Ok(None) };
-        let mut table = Self::norm_table(rule);
+        let mut table = self.norm_table(rule);
         if table.per.is_none() {
             table.per = Some(crate::schema::Word::of("head"));
         }

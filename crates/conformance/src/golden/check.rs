@@ -70,7 +70,7 @@ pub fn outcomes(
 }
 
 /// A panic is an outcome like any other: the next golden still has to run.
-fn guarded(
+pub(super) fn guarded(
     golden: &Golden,
     file: &ModelFile,
     registry: &Registry,

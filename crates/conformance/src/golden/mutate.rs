@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokkata_archs::Registry;
 use tokkata_backend_ref::RefBackend;
+use tokkata_formats::ModelFile;
 use toml::{Table, Value};
 
-use super::{Golden, outcomes};
+use super::absent::Questions;
+use super::check::guarded;
+use super::{Golden, ways};
 use crate::models::Failure;
 
 /// Smallest error that counts as noticed.
@@ -198,32 +201,66 @@ fn replace_in(value: &mut Value, path: &[String], new: Option<Value>) {
     }
 }
 
-/// Whether some golden of the family notices a mutant: it does not load, or its rows move.
-///
-/// # Errors
-/// A descriptor that cannot be written back, which is our bug.
-pub fn noticed(
-    stem: &str,
-    mutant: &Mutant,
-    goldens: &[&Golden],
-    registry: &Registry,
-) -> Result<bool, Failure> {
+/// A golden with its file, and what the untouched descriptor can do without.
+pub struct Subject<'a> {
+    golden: &'a Golden,
+    file: ModelFile,
+    questions: Option<(Questions<'a>, Vec<String>)>,
+}
+
+impl<'a> Subject<'a> {
+    /// Prepares a golden.
+    ///
+    /// # Errors
+    /// A golden that cannot be made into a file.
+    pub fn new(golden: &'a Golden, registry: &Registry) -> Result<Self, Failure> {
+        let asked = golden.optional.as_ref().map(|_| Questions::new(golden));
+        let asked = asked.transpose()?;
+        Ok(Subject {
+            golden,
+            file: crate::generate::model(golden)?,
+            questions: asked.map(|q| {
+                let answers = q.optional(registry);
+                (q, answers)
+            }),
+        })
+    }
+
+    /// How far the rows move; infinitely where the file does not load.
+    fn moves(&self, registry: &Registry) -> f64 {
+        let backend = RefBackend::default();
+        let outcome = guarded(self.golden, &self.file, registry, &backend, ways()[0]);
+        outcome.ok().flatten().unwrap_or(f64::INFINITY)
+    }
+
+    /// Whether the loader answers differently what it can do without.
+    fn answers(&self, registry: &Registry) -> bool {
+        let differs = |(q, known): &(Questions<'_>, Vec<String>)| q.optional(registry) != *known;
+        self.questions.as_ref().is_some_and(differs)
+    }
+}
+
+/// How far a mutant moves the goldens of its family at most: up to [`NOTICED`], beyond which nothing more is tried.
+#[must_use]
+pub fn moved(stem: &str, mutant: &Mutant, subjects: &[Subject<'_>], registry: &Registry) -> f64 {
     let mut registry = registry.clone();
     if registry
         .add_text(&format!("{stem}.toml"), &mutant.text)
         .is_err()
     {
-        return Ok(true);
+        return f64::INFINITY;
     }
-    let backend = RefBackend::default();
-    for golden in goldens {
-        let whole = outcomes(golden, &registry, &backend, 1)?;
-        let still = |o: &super::Outcome| matches!(o.1, Ok(Some(e)) if e < NOTICED);
-        if !whole.iter().all(still) {
-            return Ok(true);
+    let mut most = 0.0_f64;
+    for subject in subjects {
+        most = most.max(subject.moves(&registry));
+        if most >= NOTICED {
+            return most;
         }
     }
-    Ok(false)
+    if subjects.iter().any(|s| s.answers(&registry)) {
+        return f64::INFINITY;
+    }
+    most
 }
 
 #[cfg(test)]

@@ -21,9 +21,11 @@ pub fn to_json(golden: &Golden) -> String {
         .map(|(name, shape)| format!("    {}: {}", Json::from(name), Json::from(shape)));
     let second = golden.second.as_deref();
     let second = second.map(|s| format!("  \"second\": {},\n", Json::from(s)));
+    let optional = golden.optional.as_ref();
+    let optional = optional.map(|o| format!(",\n  \"optional\": {}", Json::from(o.clone())));
     let (metadata, tensors): (Vec<_>, Vec<_>) = (metadata.collect(), tensors.collect());
     format!(
-        "{{\n  \"oracle\": {},\n{}  \"rows\": \"{}\",\n  \"positions\": {},\n  \"seed\": {},\n  \"stride\": {},\n  \"metadata\": {{\n{}\n  }},\n  \"tensors\": {{\n{}\n  }}\n}}\n",
+        "{{\n  \"oracle\": {},\n{}  \"rows\": \"{}\",\n  \"positions\": {},\n  \"seed\": {},\n  \"stride\": {},\n  \"metadata\": {{\n{}\n  }},\n  \"tensors\": {{\n{}\n  }}{}\n}}\n",
         Json::from(golden.oracle.as_str()),
         second.unwrap_or_default(),
         golden.rows.name(),
@@ -32,6 +34,7 @@ pub fn to_json(golden: &Golden) -> String {
         golden.stride,
         metadata.join(",\n"),
         tensors.join(",\n"),
+        optional.unwrap_or_default(),
     )
 }
 
@@ -55,6 +58,7 @@ pub fn from_json(name: &str, text: &str) -> Result<Golden, Failure> {
         stride: number("stride")? as usize,
         metadata: metadata(object("metadata")?)?,
         tensors: unfold(object("tensors")?)?,
+        optional: list(&json["optional"], |j| Some(j.as_str()?.to_owned())),
         want: Vec::new(),
         also: Vec::new(),
     })
@@ -245,6 +249,7 @@ mod tests {
             tensors: ["blk.0.q", "blk.1.q", "blk.3.q", "out"]
                 .map(tensor)
                 .to_vec(),
+            optional: Some(vec!["out".to_owned()]),
             want: Vec::new(),
             also: Vec::new(),
         };

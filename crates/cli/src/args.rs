@@ -199,13 +199,13 @@ impl PromptArgs {
 }
 
 #[cfg(unix)]
-fn bytes_of(text: &OsString) -> Vec<u8> {
+pub(crate) fn bytes_of(text: &OsString) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt;
     text.as_bytes().to_vec()
 }
 
 #[cfg(not(unix))]
-fn bytes_of(text: &OsString) -> Vec<u8> {
+pub(crate) fn bytes_of(text: &OsString) -> Vec<u8> {
     text.to_string_lossy().into_owned().into_bytes()
 }
 

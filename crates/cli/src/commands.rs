@@ -2,8 +2,10 @@
 
 mod archs;
 mod bench;
+mod classify;
 mod complete;
 mod detokenize;
+mod embed;
 mod inspect;
 mod logits;
 mod parse;
@@ -11,6 +13,7 @@ mod perplexity;
 mod plan;
 mod profile;
 mod quantize;
+mod rerank;
 mod run;
 mod split;
 mod template;
@@ -26,6 +29,12 @@ pub(crate) enum Command {
     Run(run::RunArgs),
     /// Continue a text
     Complete(complete::CompleteArgs),
+    /// Turn texts into vectors
+    Embed(embed::EmbedArgs),
+    /// Order documents by how well they answer a query
+    Rerank(rerank::RerankArgs),
+    /// Say which of a model's labels fit a text
+    Classify(classify::ClassifyArgs),
     /// Measure speed
     Bench(bench::BenchArgs),
     /// Show what a model file holds
@@ -62,6 +71,9 @@ impl Command {
         match self {
             Command::Run(args) => run::run(&args),
             Command::Complete(args) => complete::run(&args),
+            Command::Embed(args) => embed::run(&args),
+            Command::Rerank(args) => rerank::run(&args),
+            Command::Classify(args) => classify::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Inspect(args) => inspect::run(&args),
             Command::Plan(args) => plan::run(&args),

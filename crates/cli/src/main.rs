@@ -7,11 +7,13 @@ mod args;
 mod commands;
 mod console;
 mod constrain;
+mod diffusion;
 mod interrupt;
 mod legacy;
 mod load;
 mod progress;
 mod sampling;
+mod texts;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;

@@ -966,9 +966,11 @@ pub struct HeadSpec {
     pub classifier: Option<ClassifierSpec>,
 }
 
-/// Classifier: dense, activation, norm, output.
+/// Classifier: pooled rows, dense, activation, norm, output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClassifierSpec {
+    /// The vector that it reads.
+    pub pool: PoolKind,
     /// First map.
     pub dense: Option<Proj>,
     /// After it.

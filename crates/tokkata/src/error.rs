@@ -55,6 +55,38 @@ pub enum Error {
         needed: Bytes,
         available: Bytes,
     },
+    #[error("{file}: found pooling '{found}', expected one of {known}: {why}")]
+    Pooling {
+        file: String,
+        found: &'static str,
+        known: String,
+        why: &'static str,
+    },
+    #[error("{file}: it gives no vectors: {why}")]
+    NoVectors { file: String, why: &'static str },
+    #[error(
+        "{file}: text {text} has {tokens} tokens and at most {limit} fit; shorten it, cut it into several or use a larger context (-c)"
+    )]
+    TextTooLong {
+        file: String,
+        text: usize,
+        tokens: usize,
+        limit: usize,
+    },
+    #[error("{file}: text {text} has no tokens; give at least one")]
+    EmptyText { file: String, text: usize },
+    #[error(
+        "{file}: the vector of text {text} is not made of numbers: the model or its file is broken"
+    )]
+    NotANumber { file: String, text: usize },
+    #[error(
+        "{file}: found no mask token, expected tokenizer.ggml.mask_token_id, without which a diffusion model cannot write"
+    )]
+    NoMask { file: String },
+    #[error(
+        "{file}: its architecture gives vectors, not text; use `embed`, `rerank` or `classify`"
+    )]
+    NoText { file: String },
     #[error("found '{found}', expected {expected}")]
     Synthetic { found: String, expected: String },
 }

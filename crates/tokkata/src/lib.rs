@@ -8,7 +8,7 @@
 //! after it is certain that they fit; the tokenizer is built only when text is needed; every error is one line that
 //! names the file, what was found, what was expected and what to do.
 //!
-//! Reading order: [`checkpoint`], [`options`], [`model`], [`chat`], [`cost`].
+//! Reading order: [`checkpoint`], [`options`], [`model`], [`chat`], [`vectors`], [`rank`], [`diffusion`], [`cost`].
 //!
 //! ```no_run
 //! use tokkata::{EventKind, Model, OpenOptions, Sampling};
@@ -32,6 +32,7 @@ pub mod checkpoint;
 pub mod cost;
 pub mod decode;
 pub mod device;
+pub mod diffusion;
 pub mod error;
 pub mod grammar;
 pub mod importance;
@@ -40,7 +41,9 @@ pub mod model;
 pub mod options;
 pub mod perplexity;
 pub mod quantize;
+pub mod rank;
 pub mod synthetic;
+pub mod vectors;
 pub mod weights;
 
 pub use chat::Message;
@@ -49,7 +52,8 @@ pub use decode::{ByteDecoder, TextDecoder};
 pub use device::{device, devices};
 pub use error::{Bytes, Error, Result};
 pub use model::{Generation, Model};
-pub use options::OpenOptions;
+pub use options::{OpenOptions, Purpose};
+pub use rank::{Labels, pair};
 pub use tokkata_archs as archs;
 pub use tokkata_backend_cpu::rates as measure;
 pub use tokkata_core::{Array, DType, Metadata, Value};
@@ -66,6 +70,7 @@ pub use tokkata_quant::mix::{MixOptions, PRESETS, Preset};
 pub use tokkata_text::parse as answer;
 pub use tokkata_text::template::{ChatRequest, ChatTemplate, Clock, Rendered};
 pub use tokkata_text::tokenizer::{DecodeOptions, EncodeOptions, TokenKind, Tokenizer};
+pub use vectors::{Pooling, normalize};
 
 /// The name of a GGUF file's `general.file_type`, such as `Q4_K_M`.
 #[must_use]

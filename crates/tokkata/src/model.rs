@@ -7,23 +7,29 @@ use tokkata_engine::{
     CacheOptions, Engine, Event, EventKind, Request, RequestId, ScorePlan, SessionId,
 };
 use tokkata_ir::Limits;
+use tokkata_ir::spec::Generation as Way;
 use tokkata_plan::BuildOptions;
 use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::checkpoint::Checkpoint;
 use crate::decode::TextDecoder;
 use crate::device::device;
+use crate::diffusion::Diffusion;
 use crate::error::{Bytes, Error, Result};
 use crate::memory::{MemoryNeed, available};
-use crate::options::OpenOptions;
+use crate::options::{OpenOptions, Purpose};
+use crate::vectors::VectorShape;
 use crate::weights::{FileWeights, Progress};
 
 /// A model whose weights are loaded, with the engine that runs it.
 pub struct Model {
-    checkpoint: Checkpoint,
-    engine: Engine,
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) engine: Engine,
     device: &'static str,
     threads: usize,
+    pub(crate) vectors: Option<VectorShape>,
+    pub(crate) diffusion: Option<Diffusion>,
+    way: Way,
 }
 
 impl Model {
@@ -46,19 +52,34 @@ impl Model {
         progress: Option<Progress<'_>>,
     ) -> Result<Self> {
         let backend = device(options.device.as_deref())?;
-        let limits = options.limits(checkpoint.trained_ctx());
+        let way = checkpoint.generation()?;
+        let diffusion = Diffusion::of(way).filter(|_| options.purpose == Purpose::Text);
+        let limits = match &diffusion {
+            Some(_) => options.diffusion_limits(checkpoint.trained_ctx()),
+            None => options.limits(checkpoint.trained_ctx()),
+        };
         let mut build = BuildOptions::default();
         if let Some(size) = options.block_size {
             build.block_size = size.get();
         }
-        let program = Arc::new(checkpoint.program(&limits, &build)?);
+        if diffusion.is_some() {
+            build.outputs = vec!["logits".to_owned()];
+        }
+        let (program, vectors) = match options.purpose {
+            Purpose::Text => (checkpoint.program(&limits, &build)?, None),
+            Purpose::Vectors(pooling) => {
+                let (program, shape) = checkpoint.vector_program(&limits, &build, pooling)?;
+                (program, Some(shape))
+            }
+        };
+        let program = Arc::new(program);
         let weights = FileWeights::new(checkpoint.file(), progress);
         check_memory(&checkpoint, MemoryNeed::of(&program, &weights), &limits)?;
         let load = options.load_options();
         let instance = backend.load(program.clone(), &weights, &load);
         let instance = instance.map_err(Error::backend(checkpoint.path()))?;
         let cache = CacheOptions {
-            no_prefix_cache: options.no_prefix_cache,
+            no_prefix_cache: options.no_prefix_cache || diffusion.is_some(),
             shuffle_blocks: None,
         };
         let engine = Engine::new(program, instance, &cache)?;
@@ -68,6 +89,9 @@ impl Model {
             engine,
             device,
             threads,
+            vectors,
+            diffusion,
+            way,
         })
     }
 
@@ -131,8 +155,9 @@ impl Model {
     /// A request whose answer comes as text and ends where the model ends it.
     ///
     /// # Errors
-    /// As [`Model::tokenizer`].
+    /// As [`Model::tokenizer`]; a model that gives vectors alone.
     pub fn request(&self, prompt: Vec<u32>) -> Result<Request> {
+        self.writes()?;
         let tokenizer = self.tokenizer()?;
         let mut request = Request {
             prompt,
@@ -143,21 +168,40 @@ impl Model {
         Ok(request)
     }
 
+    fn writes(&self) -> Result<()> {
+        if self.way == Way::None {
+            let file = self.checkpoint.path().display().to_string();
+            return Err(Error::NoText { file });
+        }
+        Ok(())
+    }
+
     /// A sequence whose cache stays from one request to the next.
     pub fn open_session(&mut self) -> SessionId {
         self.engine.open_session(0)
     }
 
     /// Answers one request; with a session, what its prompt shares with what the session holds is not computed
-    /// again.
+    /// again. A diffusion model gives its answer whole, see [`diffusion`](crate::diffusion).
     ///
     /// # Errors
-    /// A prompt that is empty or longer than the context.
+    /// A prompt that is empty or longer than the context; a model that gives vectors alone.
     pub fn generate(
         &mut self,
         request: Request,
         session: Option<SessionId>,
     ) -> Result<Generation<'_>> {
+        self.writes()?;
+        if self.is_diffusion() {
+            let id = RequestId(0);
+            let events = self.denoised(request, id)?;
+            return Ok(Generation {
+                engine: &mut self.engine,
+                id,
+                events,
+                ended: false,
+            });
+        }
         let id = match session {
             Some(session) => self.engine.submit_to(session, request)?,
             None => self.engine.submit(request)?,

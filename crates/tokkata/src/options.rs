@@ -6,12 +6,26 @@ use std::path::PathBuf;
 use tokkata_core::DType;
 use tokkata_ir::{Limits, LoadOptions};
 
+use crate::vectors::Pooling;
+
 /// Context when none is asked for, if the model was trained for as much.
 pub const DEFAULT_CTX: u32 = 4096;
+
+/// What a model is loaded for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Purpose {
+    /// To write text.
+    #[default]
+    Text,
+    /// To give vectors of texts, pooled in this way or else as the file says.
+    Vectors(Option<Pooling>),
+}
 
 /// Choices of a load. The default runs on the CPU with as many threads as it has cores.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
+    /// Text or vectors.
+    pub purpose: Purpose,
     /// Device by name; `None` for the default one.
     pub device: Option<String>,
     /// Worker threads; `None` for one per physical core.
@@ -43,6 +57,7 @@ pub struct OpenOptions {
 impl Default for OpenOptions {
     fn default() -> Self {
         OpenOptions {
+            purpose: Purpose::Text,
             device: None,
             threads: None,
             ctx: None,

@@ -398,19 +398,38 @@ impl Resolver<'_> {
     fn pool(&self, word: Option<&crate::schema::Word>) -> Result<Option<PoolKind>, ArchError> {
         let key = self.meta.uint(&format!("{}.pooling_type", self.prefix));
         let kind = match key {
-            Some(1) => "mean".to_owned(),
-            Some(2) => "cls".to_owned(),
-            Some(3) => "last".to_owned(),
-            Some(4) => self.word(word, "cls")?,
-            _ => "none".to_owned(),
+            Some(1) => "mean",
+            Some(2) => "cls",
+            Some(3) => "last",
+            Some(4) => return self.rank_pool(word).map(Some),
+            _ => return Ok(None),
         };
-        match kind.as_str() {
-            "none" => Ok(None),
-            "mean" => Ok(Some(PoolKind::Mean)),
-            "cls" => Ok(Some(PoolKind::First)),
-            "last" => Ok(Some(PoolKind::Last)),
+        self.pool_named(kind).map(Some)
+    }
+
+    fn pool_named(&self, kind: &str) -> Result<PoolKind, ArchError> {
+        match kind {
+            "mean" => Ok(PoolKind::Mean),
+            "cls" => Ok(PoolKind::First),
+            "last" => Ok(PoolKind::Last),
             other => Err(self.bad_word("head.pool", other)),
         }
+    }
+
+    /// The vector that a classifier reads: the file's word, or the family's; causal rows know the text at its end.
+    fn rank_pool(&self, word: Option<&crate::schema::Word>) -> Result<PoolKind, ArchError> {
+        let key = format!("{}.classifier.pooling_type", self.prefix);
+        let usual = if self.spec.bidirectional {
+            "cls"
+        } else {
+            "last"
+        };
+        let kind = match self.meta.uint(&key) {
+            Some(1) => "mean".to_owned(),
+            Some(2 | 3) => usual.to_owned(),
+            _ => self.word(word, usual)?,
+        };
+        self.pool_named(&kind)
     }
 
     fn dense(&mut self, tensors: &[String]) -> Result<Vec<Proj>, ArchError> {
@@ -474,10 +493,14 @@ impl Resolver<'_> {
             )?),
             None => None,
         };
-        let usual = if out.is_some() { "tanh" } else { "identity" };
-        let act = self.act_named(&self.word(desc.head.classifier_act.as_ref(), usual)?)?;
+        let act = match &dense {
+            Some(_) => self.act_named(&self.word(desc.head.classifier_act.as_ref(), "tanh")?)?,
+            None => Act::Identity,
+        };
+        let pool = self.rank_pool(desc.head.pool.as_ref())?;
         let softmax = desc.head.classifier_softmax;
         Ok(Some(ClassifierSpec {
+            pool,
             dense: dense.map(|x| x.0),
             act,
             norm,

@@ -14,6 +14,7 @@ use tokkata::{
 use crate::args::{DeviceArgs, ModelArgs, PromptArgs, SizeArgs, read_stdin, token_ids, usage};
 use crate::console::say;
 use crate::constrain::GrammarArgs;
+use crate::diffusion::DiffusionArgs;
 use crate::load;
 use crate::sampling::SamplingArgs;
 
@@ -52,6 +53,8 @@ pub(crate) struct CompleteArgs {
     sampling: SamplingArgs,
     #[command(flatten)]
     grammar: GrammarArgs,
+    #[command(flatten)]
+    diffusion: DiffusionArgs,
 }
 
 /// How an answer is printed.
@@ -81,6 +84,7 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<()> {
     }
     let grammar = args.grammar.compile(&checkpoint, None, &args.sampling)?;
     let mut model = load::load(checkpoint, &options)?;
+    args.diffusion.apply(&mut model, || false)?;
     let session = model.open_session();
     let mut tokens = Vec::new();
     for prompt in prompts {

@@ -16,6 +16,7 @@ use super::template::read_template;
 use crate::args::{DeviceArgs, ModelArgs, PromptArgs, SizeArgs};
 use crate::console::say;
 use crate::constrain::GrammarArgs;
+use crate::diffusion::DiffusionArgs;
 use crate::load;
 use crate::sampling::SamplingArgs;
 
@@ -57,6 +58,8 @@ pub(crate) struct RunArgs {
     sampling: SamplingArgs,
     #[command(flatten)]
     grammar: GrammarArgs,
+    #[command(flatten)]
+    diffusion: DiffusionArgs,
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
@@ -94,6 +97,7 @@ fn open(args: &RunArgs) -> Result<Chat> {
     let grammar = args.grammar.compile(&checkpoint, close, &args.sampling)?;
     let model = load::load(checkpoint, &options)?;
     let mut chat = Chat::new(model, template, system);
+    chat.set_diffusion(&args.diffusion)?;
     chat.sampling = sampling;
     chat.ignore_end = args.sampling.ignores_end();
     chat.max_tokens = usize::try_from(args.predict).ok();

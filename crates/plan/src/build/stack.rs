@@ -2,10 +2,11 @@
 
 use tokkata_ir::spec::{
     BlockSpec, BranchSpec, ClassifierSpec, EmbedSpec, HeadSpec, LayerSpec, PerLayerEmbed,
-    PerLayerInject, Skip, Source, StackSpec, StepSpec,
+    PerLayerInject, Proj, Skip, Source, StackSpec, StepSpec,
 };
 use tokkata_ir::{
-    Act, BinaryKind, GatherIndex, Lead, Op, PlanRole, Shape, ValType, ValueDef, ValueId, WeightId,
+    Act, BinaryKind, GatherIndex, Lead, Op, PlanRole, PoolKind, Shape, ValType, ValueDef, ValueId,
+    WeightId,
 };
 
 use super::Builder;
@@ -220,26 +221,36 @@ impl Builder<'_> {
         if head.output.is_some() {
             self.logits(head, x);
         }
-        if let Some(kind) = head.pool {
-            self.at("pool");
-            let width = self.width(hidden);
-            let def = ValueDef {
-                shape: Shape {
-                    lead: Lead::Seqs,
-                    dims: vec![width],
-                },
-                dtype: ValType::F32,
-            };
-            let mut pooled = self.push(Op::Pool(kind), &[hidden], &[def])[0];
-            for p in &head.dense {
-                pooled = self.matmul(pooled, p);
-            }
-            self.output("pooled", pooled);
-            if let Some(c) = &head.classifier {
-                let scores = self.classifier(c, pooled);
-                self.output("scores", scores);
-            }
+        if self.plan.role == PlanRole::Main {
+            let rows = self.at("pool").projected(hidden, &head.dense);
+            self.output("rows", rows);
         }
+        if let Some(kind) = head.pool {
+            let pooled = self.at("pool").pooled(hidden, kind);
+            let pooled = self.projected(pooled, &head.dense);
+            self.output("pooled", pooled);
+        }
+        if let Some(c) = &head.classifier {
+            let pooled = self.at("pool").pooled(hidden, c.pool);
+            let scores = self.classifier(c, pooled);
+            self.output("scores", scores);
+        }
+    }
+
+    fn projected(&mut self, x: ValueId, dense: &[Proj]) -> ValueId {
+        dense.iter().fold(x, |x, p| self.matmul(x, p))
+    }
+
+    /// One vector per sequence.
+    fn pooled(&mut self, rows: ValueId, kind: PoolKind) -> ValueId {
+        let def = ValueDef {
+            shape: Shape {
+                lead: Lead::Seqs,
+                dims: vec![self.width(rows)],
+            },
+            dtype: ValType::F32,
+        };
+        self.push(Op::Pool(kind), &[rows], &[def])[0]
     }
 
     fn classifier(&mut self, c: &ClassifierSpec, x: ValueId) -> ValueId {

@@ -14,6 +14,7 @@ use tokkata::{
 
 use super::super::complete::Format;
 use crate::console::say;
+use crate::diffusion::DiffusionArgs;
 
 /// Messages so far, and how answers are made.
 pub(super) struct Chat {
@@ -52,6 +53,13 @@ impl Chat {
             output: Format::Text,
             grammar: None,
         }
+    }
+
+    /// Sets how a diffusion model fills its answers; an interrupt ends one as it is.
+    pub(super) fn set_diffusion(&mut self, args: &DiffusionArgs) -> Result<()> {
+        let interrupted = self.interrupted.clone();
+        let stop = move || interrupted.load(Ordering::Relaxed);
+        args.apply(&mut self.model, stop)
     }
 
     /// Asks and prints the answer.

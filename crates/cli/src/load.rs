@@ -16,6 +16,8 @@ pub(crate) fn open(
 ) -> Result<(Checkpoint, OpenOptions)> {
     let (path, _) = model.split()?;
     let checkpoint = Checkpoint::open(path, &model.arch_files)?;
+    // A model that cannot be run is told before anything that only some commands need, such as a tokenizer.
+    checkpoint.generation()?;
     let mut options = device.options(model, DType::F16)?;
     sizes.apply(&mut options, checkpoint.trained_ctx())?;
     Ok((checkpoint, options))

@@ -5,7 +5,10 @@ mod common;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{made_up, stderr};
+use common::{made_up, stderr, stdout};
+use tokkata::archs::Registry;
+use tokkata::{Metadata, Value};
+use tokkata_formats::GgufWriter;
 
 /// Runs the command under a limit of 1 GiB of address space, where the shell can set one.
 fn limited(args: &[&str]) -> Output {
@@ -143,4 +146,60 @@ fn refused_ids(model: &Path) -> String {
     let output = limited(&args);
     assert_eq!(output.status.code(), Some(1));
     stderr(&output)
+}
+
+/// A file of an architecture without tensors.
+fn of_architecture(dir: &Path, arch: &str) -> std::path::PathBuf {
+    let mut metadata = Metadata::default();
+    metadata.insert("general.architecture", arch.into());
+    metadata.insert(format!("{arch}.context_length"), Value::U32(64));
+    let path = dir.join("arch.gguf");
+    let writer = GgufWriter::new(&path, metadata).unwrap();
+    let bytes = writer.to_bytes(std::iter::empty()).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn architectures_that_cannot_be_run_say_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Registry::builtin();
+    let listed = stdout(&["archs"]);
+    let mut count = 0;
+    for name in registry.names() {
+        let descriptor = registry.get(name).unwrap();
+        let Some(why) = &descriptor.unsupported else {
+            continue;
+        };
+        let path = of_architecture(dir.path(), name);
+        let said = format!("architecture '{name}' cannot be run: {why}");
+        for args in [
+            &["complete", "-p", "x"][..],
+            &["plan"],
+            &["embed", "-p", "x"],
+        ] {
+            let text = refused(&path, args);
+            assert!(text.contains(&said), "{text}");
+        }
+        let line = listed.lines().find(|l| l.split(' ').next() == Some(name));
+        assert!(line.unwrap().contains(why.as_str()), "{name} is listed");
+        count += 1;
+    }
+    assert_eq!(count, 15);
+}
+
+#[test]
+fn an_unknown_architecture_never_runs_as_another() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["brand-new", "llama5", "LLAMA", "qwen", "bert2"] {
+        if Registry::builtin().get(name).is_some() {
+            continue;
+        }
+        let path = of_architecture(dir.path(), name);
+        let text = refused(&path, &["run", "-p", "x"]);
+        assert!(
+            text.contains(&format!("architecture '{name}' is not known")),
+            "{text}"
+        );
+    }
 }

@@ -201,6 +201,47 @@ impl Model {
     ) -> Result<Vec<u32>> {
         let shift = self.diffusion.as_ref().map(|d| d.shift);
         let shift = shift.ok_or(EngineError::MissingOutput("denoising"))?;
+        self.check_canvas(canvas)?;
+        let mut run = Run::new(canvas, options, sampling);
+        let steps = run.steps * run.blocks;
+        for done in 0..steps {
+            let (block, step) = (done / run.steps, done % run.steps);
+            if step == 0 {
+                run.enter(block);
+            }
+            let masks = run.masks();
+            if masks.is_empty() {
+                continue;
+            }
+            if !watch(run.seen(done)) {
+                return Ok(run.tokens);
+            }
+            let logits = self.canvas_logits(&run)?;
+            let n_vocab = self.n_vocab() as usize;
+            let row = |at: usize| if shift { at.saturating_sub(1) } else { at };
+            run.step(step, &masks, |at| &logits[row(at) * n_vocab..][..n_vocab]);
+        }
+        watch(run.seen(steps));
+        Ok(run.tokens)
+    }
+
+    /// Denoises by the options that were set, while whoever was named watches.
+    fn watched(&mut self, canvas: &Canvas<'_>, sampling: &Sampling) -> Result<Vec<u32>> {
+        let kept = self.diffusion.as_mut();
+        let (options, mut watch) = kept.map_or_else(
+            || (DiffusionOptions::default(), None),
+            |d| (d.options, d.watch.take()),
+        );
+        let tokens = self.denoise(canvas, &options, sampling, |seen| {
+            watch.as_mut().is_none_or(|watch| watch(seen))
+        });
+        if let Some(diffusion) = &mut self.diffusion {
+            diffusion.watch = watch;
+        }
+        tokens
+    }
+
+    fn check_canvas(&self, canvas: &Canvas<'_>) -> Result<()> {
         let (tokens, ctx) = (canvas.length, self.limits().ctx as usize);
         if canvas.prompt.is_empty() {
             return Err(EngineError::EmptyPrompt.into());
@@ -209,39 +250,7 @@ impl Model {
             let tokens = tokens.max(canvas.prompt.len() + 1);
             return Err(EngineError::PromptTooLong { tokens, ctx }.into());
         }
-        let mut run = Run::new(canvas, options, sampling);
-        for block in 0..run.blocks {
-            run.enter(block);
-            for step in 0..run.steps {
-                let done = block * run.steps + step;
-                let seen = Denoised {
-                    step: done,
-                    steps: run.steps * run.blocks,
-                    tokens: &run.tokens,
-                };
-                let masks = run.masks();
-                if masks.is_empty() {
-                    break;
-                }
-                if !watch(seen) {
-                    return Ok(run.tokens);
-                }
-                let logits = self.canvas_logits(&run)?;
-                let n_vocab = self.n_vocab() as usize;
-                let rows = |at: usize| {
-                    let row = if shift { at.saturating_sub(1) } else { at };
-                    &logits[row * n_vocab..(row + 1) * n_vocab]
-                };
-                run.step(step, &masks, rows);
-            }
-        }
-        let steps = run.steps * run.blocks;
-        watch(Denoised {
-            step: steps,
-            steps,
-            tokens: &run.tokens,
-        });
-        Ok(run.tokens)
+        Ok(())
     }
 
     /// The token that stands for what is not known yet.
@@ -307,23 +316,18 @@ impl Model {
                 .map_or(ctx, |max| n.saturating_add(max).min(ctx)),
             mask,
         };
-        let Some(diffusion) = &mut self.diffusion else {
-            return Ok(Vec::new());
+        let tokens = if request.stop.max_tokens == Some(0) {
+            request.prompt.clone()
+        } else {
+            self.watched(&canvas, &request.sampling)?
         };
-        let (options, mut watch) = (diffusion.options, diffusion.watch.take());
-        let tokens = self.denoise(&canvas, &options, &request.sampling, |seen| {
-            watch.as_mut().is_none_or(|watch| watch(seen))
-        });
-        if let Some(diffusion) = &mut self.diffusion {
-            diffusion.watch = watch;
-        }
         let stats = Stats {
             prompt_tokens: n,
             computed_tokens: n,
             generate_ns: u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
             ..Stats::default()
         };
-        Ok(told(&tokens?[n..], request, id, stats))
+        Ok(told(&tokens[n..], request, id, stats))
     }
 }
 
@@ -421,6 +425,14 @@ impl<'a> Run<'a> {
         let masks = self.masks().len();
         let share = |i| masks / self.steps + usize::from(i < masks % self.steps);
         self.counts = (0..self.steps).map(share).collect();
+    }
+
+    fn seen(&self, step: usize) -> Denoised<'_> {
+        Denoised {
+            step,
+            steps: self.steps * self.blocks,
+            tokens: &self.tokens,
+        }
     }
 
     /// Masked positions of the block.

@@ -87,6 +87,8 @@ pub enum Error {
         "{file}: its architecture gives vectors, not text; use `embed`, `rerank` or `classify`"
     )]
     NoText { file: String },
+    #[error("{file}: the logits that were asked for do not exist: {why}")]
+    Probe { file: String, why: &'static str },
     #[error("found '{found}', expected {expected}")]
     Synthetic { found: String, expected: String },
 }

@@ -40,6 +40,7 @@ pub mod memory;
 pub mod model;
 pub mod options;
 pub mod perplexity;
+pub mod probe;
 pub mod quantize;
 pub mod rank;
 pub mod synthetic;

@@ -96,7 +96,7 @@ fn a_text_has_the_same_bits_alone_and_in_company() {
         let (_, golden) = model(name, change);
         let ids = golden.ids();
         let texts: Vec<Vec<u32>> = [5, 32, 1, 17, 9].map(|n| ids[..n].to_vec()).into();
-        for pooling in [Pooling::None, Pooling::Mean, Pooling::Cls, Pooling::Last] {
+        for pooling in [Pooling::None, Pooling::Mean] {
             let together = embed(name, change, pooling, &texts);
             for (text, vector) in texts.iter().zip(together) {
                 let alone = embed(name, change, pooling, std::slice::from_ref(text)).remove(0);

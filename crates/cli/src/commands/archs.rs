@@ -12,6 +12,9 @@ use crate::args::read_bytes;
 
 include!(concat!(env!("OUT_DIR"), "/verified.rs"));
 
+/// The container that models are run from, whatever their architecture.
+const CONTAINER: &str = "gguf";
+
 /// Flags of `archs`.
 #[derive(Debug, Args)]
 pub(crate) struct ArchsArgs {
@@ -41,7 +44,12 @@ pub(crate) fn run(args: &ArchsArgs) -> Result<()> {
 fn list(out: &mut impl Write) -> Result<()> {
     let registry = Registry::builtin();
     let (mut known, mut verified) = (0, 0);
-    writeln!(out, "{:<20} {:<32} verified against", "name", "kind")?;
+    let head = ["name", "kind", "containers"];
+    writeln!(
+        out,
+        "{:<20} {:<32} {:<10} verified against",
+        head[0], head[1], head[2]
+    )?;
     for name in registry.names() {
         let Some(descriptor) = registry.get(name) else {
             continue;
@@ -54,7 +62,8 @@ fn list(out: &mut impl Write) -> Result<()> {
             (None, true) => "-".to_owned(),
             (None, false) => against.join(", "),
         };
-        writeln!(out, "{name:<20} {:<32} {against}", kind(descriptor))?;
+        let kind = kind(descriptor);
+        writeln!(out, "{name:<20} {kind:<32} {CONTAINER:<10} {against}")?;
     }
     writeln!(out, "{known} architectures, {verified} with goldens")?;
     Ok(())

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
+use tokkata::probe::{Probe, ProbeInput};
 use tokkata::{
     Checkpoint, DType, EncodeOptions, Model, OpenOptions, SafetensorsOutput, SafetensorsWriter,
     ScorePlan,
@@ -28,6 +29,12 @@ pub(crate) struct LogitsArgs {
     /// The tokens, such as 1,2,3
     #[arg(long, value_name = "IDS")]
     ids: Option<String>,
+    /// Tokens of the decoder, whose logits are written, where the others are the encoder's
+    #[arg(long, value_name = "IDS", value_parser = ids_of)]
+    decoder_ids: Option<Ids>,
+    /// Also write the logits of so many multi-token-prediction heads, as `draft.0`, `draft.1`…
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    drafts: usize,
     /// Where to write; one tensor `logits`, f32, [tokens, vocabulary]
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -47,23 +54,79 @@ pub(crate) struct LogitsArgs {
     device: DeviceArgs,
 }
 
+/// Ids of one flag.
+#[derive(Clone, Debug)]
+struct Ids(Vec<u32>);
+
+fn ids_of(text: &str) -> Result<Ids, String> {
+    match token_ids(text)? {
+        ids if ids.is_empty() => Err("found no token, expected at least one".to_owned()),
+        ids => Ok(Ids(ids)),
+    }
+}
+
 pub(crate) fn run(args: &LogitsArgs) -> Result<()> {
     let path = args.model.only_model()?;
     let checkpoint = Checkpoint::open(path, &args.model.arch_files)?;
     let ids = ids(args, &checkpoint)?;
+    if args.decoder_ids.is_some() || args.drafts > 0 {
+        return probe(args, &checkpoint, &ids);
+    }
     let options = options(args, ids.len())?;
     let plan = ScorePlan {
         chunk: options.rows as usize / args.sequences.get() as usize,
         copies: args.sequences.get() as usize,
     };
     let mut model = load::load(checkpoint, &options)?;
-    let plan = ScorePlan {
-        chunk: args
-            .chunk
-            .map_or_else(|| fitting(&model, plan), |n| n.get() as usize),
-        ..plan
+    let whole = model.is_diffusion();
+    if whole && args.chunk.is_some() {
+        return Err(usage(
+            "a model whose rows see each other takes its tokens whole, without --chunk",
+        ));
+    }
+    let chunk = match args.chunk {
+        _ if whole => ids.len(),
+        Some(chunk) => chunk.get() as usize,
+        None => fitting(&model, plan),
     };
+    let plan = ScorePlan { chunk, ..plan };
     score(&mut model, &ids, plan, args)
+}
+
+/// Logits of plans that only look at a sequence whole.
+fn probe(args: &LogitsArgs, checkpoint: &Checkpoint, ids: &[u32]) -> Result<()> {
+    if args.chunk.is_some() || args.sequences.get() > 1 {
+        return Err(usage(
+            "--decoder-ids and --drafts take a sequence whole, without --chunk and --sequences",
+        ));
+    }
+    let (ids, encoder_ids) = match &args.decoder_ids {
+        Some(decoder) => (decoder.0.as_slice(), ids),
+        None => (ids, &[][..]),
+    };
+    let mut options = args.device.options(&args.model, DType::F32)?;
+    options.threads = args.threads;
+    let input = ProbeInput {
+        ids,
+        encoder_ids,
+        drafts: args.drafts,
+    };
+    let wait = Wait::new("computing logits");
+    let probed = Probe::load(checkpoint, &options, input, None)?.run()?;
+    drop(wait);
+    let mut writer = SafetensorsWriter::new(&args.output, []);
+    let shape = [ids.len(), probed.logits.len() / ids.len()];
+    writer.declare("logits", DType::F32, &shape)?;
+    for number in 0..probed.drafts.len() {
+        writer.declare(&format!("draft.{number}"), DType::F32, &shape)?;
+    }
+    let mut out = writer.create()?;
+    for rows in std::iter::once(&probed.logits).chain(&probed.drafts) {
+        let bytes: Vec<u8> = rows.iter().flat_map(|x| x.to_le_bytes()).collect();
+        write(&mut out, &bytes)?;
+    }
+    out.finish()?;
+    Ok(())
 }
 
 fn ids(args: &LogitsArgs, checkpoint: &Checkpoint) -> Result<Vec<u32>> {

@@ -179,6 +179,7 @@ impl Engine {
     pub fn step(&mut self) -> Result<Vec<Event>, EngineError> {
         let mut events = self.reap();
         self.admit();
+        self.begin(&mut events);
         let parts = self.form(&mut events);
         if parts.is_empty() {
             return Ok(events);
@@ -225,6 +226,37 @@ impl Engine {
             }
             self.running.push(task);
         }
+    }
+
+    /// Gives answers that are new what their constraints force them to begin with.
+    fn begin(&mut self, events: &mut Vec<Event>) {
+        for i in (0..self.running.len()).rev() {
+            let ending = match self.running[i].begin() {
+                Ok(forced) => self.append(i, forced, events),
+                Err(error) => Some(Err(error)),
+            };
+            self.end(i, ending, events);
+        }
+    }
+
+    fn end(&mut self, i: usize, ending: Option<Ending>, events: &mut Vec<Event>) {
+        match ending {
+            Some(Ok(reason)) => self.finish(i, reason, events),
+            Some(Err(error)) => self.fail(i, error, events),
+            None => {}
+        }
+    }
+
+    /// Gives a task tokens that its constraint forces.
+    fn append(&mut self, i: usize, forced: Vec<u32>, events: &mut Vec<Event>) -> Option<Ending> {
+        let ctx = self.limits().ctx as usize;
+        let task = &mut self.running[i];
+        let request = task.id;
+        forced.into_iter().find_map(|token| {
+            let (kind, reason) = task.append(token, None, ctx);
+            events.extend(kind.map(|kind| Event { request, kind }));
+            reason.map(Ok)
+        })
     }
 
     /// Keeps what a task's sequence shares with its tokens, or finds a stored prefix.
@@ -379,10 +411,7 @@ impl Engine {
         }
         ended.sort_unstable_by_key(|&(i, _)| std::cmp::Reverse(i));
         for (i, ending) in ended {
-            match ending {
-                Ok(reason) => self.finish(i, reason, events),
-                Err(error) => self.fail(i, error, events),
-            }
+            self.end(i, Some(ending), events);
         }
     }
 
@@ -397,23 +426,15 @@ impl Engine {
         let ctx = self.limits().ctx as usize;
         let task = &mut self.running[i];
         let request = task.id;
-        let mut tell = |kind: Option<EventKind>| {
-            events.extend(kind.map(|kind| Event { request, kind }));
-        };
         let (kind, reason) = task.accept(token, probabilities, ctx);
-        tell(kind);
+        events.extend(kind.map(|kind| Event { request, kind }));
         if let Some(reason) = reason {
             return Some(Ok(reason));
         }
-        let forced = match task.constrain() {
-            Ok(forced) => forced,
-            Err(error) => return Some(Err(error)),
-        };
-        forced.into_iter().find_map(|token| {
-            let (kind, reason) = task.append(token, None, ctx);
-            tell(kind);
-            reason.map(Ok)
-        })
+        match task.constrain() {
+            Ok(forced) => self.append(i, forced, events),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     fn picked(&self, parts: &[Part]) -> Vec<(u32, Option<crate::request::Logprobs>)> {

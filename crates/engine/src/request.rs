@@ -1,5 +1,7 @@
 //! Requests, and the events that answer them.
 
+use tokkata_ir::sample::Mask;
+
 use crate::error::EngineError;
 use crate::sampling::Sampling;
 
@@ -22,8 +24,17 @@ pub trait Decoder: Send {
 
 /// Restricts the tokens that may come next, such as a grammar.
 pub trait Constraint: Send {
-    /// One bit per id, 1 allowed; `None` allows all.
-    fn mask(&mut self) -> Option<Vec<u32>>;
+    /// Appends the tokens that the answer must begin with, which count as taken.
+    ///
+    /// # Errors
+    /// Why the answer cannot begin.
+    fn begin(&mut self, forced: &mut Vec<u32>) -> Result<(), String> {
+        let _ = forced;
+        Ok(())
+    }
+
+    /// What may come next; `None` allows all. It is read when a token is drawn, so it may be computed until then.
+    fn mask(&mut self) -> Option<Mask>;
 
     /// Takes the token that was picked, and appends the tokens that must follow it, which count as taken.
     ///

@@ -22,6 +22,7 @@ pub(crate) struct Task {
     pub(crate) logprobs: Option<usize>,
     pub(crate) stats: Stats,
     pub(crate) cancelled: bool,
+    begun: bool,
     max_tokens: usize,
     stop_ids: Vec<u32>,
     stop: StopStrings,
@@ -50,6 +51,7 @@ impl Task {
             constraint: r.constraint,
             logprobs: r.logprobs,
             cancelled: false,
+            begun: false,
             max_tokens: r.stop.max_tokens.unwrap_or(usize::MAX),
             stop_ids: r.stop.stop_ids,
             stop: StopStrings::new(r.stop.stop_strings),
@@ -79,11 +81,23 @@ impl Task {
         self.started.get_or_insert_with(Instant::now);
     }
 
-    /// Counts rows that were computed.
+    /// Counts those of the next rows of its sequence that belong to the prompt.
     pub(crate) fn computed(&mut self, rows: usize) {
-        if self.stats.generated_tokens == 0 {
-            self.stats.computed_tokens += rows;
+        if self.answered.is_none() {
+            let left = self.stats.prompt_tokens.saturating_sub(self.seq.len());
+            self.stats.computed_tokens += rows.min(left);
         }
+    }
+
+    /// The tokens that the answer must begin with, the first time that it is asked.
+    pub(crate) fn begin(&mut self) -> Result<Vec<u32>, EngineError> {
+        let mut forced = Vec::new();
+        if let Some(constraint) = self.constraint.as_mut().filter(|_| !self.begun) {
+            self.begun = true;
+            let begun = constraint.begin(&mut forced);
+            begun.map_err(EngineError::Constraint)?;
+        }
+        Ok(forced)
     }
 
     /// Takes the token that was picked; says what happened, and why the answer ends if it does.

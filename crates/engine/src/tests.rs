@@ -1,8 +1,11 @@
 //! The engine over a model whose logits betray any wrong cache entry.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
+use tokkata_ir::sample::Mask;
 use tokkata_ir::{CacheKind, Limits};
 
 use super::*;
@@ -24,17 +27,29 @@ fn limits() -> Limits {
 
 /// An engine whose pools hold `positions` of every group.
 fn engine(kinds: &[CacheKind], block_size: u32, positions: u32, limits: Limits) -> Engine {
+    engine_and_rows(kinds, block_size, positions, limits).0
+}
+
+/// The same, and how many rows its model has computed.
+fn engine_and_rows(
+    kinds: &[CacheKind],
+    block_size: u32,
+    positions: u32,
+    limits: Limits,
+) -> (Engine, Arc<AtomicUsize>) {
     let caches = kinds.iter().map(|&kind| match kind {
         CacheKind::Recurrent => group(kind, 1, 16),
         _ => group(kind, block_size, positions.div_ceil(block_size)),
     });
     let program = program(caches.collect(), limits);
     let instance = Box::new(Fake::new(&program));
+    let rows = instance.rows.clone();
     let options = CacheOptions {
         shuffle_blocks: Some(5),
         ..CacheOptions::default()
     };
-    Engine::new(program, instance, &options).unwrap()
+    let engine = Engine::new(program, instance, &options).unwrap();
+    (engine, rows)
 }
 
 fn request(prompt: &[u32], n: usize) -> Request {
@@ -550,6 +565,13 @@ fn collect(answers: &mut HashMap<RequestId, Answer>, events: Vec<Event>) {
     }
 }
 
+/// The words of a mask that allows one token.
+fn only(token: u32) -> Vec<u32> {
+    let mut mask = vec![0; N_VOCAB.div_ceil(32) as usize];
+    mask[token as usize / 32] |= 1 << (token % 32);
+    mask
+}
+
 /// Allows one token at a time: each that is picked is followed by the same token twice.
 struct Triple {
     next: u32,
@@ -557,10 +579,8 @@ struct Triple {
 }
 
 impl Constraint for Triple {
-    fn mask(&mut self) -> Option<Vec<u32>> {
-        let mut mask = vec![0; N_VOCAB.div_ceil(32) as usize];
-        mask[self.next as usize / 32] |= 1 << (self.next % 32);
-        Some(mask)
+    fn mask(&mut self) -> Option<Mask> {
+        Some(Mask::ready(only(self.next)))
     }
 
     fn accept(&mut self, token: u32, forced: &mut Vec<u32>) -> Result<(), String> {
@@ -618,4 +638,64 @@ fn forced_tokens_are_fed_like_any_other() {
     let answer = run(&mut engine).remove(&id).unwrap();
     assert_eq!(answer.tokens, greedy(&told, 6, &[FULL]));
     assert!(answer.stats.reused_tokens >= 8, "{:?}", answer.stats);
+}
+
+/// Begins with tokens that it forces; its masks are not settled before the model has begun to run.
+struct Late {
+    begin: Vec<u32>,
+    rows: Arc<AtomicUsize>,
+}
+
+impl Constraint for Late {
+    fn begin(&mut self, forced: &mut Vec<u32>) -> Result<(), String> {
+        forced.append(&mut self.begin);
+        Ok(())
+    }
+
+    fn mask(&mut self) -> Option<Mask> {
+        let (setter, mask) = Mask::pending();
+        let (rows, before) = (self.rows.clone(), self.rows.load(Ordering::Relaxed));
+        std::thread::spawn(move || {
+            for _ in 0..5000 {
+                if rows.load(Ordering::Relaxed) > before {
+                    return setter.set(only(50));
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        });
+        Some(mask)
+    }
+
+    fn accept(&mut self, token: u32, _: &mut Vec<u32>) -> Result<(), String> {
+        (token == 50).then_some(()).ok_or(format!("picked {token}"))
+    }
+}
+
+#[test]
+fn a_mask_is_computed_while_the_model_runs_and_answers_begin_with_what_is_forced() {
+    let (mut engine, rows) = engine_and_rows(&[FULL], 16, 1000, limits());
+    let late = |begin: &[u32], n| Request {
+        constraint: Some(Box::new(Late {
+            begin: begin.to_vec(),
+            rows: rows.clone(),
+        })),
+        ..request(&prompt(9, 2), n)
+    };
+    let id = engine.submit(late(&[3, 4, 5], 5)).unwrap();
+    let answer = run(&mut engine).remove(&id).unwrap();
+    assert_eq!(
+        (answer.failed, answer.tokens),
+        (None, vec![3, 4, 5, 50, 50])
+    );
+    let stats = answer.stats;
+    assert_eq!((stats.prompt_tokens, stats.computed_tokens), (9, 9));
+    assert_eq!(stats.generated_tokens, 5);
+    // The prompt with what is forced, then one row for each further token but the last.
+    assert_eq!(rows.load(Ordering::Relaxed), 12 + 1);
+
+    let id = engine.submit(late(&[3, 4, 5], 2)).unwrap();
+    let answer = run(&mut engine).remove(&id).unwrap();
+    assert_eq!(answer.tokens, [3, 4]);
+    assert_eq!(answer.reason, Some(FinishReason::MaxTokens));
+    assert_eq!(rows.load(Ordering::Relaxed), 12 + 1);
 }

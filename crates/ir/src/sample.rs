@@ -5,6 +5,10 @@
 //! exponentials are computed by [`exp`] here, sums are fixed-point and ties go to the lowest id, so that a host
 //! and a device pick the same token.
 
+mod mask;
+
+pub use mask::{Mask, MaskSetter};
+
 /// Words of a record in the step state.
 pub const RECORD_WORDS: usize = 12;
 
@@ -95,8 +99,8 @@ impl SamplerRecord {
 pub struct SampleSide {
     /// Added to logits by id.
     pub bias: Vec<(u32, f32)>,
-    /// One bit per id, 1 allowed; `None` allows all.
-    pub mask: Option<Vec<u32>>,
+    /// What is allowed; `None` allows all.
+    pub mask: Option<Mask>,
     /// Penalties of the tokens seen lately.
     pub penalties: Penalties,
     /// Subtracted from logits by id (DRY, computed by the host).
@@ -160,7 +164,7 @@ pub fn adjust(logits: &mut [f32], side: &SampleSide) {
             *x += bias;
         }
     }
-    if let Some(mask) = &side.mask {
+    if let Some(mask) = side.mask.as_ref().and_then(Mask::words) {
         for (i, x) in logits.iter_mut().enumerate() {
             if mask.get(i / 32).is_none_or(|w| w >> (i % 32) & 1 == 0) {
                 *x = f32::NEG_INFINITY;
@@ -486,7 +490,7 @@ mod tests {
     fn bias_mask_and_penalties_apply_in_order() {
         let side = SampleSide {
             bias: vec![(0, 10.0)],
-            mask: Some(vec![0b110]),
+            mask: Some(Mask::ready(vec![0b110])),
             penalties: Penalties {
                 repeat: 2.0,
                 presence: 1.0,

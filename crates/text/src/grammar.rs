@@ -63,6 +63,25 @@ pub enum Trigger {
     Once(Vec<u8>),
     /// Each time this text appears, as at a tool-call marker; what follows a match is free again.
     Each(Vec<u8>),
+    /// The same, from the first appearance of another text on, such as the one that closes the reasoning.
+    EachAfter {
+        /// The other text.
+        first: Vec<u8>,
+        /// The text.
+        text: Vec<u8>,
+    },
+}
+
+impl Trigger {
+    /// The texts that it waits for.
+    pub fn texts(&self) -> impl Iterator<Item = &[u8]> {
+        let texts: [&[u8]; 2] = match self {
+            Trigger::Now => [&[], &[]],
+            Trigger::Once(text) | Trigger::Each(text) => [text, &[]],
+            Trigger::EachAfter { first, text } => [first, text],
+        };
+        texts.into_iter().filter(|text| !text.is_empty())
+    }
 }
 
 /// Why a grammar could not be compiled or followed.
@@ -113,6 +132,8 @@ pub struct Grammar {
     fresh: Matcher,
     trie: TokenTrie,
     watch: Option<Arc<Watch>>,
+    /// What must appear before anything is watched for.
+    first: Option<Arc<Watch>>,
 }
 
 impl std::fmt::Debug for Grammar {
@@ -147,15 +168,18 @@ impl Grammar {
         if let Some(error) = fresh.get_error() {
             return Err(GrammarError::Refused(error));
         }
-        let watch = match trigger {
-            Trigger::Now => None,
-            Trigger::Once(text) => Some(Arc::new(Watch::new(text, false, trie)?)),
-            Trigger::Each(text) => Some(Arc::new(Watch::new(text, true, trie)?)),
+        let watch = |text, again| Ok(Some(Arc::new(Watch::new(text, again, trie)?)));
+        let (first, watch) = match trigger {
+            Trigger::Now => (None, None),
+            Trigger::Once(text) => (None, watch(text, false)?),
+            Trigger::Each(text) => (None, watch(text, true)?),
+            Trigger::EachAfter { first, text } => (watch(first, false)?, watch(text, true)?),
         };
         Ok(Grammar {
             fresh,
             trie: trie.clone(),
             watch,
+            first,
         })
     }
 

@@ -27,11 +27,14 @@ mod calls;
 mod channels;
 mod constrain;
 mod derive;
+mod elements;
 mod format;
 mod pythonic;
+mod recipients;
 mod scan;
 mod stream;
 
+pub use constrain::ToolChoice;
 pub use format::OutputFormat;
 pub use stream::OutputParser;
 

@@ -16,6 +16,8 @@ pub struct GrammarState {
 
 #[derive(Clone)]
 enum Phase {
+    /// The text before the trigger has not appeared; so many of its bytes have.
+    Early(usize),
     /// The trigger has not appeared; so many of its bytes have.
     Waiting(usize),
     Active(Box<Matcher>),
@@ -25,6 +27,7 @@ enum Phase {
 
 #[derive(Clone)]
 enum Before {
+    Early(usize),
     Waiting(usize),
     /// The matcher took one token more.
     Active,
@@ -35,7 +38,9 @@ enum Before {
 impl std::fmt::Debug for GrammarState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let phase = match &self.phase {
-            Phase::Waiting(matched) => format!("waiting, {matched} bytes matched"),
+            Phase::Early(matched) | Phase::Waiting(matched) => {
+                format!("waiting, {matched} bytes matched")
+            }
             Phase::Active(_) => "active".to_owned(),
             Phase::Ended => "ended".to_owned(),
         };
@@ -48,9 +53,10 @@ impl std::fmt::Debug for GrammarState {
 
 impl GrammarState {
     pub(super) fn new(grammar: Grammar) -> Self {
-        let phase = match grammar.watch {
-            Some(_) => Phase::Waiting(0),
-            None => Phase::Active(Box::new(grammar.fresh.clone())),
+        let phase = match (&grammar.first, &grammar.watch) {
+            (Some(_), _) => Phase::Early(0),
+            (None, Some(_)) => Phase::Waiting(0),
+            (None, None) => Phase::Active(Box::new(grammar.fresh.clone())),
         };
         GrammarState {
             grammar,
@@ -66,6 +72,7 @@ impl GrammarState {
     /// [`GrammarError::Parser`] if the grammar is too ambiguous to go on.
     pub fn mask(&mut self, mask: &mut [u32]) -> Result<(), GrammarError> {
         match &mut self.phase {
+            Phase::Early(_) => self.fill_free(mask),
             Phase::Waiting(matched) => {
                 let matched = *matched;
                 self.fill_free(mask);
@@ -99,6 +106,7 @@ impl GrammarState {
     pub fn allows(&mut self, token: u32) -> bool {
         let trie = &self.grammar.trie;
         match &mut self.phase {
+            Phase::Early(_) => true,
             Phase::Waiting(matched) => {
                 let watch = self.grammar.watch.as_ref();
                 let progress = watch.map(|watch| watch.advance(*matched, trie.bytes(token)));
@@ -122,6 +130,7 @@ impl GrammarState {
         }
         let ends = self.grammar.trie.is_eos(token);
         let before = match (&mut self.phase, ends) {
+            (Phase::Early(matched), _) => Before::Early(*matched),
             (Phase::Waiting(matched), _) => Before::Waiting(*matched),
             (Phase::Active(matcher), true) => Before::Replaced(matcher.clone()),
             (Phase::Active(matcher), false) => {
@@ -148,16 +157,31 @@ impl GrammarState {
         if ends {
             return Phase::Ended;
         }
+        let bytes = self.grammar.trie.bytes(token);
         match (before, &self.grammar.watch) {
-            (Before::Waiting(matched), Some(watch)) => self.watched(watch, *matched, token),
+            (Before::Early(matched), Some(watch)) => self.early(watch, *matched, bytes),
+            (Before::Waiting(matched), Some(watch)) => self.watched(watch, *matched, bytes),
             (Before::Replaced(_), _) => Phase::Waiting(0),
             _ => std::mem::replace(&mut self.phase, Phase::Ended),
         }
     }
 
-    fn watched(&self, watch: &Watch, matched: usize, token: u32) -> Phase {
-        match watch.advance(matched, self.grammar.trie.bytes(token)) {
+    fn early(&self, watch: &Watch, matched: usize, bytes: &[u8]) -> Phase {
+        let first = self.grammar.first.as_ref();
+        match first.map(|first| first.advance(matched, bytes)) {
+            Some(Progress::Matched(matched)) => Phase::Early(matched),
+            Some(Progress::Complete { left_over }) => {
+                self.watched(watch, 0, &bytes[bytes.len() - left_over..])
+            }
+            None => Phase::Waiting(0),
+        }
+    }
+
+    fn watched(&self, watch: &Watch, matched: usize, bytes: &[u8]) -> Phase {
+        match watch.advance(matched, bytes) {
             Progress::Matched(matched) => Phase::Waiting(matched),
+            // One token held the text before the trigger, the trigger and more, which nothing could forbid.
+            Progress::Complete { left_over: 1.. } => Phase::Waiting(0),
             Progress::Complete { .. } => Phase::Active(Box::new(self.grammar.fresh.clone())),
         }
     }
@@ -166,14 +190,14 @@ impl GrammarState {
     pub fn forced(&mut self) -> Vec<u32> {
         match &mut self.phase {
             Phase::Active(matcher) => matcher.compute_ff_tokens(),
-            Phase::Waiting(_) | Phase::Ended => Vec::new(),
+            Phase::Early(_) | Phase::Waiting(_) | Phase::Ended => Vec::new(),
         }
     }
 
     /// Whether the reply may end here.
     pub fn is_accepting(&mut self) -> bool {
         match &mut self.phase {
-            Phase::Waiting(_) | Phase::Ended => true,
+            Phase::Early(_) | Phase::Waiting(_) | Phase::Ended => true,
             Phase::Active(matcher) => {
                 matcher.is_stopped() || matcher.is_accepting().unwrap_or(false)
             }
@@ -183,7 +207,7 @@ impl GrammarState {
     /// Whether the reply must end here: it is finished and nothing may follow but an end token.
     pub fn is_complete(&self) -> bool {
         match &self.phase {
-            Phase::Waiting(_) => false,
+            Phase::Early(_) | Phase::Waiting(_) => false,
             Phase::Active(matcher) => matcher.is_stopped() && !matcher.is_error(),
             Phase::Ended => true,
         }
@@ -213,6 +237,10 @@ impl GrammarState {
             };
             match before {
                 Before::Active => pending += 1,
+                Before::Early(matched) => {
+                    self.phase = Phase::Early(matched);
+                    pending = 0;
+                }
                 Before::Waiting(matched) => {
                     self.phase = Phase::Waiting(matched);
                     pending = 0;

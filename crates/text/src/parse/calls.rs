@@ -3,6 +3,7 @@
 use serde_json::{Map, Value as Json};
 
 use super::ToolCall;
+use super::elements::{self, Elements};
 use super::format::{Body, Calls, JsonKeys, Pair, Part};
 use super::pythonic;
 use super::scan::{json_end, skip_space};
@@ -114,7 +115,10 @@ fn json_step(calls: &Calls, keys: &JsonKeys, text: &str, read: usize, last: bool
             Step::More
         };
     }
-    if lead > space && starts(rest, &calls.close) || begins(rest, &calls.close, last) {
+    if begins(rest, &calls.close, last) {
+        return Step::More;
+    }
+    if lead > space && starts(rest, &calls.close) {
         return Step::Markup(lead, Place::Inside { calls: read });
     }
     if starts(rest, &calls.open) {
@@ -220,6 +224,7 @@ fn next_call(calls: &Calls, text: &str, read: usize, last: bool, tools: &[Json])
             before_arguments,
         } => reader.named(header, before_arguments),
         Body::Pairs { header, pair } => reader.pairs(header, pair, &calls.close),
+        Body::Elements { header, mark } => reader.elements(header, mark),
         Body::Bare { quote } => reader.bare(quote),
         Body::Json(_) | Body::Python => Err(Trouble::Fail),
     };
@@ -347,6 +352,29 @@ impl<'t> Reader<'t> {
         Ok((key, typed(value, string)))
     }
 
+    fn elements(&mut self, header: &[Part], mark: &str) -> Read<ToolCall> {
+        let rest = self.rest;
+        let text = self.until(mark, MAX_HEADER)?;
+        self.rest = &rest[text.len()..];
+        let (name, id) = fields(header, text).ok_or(Trouble::Fail)?;
+        let schema = parameters(self.tools, &name).unwrap_or(&Json::Null);
+        let mut elements = Elements {
+            rest: self.rest,
+            mark,
+        };
+        let arguments = elements.object(schema);
+        self.rest = elements.rest;
+        match arguments {
+            Ok(arguments) => Ok(ToolCall {
+                id,
+                name,
+                arguments: Json::Object(arguments).to_string(),
+            }),
+            Err(elements::Trouble::More) => Err(Trouble::More),
+            Err(elements::Trouble::Fail) => Err(Trouble::Fail),
+        }
+    }
+
     fn bare(&mut self, quote: &str) -> Read<ToolCall> {
         let end = self.rest.find('{').ok_or(if self.rest.len() > MAX_HEADER {
             Trouble::Fail
@@ -400,19 +428,22 @@ fn fields(header: &[Part], text: &str) -> Option<(String, Option<String>)> {
     (!rest.contains(char::is_alphanumeric)).then_some((name, id))
 }
 
-/// Whether a tool's schema says that this argument is a string.
-fn declared_string(tools: &[Json], tool: &str, key: &str) -> Option<bool> {
-    let functions = tools
+/// The schema of a tool's arguments.
+fn parameters<'t>(tools: &'t [Json], tool: &str) -> Option<&'t Json> {
+    let mut functions = tools
         .iter()
         .map(|tool| tool.get("function").unwrap_or(tool));
-    let function = functions
-        .into_iter()
-        .find(|function| function["name"] == tool)?;
-    let kind = &function["parameters"]["properties"].get(key)?["type"];
+    let function = functions.find(|function| function["name"] == tool)?;
+    function.get("parameters")
+}
+
+/// Whether a tool's schema says that this argument is a string.
+fn declared_string(tools: &[Json], tool: &str, key: &str) -> Option<bool> {
+    let kind = &parameters(tools, tool)?["properties"].get(key)?["type"];
     kind.as_str().map(|kind| kind == "string")
 }
 
-fn typed(value: &str, string: Option<bool>) -> Json {
+pub(super) fn typed(value: &str, string: Option<bool>) -> Json {
     let text = || Json::String(value.to_owned());
     match (string, serde_json::from_str::<Json>(value)) {
         (Some(true), _) | (None, Ok(Json::String(_))) => text(),

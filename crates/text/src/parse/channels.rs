@@ -1,13 +1,17 @@
-//! Answers in channels: each message has a header that names its channel and, for a call, its recipient.
+//! Answers in messages: each has a header that names its channel, its recipient or both.
 
-use super::format::Channels;
+use serde_json::Value as Json;
+
+use super::calls::{Place, Step};
+use super::format::{Calls, Channels, Header};
 use super::scan::{Found, find};
-use super::{Event, Parsed, calls};
+use super::{Event, Parsed, ToolCall, calls};
 
 /// Splits an answer in channels.
 #[derive(Clone, Debug)]
 pub(super) struct ChannelParser {
     markers: Channels,
+    tools: Vec<Json>,
     /// The header so far, while one is being read.
     header: Option<String>,
     kind: Kind,
@@ -21,7 +25,7 @@ enum Kind {
 }
 
 impl ChannelParser {
-    pub(super) fn new(markers: &Channels, prompt: &str) -> Self {
+    pub(super) fn new(markers: &Channels, prompt: &str, tools: &[Json]) -> Self {
         // The prompt may have begun the header, or even ended it.
         let begun = prompt.rfind(&markers.start).map_or("", |at| &prompt[at..]);
         let (header, kind) = match begun.split_once(&*markers.message) {
@@ -30,6 +34,7 @@ impl ChannelParser {
         };
         ChannelParser {
             markers: markers.clone(),
+            tools: tools.to_vec(),
             header,
             kind,
         }
@@ -64,8 +69,7 @@ impl ChannelParser {
     }
 
     fn read_body(&mut self, pending: &mut String, last: bool, out: &mut Vec<Parsed>) -> bool {
-        let ends = self.markers.ends();
-        let ends: Vec<&str> = ends.iter().map(String::as_str).collect();
+        let ends: Vec<&str> = self.markers.ends.iter().map(String::as_str).collect();
         let found = find(pending, &ends);
         let (len, marker) = match found {
             Found::At(index, at) => (at, Some(ends[index])),
@@ -76,21 +80,55 @@ impl ChannelParser {
             (Kind::Reasoning, _) => drop(emit(pending, len, out, Event::Reasoning)),
             (Kind::Content, _) => drop(emit(pending, len, out, Event::Content)),
             (Kind::Call(_), None) if !last => return false,
-            (Kind::Call(name), _) => {
-                let name = name.clone();
-                emit(pending, len, out, |text| call(&name, text));
-            }
+            (Kind::Call(name), _) => match &self.markers.calls {
+                None => drop(emit(pending, len, out, |text| call(name, text))),
+                Some(calls) => marked(calls, pending, len, (&self.tools, out)),
+            },
         }
         let Some(marker) = marker else { return false };
         let starts = marker == self.markers.start;
+        let marker = marker.to_owned();
         emit(pending, marker.len(), out, |_| Event::Markup);
-        self.header = Some(if starts {
-            marker.to_owned()
-        } else {
-            String::new()
-        });
+        self.header = Some(if starts { marker } else { String::new() });
         true
     }
+}
+
+/// The calls in the first `len` bytes, or these bytes as content.
+fn marked(
+    calls: &Calls,
+    pending: &mut String,
+    len: usize,
+    (tools, out): (&[Json], &mut Vec<Parsed>),
+) {
+    match marked_calls(calls, &pending[..len], tools) {
+        Some(found) => {
+            let raw = emit(pending, len, &mut Vec::new(), Event::Content);
+            let mut raws = vec![raw].into_iter();
+            out.extend(found.into_iter().map(|call| Parsed {
+                event: Event::ToolCall(call),
+                raw: raws.next().unwrap_or_default(),
+            }));
+        }
+        None => drop(emit(pending, len, out, Event::Content)),
+    }
+}
+
+fn marked_calls(calls: &Calls, text: &str, tools: &[Json]) -> Option<Vec<ToolCall>> {
+    let (mut rest, mut place) = (text.trim(), Place::Start);
+    let mut found = Vec::new();
+    while !rest.is_empty() {
+        let (len, next) = match calls::step(calls, rest, place, true, tools) {
+            Step::Calls(more, len, next) => {
+                found.extend(more);
+                (len, next)
+            }
+            Step::Markup(len, next) if len > 0 => (len, next),
+            _ => return None,
+        };
+        (rest, place) = (rest[len..].trim_start(), next);
+    }
+    (!found.is_empty()).then_some(found)
 }
 
 /// A call, or its text if the arguments are not JSON.
@@ -120,30 +158,23 @@ fn emit(
 
 impl Channels {
     fn kind(&self, header: &str) -> Kind {
-        if let Some((_, after)) = header.split_once(&*self.recipient) {
-            let end = after
-                .find(|c: char| c.is_whitespace() || c == '<')
-                .unwrap_or(after.len());
-            return Kind::Call(after[..end].to_owned());
+        let recipient = header.split_once(&*self.recipient).map(|(_, after)| {
+            let end = after.find(|c: char| c.is_whitespace() || c == '<');
+            &after[..end.unwrap_or(after.len())]
+        });
+        match (&self.header, recipient) {
+            (Header::Recipient { reasoning, .. }, Some(to)) if to == reasoning => Kind::Reasoning,
+            (Header::Recipient { content, .. }, Some(to)) if to == content => Kind::Content,
+            (_, Some(to)) => Kind::Call(to.to_owned()),
+            (Header::Recipient { .. }, None) => Kind::Content,
+            (Header::Channel { marker, reasoning }, None) => {
+                let channel = header.rsplit_once(&**marker).map_or("", |(_, after)| after);
+                if channel.trim_start().starts_with(&**reasoning) {
+                    Kind::Reasoning
+                } else {
+                    Kind::Content
+                }
+            }
         }
-        let channel = header
-            .rsplit_once(&*self.channel)
-            .map_or("", |(_, after)| after);
-        if channel.trim_start().starts_with(&self.reasoning) {
-            Kind::Reasoning
-        } else {
-            Kind::Content
-        }
-    }
-
-    /// What ends a message: the next one's start, or the markers that templates end messages with.
-    fn ends(&self) -> Vec<String> {
-        let marker = |word: &str| self.start.replace("start", word);
-        vec![
-            self.start.clone(),
-            marker("end"),
-            marker("return"),
-            marker("call"),
-        ]
     }
 }

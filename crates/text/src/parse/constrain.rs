@@ -4,15 +4,29 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::format::{Body, Calls, JsonKeys, OutputFormat, Pair, Part};
+use super::format::{
+    Body, Calls, Channels, Header, JsonKeys, OutputFormat, Pair, Part, Recipients,
+};
 use crate::grammar::{GrammarError, GrammarSource, Trigger, schema};
 
+/// Objects nested deeper are text.
+const MAX_NESTING: usize = 8;
 /// White space that models put between the parts of a call.
 const SPACE: &str = "/[ \\t\\n]{0,48}/";
 
+/// Whether an answer calls a tool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// As the model likes.
+    #[default]
+    Auto,
+    /// In any case, at once but for reasoning.
+    Required,
+}
+
 impl OutputFormat {
-    /// A grammar for this format's calls of these tools, and the marker that switches it on. `None` if the template
-    /// shows no marked calls that a grammar can follow.
+    /// A grammar for this format's calls of these tools, and what switches it on. `None` if the template shows no
+    /// calls that a grammar can follow, or none that it can require.
     ///
     /// Tokens for the markers must count as text in the [`Vocabulary`](crate::grammar::Vocabulary): leave them out of
     /// `special`.
@@ -22,37 +36,141 @@ impl OutputFormat {
     pub fn tool_grammar(
         &self,
         tools: &[Json],
+        choice: ToolChoice,
     ) -> Result<Option<(GrammarSource, Trigger)>, GrammarError> {
-        let Some(calls) = self.calls.as_ref().filter(|calls| !calls.open.is_empty()) else {
-            return Ok(None);
-        };
+        if let Some(recipients) = &self.recipients {
+            return recipient_grammar(recipients, tools, choice);
+        }
+        if let Some(calls) = self.marked_calls().filter(|calls| !calls.open.is_empty()) {
+            return self.marked_grammar(calls, tools, choice);
+        }
+        match (&self.channels, choice) {
+            (Some(channels), ToolChoice::Auto) => channel_grammar(channels, tools),
+            _ => Ok(None),
+        }
+    }
+
+    fn marked_grammar(
+        &self,
+        calls: &Calls,
+        tools: &[Json],
+        choice: ToolChoice,
+    ) -> Result<Option<(GrammarSource, Trigger)>, GrammarError> {
         let mut lark = Lark::default();
-        for tool in tools {
-            let function = tool.get("function").unwrap_or(tool);
-            let Some(name) = function["name"].as_str() else {
-                continue;
-            };
-            let parameters = function
-                .get("parameters")
-                .cloned()
-                .unwrap_or_else(|| json!({"type": "object"}));
+        for (name, parameters) in functions(tools) {
             if !lark.tool(calls, name, parameters)? {
                 return Ok(None);
             }
-        }
-        if lark.tools.is_empty() {
-            return Ok(None);
         }
         let marker = if calls.section_open.is_empty() {
             &calls.open
         } else {
             &calls.section_open
         };
+        if lark.tools.is_empty() || (choice == ToolChoice::Required && self.channels.is_some()) {
+            return Ok(None);
+        }
+        let trigger = match choice {
+            ToolChoice::Auto => Trigger::Each(marker.clone().into_bytes()),
+            ToolChoice::Required => Trigger::Now,
+        };
+        let lead = match choice {
+            ToolChoice::Auto => String::new(),
+            ToolChoice::Required => lark.lead(self.reasoning_markers(), marker),
+        };
         Ok(Some((
-            GrammarSource::Lark(lark.finish(calls)),
-            Trigger::Each(marker.clone().into_bytes()),
+            GrammarSource::Lark(lark.finish(calls, &lead)),
+            trigger,
         )))
     }
+}
+
+/// Names and schemas of tools.
+fn functions(tools: &[Json]) -> impl Iterator<Item = (&str, Json)> {
+    let functions = tools
+        .iter()
+        .map(|tool| tool.get("function").unwrap_or(tool));
+    functions.filter_map(|function| {
+        let parameters = function.get("parameters").cloned();
+        let name = function["name"].as_str()?;
+        Some((
+            name,
+            parameters.unwrap_or_else(|| json!({"type": "object"})),
+        ))
+    })
+}
+
+/// The rest of a header, whatever it names, and then the arguments as JSON.
+fn channel_grammar(
+    channels: &Channels,
+    tools: &[Json],
+) -> Result<Option<(GrammarSource, Trigger)>, GrammarError> {
+    let Header::Channel { marker, .. } = &channels.header else {
+        return Ok(None);
+    };
+    let mut lark = Lark::default();
+    let constrain = marker.replace("channel", "constrain");
+    let [marker, constrain, message] =
+        [marker, &constrain, &channels.message].map(|text| text.replace('|', "\\|"));
+    let header = format!("/( ?{marker}[a-z]+)?( ?{constrain})?[a-z ]{{0,16}}{message}/");
+    for (name, parameters) in functions(tools) {
+        let arguments = lark.json(parameters)?;
+        let rule = lark.rule(&format!("{} {header} {SPACE} {arguments}", quoted(name)));
+        lark.tools.push(rule);
+    }
+    let tools = lark.tools.join(" | ");
+    let source = format!("start: {tools}\n{}", lark.rules);
+    let trigger = Trigger::Each(channels.recipient.clone().into_bytes());
+    Ok((!lark.tools.is_empty()).then_some((GrammarSource::Lark(source), trigger)))
+}
+
+/// Whole answers: their first mark stands in the prompt.
+fn recipient_grammar(
+    recipients: &Recipients,
+    tools: &[Json],
+    choice: ToolChoice,
+) -> Result<Option<(GrammarSource, Trigger)>, GrammarError> {
+    let Some(first) = recipients.mark.chars().next() else {
+        return Ok(None);
+    };
+    if !recipients.mark.chars().all(|c| c == first) {
+        return Ok(None);
+    }
+    let mut lark = Lark::default();
+    for (name, parameters) in functions(tools) {
+        let arguments = lark.json(parameters)?;
+        let rule = lark.rule(&format!("{} {arguments}", quoted(&format!("{name}\n"))));
+        lark.tools.push(rule);
+    }
+    if lark.tools.is_empty() {
+        return Ok(None);
+    }
+    // Text without the whole mark in it.
+    let (mark, most) = (
+        quoted(&recipients.mark),
+        recipients.mark.chars().count() - 1,
+    );
+    let special = if "]^\\-[&~/".contains(first) {
+        "\\"
+    } else {
+        ""
+    };
+    let (mine, other) = (
+        format!("[{special}{first}]"),
+        format!("[^{special}{first}]"),
+    );
+    let content = quoted(&format!("{}\n", recipients.content));
+    let text = format!("/({mine}{{0,{most}}}{other})*{mine}{{0,{most}}}/");
+    let calls = lark.tools.join(" | ");
+    let start = match choice {
+        ToolChoice::Auto => format!("message ({mark} message)*"),
+        ToolChoice::Required => format!("(content {mark})? call ({mark} call)*"),
+    };
+    let source = format!(
+        "start: {start}\nmessage: content | call\ncontent: {content} {text}\ncall: {calls}\n{}",
+        lark.rules
+    );
+    Ok(Some((GrammarSource::Lark(source), Trigger::Now)))
 }
 
 /// The names of JSON's types, other than strings.
@@ -103,6 +221,11 @@ impl Lark {
                 let arguments = self.pair_items(pair, &parameters)?;
                 format!("{items} {SPACE} {arguments}")
             }
+            Body::Elements { header, mark } => {
+                let items = header_items(header, name);
+                let arguments = self.elements(mark, &parameters, 0)?;
+                format!("{items} {SPACE} {arguments}")
+            }
             Body::Python | Body::Bare { .. } => return Ok(false),
         };
         let rule = self.rule(&body);
@@ -138,11 +261,6 @@ impl Lark {
     fn pair_items(&mut self, pair: &Pair, parameters: &Json) -> Result<String, GrammarError> {
         let none = Map::new();
         let properties = parameters["properties"].as_object().unwrap_or(&none);
-        let required = |name: &str| {
-            parameters["required"]
-                .as_array()
-                .is_some_and(|all| all.iter().any(|key| key == name))
-        };
         let mut items = Vec::new();
         for (name, schema) in properties {
             let mut with_definitions = schema.clone();
@@ -154,7 +272,7 @@ impl Lark {
                 }
             }
             let item = self.pair_item(pair, name, with_definitions)?;
-            items.push(if required(name) {
+            items.push(if is_required(parameters, name) {
                 format!("{item} {SPACE}")
             } else {
                 format!("({item} {SPACE})?")
@@ -186,21 +304,78 @@ impl Lark {
             space_item(&pair.padding.0)
         );
         if string {
-            // Raw text, up to the closing marker.
-            self.count += 1;
-            let value = format!("r{}", self.count);
-            let _ = writeln!(
-                self.rules,
-                "{value}[suffix={}]: /(.|\\n)*/",
-                quoted(&pair.close)
-            );
+            let value = self.until(&pair.close);
             return Ok(format!("{start} {value}"));
         }
         let value = self.json(schema)?;
         Ok(format!("{start} {value} {SPACE} {}", quoted(&pair.close)))
     }
 
-    fn finish(self, calls: &Calls) -> String {
+    /// The fields of an object as elements, in the schema's order.
+    fn elements(
+        &mut self,
+        mark: &str,
+        schema: &Json,
+        depth: usize,
+    ) -> Result<String, GrammarError> {
+        let none = Map::new();
+        let properties = schema["properties"].as_object().unwrap_or(&none);
+        let mut items = Vec::new();
+        for (name, inner) in properties {
+            let item = self.element(mark, name, inner, depth)?;
+            items.push(if is_required(schema, name) {
+                format!("{item} {SPACE}")
+            } else {
+                format!("({item} {SPACE})?")
+            });
+        }
+        Ok(items.join(" "))
+    }
+
+    fn element(
+        &mut self,
+        mark: &str,
+        name: &str,
+        schema: &Json,
+        depth: usize,
+    ) -> Result<String, GrammarError> {
+        let (open, close) = (format!("{mark}<{name}>"), format!("{mark}</{name}>"));
+        let inner = match schema["type"].as_str() {
+            Some("object") if depth < MAX_NESTING && schema["properties"].is_object() => {
+                self.elements(mark, schema, depth + 1)?
+            }
+            Some("array") if depth < MAX_NESTING && schema["items"].is_object() => {
+                let item = self.element(mark, "item", &schema["items"], depth + 1)?;
+                format!("({item} {SPACE})*")
+            }
+            Some("number" | "integer" | "boolean") => self.json(schema.clone())?,
+            // What else there may be is text up to the closing marker.
+            _ => {
+                let value = self.until(&close);
+                return Ok(format!("{} {value}", quoted(&open)));
+            }
+        };
+        Ok(format!("{} {inner} {}", quoted(&open), quoted(&close)))
+    }
+
+    /// Raw text, up to a closing marker and with it.
+    fn until(&mut self, close: &str) -> String {
+        self.count += 1;
+        let value = format!("r{}", self.count);
+        let _ = writeln!(self.rules, "{value}[suffix={}]: /(.|\\n)*/", quoted(close));
+        value
+    }
+
+    /// What comes before a call that is required: reasoning perhaps, and the marker.
+    fn lead(&mut self, reasoning: Option<(&str, &str)>, marker: &str) -> String {
+        let thought = reasoning.map_or(String::new(), |(open, close)| {
+            let text = self.until(close);
+            format!("({} {text} {SPACE})?", quoted(open))
+        });
+        format!("{SPACE} {thought} {} ", quoted(marker))
+    }
+
+    fn finish(self, calls: &Calls, lead: &str) -> String {
         let tools = self.tools.join(" | ");
         let (open, close) = (quoted(&calls.open), quoted(&calls.close));
         let one = format!("call {SPACE} {close}");
@@ -218,8 +393,13 @@ impl Lark {
                 format!("{SPACE} {open} {one} ({SPACE} {open} {one})* {SPACE} {end}")
             }
         };
-        format!("start: {start}\ncall: {tools}\n{}", self.rules)
+        format!("start: {lead}{start}\ncall: {tools}\n{}", self.rules)
     }
+}
+
+fn is_required(schema: &Json, name: &str) -> bool {
+    let required = schema["required"].as_array();
+    required.is_some_and(|all| all.iter().any(|key| key == name))
 }
 
 fn space_item(padding: &str) -> &'static str {

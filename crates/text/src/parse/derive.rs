@@ -8,8 +8,8 @@ mod probe;
 
 use crate::template::ChatTemplate;
 
-use super::format::{Channels, OutputFormat, Reasoning};
-use probe::{CONTENT, Probe, REASON, Shape};
+use super::format::{Channels, Header, OutputFormat, Reasoning, Recipients};
+use probe::{CONTENT, NAMES, Probe, REASON, Shape, TEXT_KEY};
 
 /// Markers that templates know how to cut out of an earlier answer, although they never write them.
 const KNOWN_REASONING: [(&str, &str); 6] = [
@@ -32,6 +32,14 @@ impl OutputFormat {
                 ..OutputFormat::default()
             };
         }
+        let messages = OutputFormat {
+            channels: messages(&probe),
+            recipients: recipients(&probe),
+            ..OutputFormat::default()
+        };
+        if messages != OutputFormat::default() && calls::reads_back(&probe, &messages) {
+            return messages;
+        }
         let reasoning = reasoning(&probe).or_else(|| known_reasoning(template.source()));
         let mut wrappers = wrappers(&probe, reasoning.as_ref());
         let calls = calls::derive(&probe, reasoning.as_ref(), &wrappers);
@@ -41,6 +49,7 @@ impl OutputFormat {
             calls,
             wrappers,
             channels: None,
+            recipients: None,
         };
         if calls::reads_back(&probe, &format) {
             format
@@ -177,11 +186,67 @@ fn channels(probe: &Probe<'_>) -> Option<Channels> {
     let name = channel.strip_suffix("<|message|>")?;
     let start = head.rfind("<|start|>").map(|_| "<|start|>".to_owned())?;
     let recipient = calls::recipient(probe).unwrap_or_else(|| " to=".to_owned());
+    let marker = |word: &str| start.replace("start", word);
     Some(Channels {
-        start,
-        channel: "<|channel|>".to_owned(),
         message: "<|message|>".to_owned(),
-        reasoning: name.to_owned(),
+        ends: [
+            start.clone(),
+            marker("end"),
+            marker("return"),
+            marker("call"),
+        ]
+        .into(),
+        header: Header::Channel {
+            marker: "<|channel|>".to_owned(),
+            reasoning: name.to_owned(),
+        },
+        start,
         recipient,
+        calls: None,
+    })
+}
+
+/// Messages whose headers name their recipient, be it the model itself: `<|start|>assistant to=self<|message|>`.
+fn messages(probe: &Probe<'_>) -> Option<Channels> {
+    const RECIPIENT: &str = " to=";
+    let (start, message) = ("<|start|>", "<|message|>");
+    let reasoned = probe.whole(Shape::Reasoned)?;
+    let plain = probe.whole(Shape::Plain)?;
+    let part = |text: &str, word: &str| {
+        let (before, after) = text.split_once(word)?;
+        let head = before.strip_suffix(message)?;
+        let (_, to) = head[head.rfind(start)?..].split_once(RECIPIENT)?;
+        let end = after.split(start).next().unwrap_or(after).trim();
+        Some((to.to_owned(), end.to_owned()))
+    };
+    let (reasoning, between) = part(&reasoned, REASON)?;
+    let (content, end) = part(&plain, CONTENT)?;
+    Some(Channels {
+        start: start.to_owned(),
+        message: message.to_owned(),
+        ends: [start.to_owned(), between, end].into(),
+        header: Header::Recipient { reasoning, content },
+        recipient: RECIPIENT.to_owned(),
+        calls: calls::in_messages(probe, message),
+    })
+}
+
+/// Messages that begin with a line that names their recipient, such as `>>>all` and `>>>tool`.
+fn recipients(probe: &Probe<'_>) -> Option<Recipients> {
+    let call = probe.whole(Shape::Calls {
+        count: 1,
+        content: false,
+    })?;
+    let at = call.rfind(&format!("{{\"{TEXT_KEY}\""))?;
+    let before = call[..at].strip_suffix('\n')?.strip_suffix(NAMES[0])?;
+    let symbol = |c: char| c.is_ascii_punctuation();
+    let mark = &before[before.trim_end_matches(symbol).len()..];
+    let plain = probe.whole(Shape::Plain)?;
+    let before = plain.split_once(CONTENT)?.0.strip_suffix('\n')?;
+    let content = &before[before.rfind(mark)? + mark.len()..];
+    let named = !content.is_empty() && content.chars().all(char::is_alphanumeric);
+    (named && mark.len() > 1).then(|| Recipients {
+        mark: mark.to_owned(),
+        content: content.to_owned(),
     })
 }

@@ -7,8 +7,10 @@ pub struct OutputFormat {
     pub(super) calls: Option<Calls>,
     /// Markers around the visible answer that belong to no part.
     pub(super) wrappers: Vec<String>,
-    /// Answers come in channels with a header each, as gpt-oss writes them.
+    /// Answers come in messages with a header each.
     pub(super) channels: Option<Channels>,
+    /// Answers come in messages that begin with a line that names the recipient.
+    pub(super) recipients: Option<Recipients>,
 }
 
 impl OutputFormat {
@@ -21,15 +23,20 @@ impl OutputFormat {
 
     /// The text that a tool call begins with, for a lazily triggered grammar; `None` if calls are not marked.
     pub fn call_marker(&self) -> Option<&str> {
-        self.calls
-            .as_ref()
+        self.marked_calls()
             .map(|calls| calls.open.as_str())
             .filter(|open| !open.is_empty())
     }
 
     /// Whether the template shows tool calls in a format that can be parsed.
     pub fn has_tool_calls(&self) -> bool {
-        self.calls.is_some() || self.channels.is_some()
+        self.calls.is_some() || self.channels.is_some() || self.recipients.is_some()
+    }
+
+    /// Calls with markers, be they in messages of their own.
+    pub(super) fn marked_calls(&self) -> Option<&Calls> {
+        let in_messages = || self.channels.as_ref()?.calls.as_ref();
+        self.calls.as_ref().or_else(in_messages)
     }
 }
 
@@ -40,16 +47,34 @@ pub(super) struct Reasoning {
     pub(super) close: String,
 }
 
-/// The markers of one channel: `start`role`channel`name`message`text`end`.
+/// The markers of one message: `start`header`message`text, then one of `ends`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Channels {
     pub(super) start: String,
-    pub(super) channel: String,
     pub(super) message: String,
-    /// The channel of the reasoning.
-    pub(super) reasoning: String,
+    pub(super) ends: Vec<String>,
+    pub(super) header: Header,
     /// What comes between the recipient's marker and a tool's name, such as ` to=functions.`.
     pub(super) recipient: String,
+    /// How a message to a tool writes the call; `None` for arguments in JSON.
+    pub(super) calls: Option<Calls>,
+}
+
+/// What a header says of its message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Header {
+    /// A channel after a marker, as gpt-oss writes it, and the channel of the reasoning.
+    Channel { marker: String, reasoning: String },
+    /// The recipient alone: those of the reasoning and of the content.
+    Recipient { reasoning: String, content: String },
+}
+
+/// Messages of `mark`recipient, a new line and text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Recipients {
+    pub(super) mark: String,
+    /// The recipient of the content.
+    pub(super) content: String,
 }
 
 /// How tool calls are written.
@@ -76,6 +101,9 @@ pub(super) enum Body {
     },
     /// A header with the name, then arguments one by one.
     Pairs { header: Vec<Part>, pair: Pair },
+    /// A header with the name, then elements named after their keys: `mark<key>`value`mark</key>`. Lists hold elements
+    /// named `item`.
+    Elements { header: Vec<Part>, mark: String },
     /// `[name(key='value')]`.
     Python,
     /// `name{key:value}` with strings between the given quotes.

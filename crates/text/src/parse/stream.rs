@@ -5,6 +5,7 @@ use serde_json::Value as Json;
 use super::calls::{self, Place, Step};
 use super::channels::ChannelParser;
 use super::format::OutputFormat;
+use super::recipients::RecipientParser;
 use super::scan::{Found, find};
 use super::{Event, Parsed};
 
@@ -16,6 +17,7 @@ pub struct OutputParser {
     mode: Mode,
     pending: String,
     channels: Option<ChannelParser>,
+    recipients: Option<RecipientParser>,
     /// Nothing visible has come since the beginning or the last marker.
     blank: bool,
 }
@@ -43,13 +45,18 @@ impl OutputParser {
         let channels = format
             .channels
             .as_ref()
-            .map(|markers| ChannelParser::new(markers, prompt));
+            .map(|markers| ChannelParser::new(markers, prompt, tools));
+        let recipients = format
+            .recipients
+            .as_ref()
+            .map(|markers| RecipientParser::new(markers, prompt, tools));
         let mut parser = OutputParser {
             format: format.clone(),
             tools: tools.to_vec(),
             mode: Mode::Content,
             pending: String::new(),
             channels,
+            recipients,
             blank: true,
         };
         if parser.opens_reasoning(prompt) {
@@ -79,6 +86,10 @@ impl OutputParser {
         let mut out = Vec::new();
         if let Some(channels) = &mut self.channels {
             channels.run(&mut self.pending, last, &mut out);
+            return out;
+        }
+        if let Some(recipients) = &mut self.recipients {
+            recipients.run(&mut self.pending, last, &mut out);
             return out;
         }
         while !self.pending.is_empty() {

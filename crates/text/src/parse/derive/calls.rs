@@ -41,6 +41,17 @@ pub(super) fn derive(
     shown.or_else(|| known_calls(probe.source()))
 }
 
+/// Calls that stand alone in messages whose headers end with `message`.
+pub(super) fn in_messages(probe: &Probe<'_>, message: &str) -> Option<Calls> {
+    let sample = Sample::new(probe, &[message])?;
+    let calls = other_calls(&sample)?;
+    Some(Calls {
+        section_open: String::new(),
+        section_close: String::new(),
+        ..calls
+    })
+}
+
 /// Whether the format reads the probes themselves back; one that does not is no format.
 pub(super) fn reads_back(probe: &Probe<'_>, format: &OutputFormat) -> bool {
     [1, 2].into_iter().all(|count| {
@@ -50,7 +61,12 @@ pub(super) fn reads_back(probe: &Probe<'_>, format: &OutputFormat) -> bool {
         }) else {
             return true;
         };
-        let mut parser = OutputParser::new(format, "", &[]);
+        // Where recipients are named, the prompt has begun the first message.
+        let prompt = match &format.recipients {
+            Some(_) => probe.prompt(),
+            None => "",
+        };
+        let mut parser = OutputParser::new(format, prompt, &[]);
         let mut events = parser.push(&text);
         events.extend(parser.finish());
         let calls = Answer::from_events(events).tool_calls;
@@ -298,23 +314,22 @@ fn other_calls(sample: &Sample) -> Option<Calls> {
         }
         None => {
             let (parts, before) = split_header(header);
-            let (parts, pair) = pairs(text, parts, &before)?;
-            Body::Pairs {
-                header: parts,
-                pair,
+            match element_mark(text) {
+                Some(mark) => elements(header, mark)?,
+                None => {
+                    let (header, pair) = pairs(text, parts, &before)?;
+                    Body::Pairs { header, pair }
+                }
             }
         }
     };
-    let close = match &body {
-        Body::Pairs { pair, .. } => frame
-            .close
-            .trim()
-            .strip_prefix(pair.close.as_str())
-            .unwrap_or(&frame.close)
-            .trim()
-            .to_owned(),
-        _ => frame.close.trim().to_owned(),
+    let last = match &body {
+        Body::Pairs { pair, .. } => pair.close.clone(),
+        Body::Elements { mark, .. } => format!("{mark}</{NUMBER_KEY}>"),
+        _ => String::new(),
     };
+    let close = frame.close.trim();
+    let close = close.strip_prefix(&last).unwrap_or(close).trim().to_owned();
     Some(Calls {
         section_open: frame.section_open.trim().to_owned(),
         open: frame.open.trim().to_owned(),
@@ -323,6 +338,27 @@ fn other_calls(sample: &Sample) -> Option<Calls> {
         section_close: frame.section_close.trim().to_owned(),
     })
     .filter(|calls| calls.open.contains(['<', '[', '|']))
+}
+
+/// What precedes the tags of elements that are named after arguments.
+fn element_mark(text: &str) -> Option<&str> {
+    let value = text.find(TEXT)? + TEXT.len();
+    let (mark, _) = text[value..].split_once(&format!("</{TEXT_KEY}>"))?;
+    let opening = format!("{mark}<{TEXT_KEY}>{TEXT}");
+    (!mark.contains('\n') && text.contains(&opening)).then_some(mark)
+}
+
+/// The format of elements, from what stands between the first variable and the first key.
+fn elements(header: &str, mark: &str) -> Option<Body> {
+    let header = header.strip_suffix('<')?.strip_suffix(mark)?;
+    let (mut parts, after) = split_header(header);
+    if !after.is_empty() {
+        parts.push(Part::Literal(after));
+    }
+    Some(Body::Elements {
+        header: parts,
+        mark: mark.to_owned(),
+    })
 }
 
 /// The end of the last argument's value.
@@ -357,7 +393,7 @@ impl Frame {
         };
         let open = common_end(before, &between);
         let open = &before[before.len() - open..];
-        let open = &open[open.find(['<', '[']).unwrap_or(0)..];
+        let open = &open[marker_start(open)..];
         let rest = between[..between.len() - open.len()].trim();
         let close_len = common_start(rest, &after);
         Some(Frame {
@@ -368,6 +404,15 @@ impl Frame {
             ..whole
         })
         .filter(|frame| !frame.open.trim().is_empty())
+    }
+}
+
+/// Where the first marker of a text starts: `]<` is the beginning of one, too.
+fn marker_start(text: &str) -> usize {
+    let at = text.find(['<', '[']).unwrap_or(0);
+    match text[..at].strip_suffix(']') {
+        Some(before) if text[at..].starts_with('<') => before.len(),
+        _ => at,
     }
 }
 

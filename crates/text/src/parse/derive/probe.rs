@@ -53,6 +53,11 @@ impl<'t> Probe<'t> {
         (!beyond.is_empty()).then_some(beyond)
     }
 
+    /// What the model goes on from.
+    pub(super) fn prompt(&self) -> &str {
+        self.prompt.as_deref().unwrap_or_default()
+    }
+
     pub(super) fn source(&self) -> &str {
         self.template.source()
     }

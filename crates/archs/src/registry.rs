@@ -1,6 +1,6 @@
 //! The known descriptors: those built in and those added at run time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use tokkata_formats::ModelFile;
@@ -139,6 +139,19 @@ impl Registry {
         self.resolve_view(&GgufView(file), options)
     }
 
+    /// The metadata keys that a file's descriptor asks for.
+    ///
+    /// # Errors
+    /// As [`Registry::resolve`].
+    pub fn keys_read(
+        &self,
+        file: &ModelFile,
+        options: &ResolveOptions,
+    ) -> Result<BTreeSet<String>, ArchError> {
+        let view = GgufView(file);
+        crate::resolve::keys_read(self.descriptor(&view)?, &view, options)
+    }
+
     /// Resolves any view of a file through its descriptor.
     ///
     /// # Errors
@@ -148,14 +161,17 @@ impl Registry {
         view: &dyn View,
         options: &ResolveOptions,
     ) -> Result<ModelSpec, ArchError> {
+        resolve(self.descriptor(view)?, view, options)
+    }
+
+    fn descriptor(&self, view: &dyn View) -> Result<&Descriptor, ArchError> {
         let arch = view
             .metadata()
             .str("general.architecture")
             .ok_or(ArchError::NoArch)?;
-        let descriptor = self.get(arch).ok_or_else(|| ArchError::Unknown {
+        self.get(arch).ok_or_else(|| ArchError::Unknown {
             arch: arch.to_owned(),
-        })?;
-        resolve(descriptor, view, options)
+        })
     }
 }
 

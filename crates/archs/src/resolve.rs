@@ -11,6 +11,7 @@ mod attention;
 mod draft;
 mod env;
 mod ffn;
+mod meta;
 mod mixers;
 mod norm;
 mod rope;
@@ -19,9 +20,8 @@ mod stack;
 mod weights;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use tokkata_core::Metadata;
 use tokkata_ir::spec::Generation;
 use tokkata_ir::{ConstData, ConstId, ModelSpec, WeightId};
 
@@ -29,6 +29,8 @@ use crate::error::ArchError;
 use crate::expr::{EvalError, Expr, Val};
 use crate::schema::{Descriptor, Rule, Word};
 use crate::view::View;
+
+use meta::Meta;
 
 /// Choices of a load that change what a model computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,21 @@ pub fn resolve(
     Ok(resolver.spec)
 }
 
+/// The metadata keys that resolving asks for, whether the file has them or not.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn keys_read(
+    descriptor: &Descriptor,
+    view: &dyn View,
+    options: &ResolveOptions,
+) -> Result<BTreeSet<String>, ArchError> {
+    let mut resolver = Resolver::new(descriptor, view, options);
+    resolver.require()?;
+    resolver.model()?;
+    Ok(resolver.meta.into_read())
+}
+
 /// Which stack a part belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Side {
@@ -67,7 +84,7 @@ pub(crate) enum Side {
 pub(crate) struct Resolver<'a> {
     desc: &'a Descriptor,
     view: &'a dyn View,
-    meta: &'a Metadata,
+    meta: Meta<'a>,
     prefix: String,
     options: ResolveOptions,
     spec: ModelSpec,
@@ -94,7 +111,7 @@ impl<'a> Resolver<'a> {
         Resolver {
             desc,
             view,
-            meta,
+            meta: Meta::new(meta),
             prefix: arch,
             options: *options,
             spec,

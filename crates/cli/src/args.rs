@@ -174,6 +174,11 @@ pub(crate) struct PromptArgs {
 }
 
 impl PromptArgs {
+    /// The name of the prompt's file.
+    pub(crate) fn name(&self) -> Option<String> {
+        self.file.as_ref().map(|path| path.display().to_string())
+    }
+
     /// The prompts as bytes: of the flags, or else of the arguments without one.
     pub(crate) fn read(&self, rest: &[OsString]) -> Result<Vec<Vec<u8>>> {
         self.read_with(rest, read_file)

@@ -6,6 +6,7 @@ mod classify;
 mod complete;
 mod detokenize;
 mod embed;
+mod imatrix;
 mod inspect;
 mod logits;
 mod parse;
@@ -57,6 +58,8 @@ pub(crate) enum Command {
     Logits(logits::LogitsArgs),
     /// Measure how well a model predicts a text
     Perplexity(perplexity::PerplexityArgs),
+    /// Measure which columns of a model's weights a text uses, for quantize
+    Imatrix(imatrix::ImatrixArgs),
     /// Write a model in smaller element types
     Quantize(quantize::QuantizeArgs),
     /// Cut a model into several files
@@ -85,6 +88,7 @@ impl Command {
             Command::Archs(args) => archs::run(&args),
             Command::Logits(args) => logits::run(&args),
             Command::Perplexity(args) => perplexity::run(&args),
+            Command::Imatrix(args) => imatrix::run(&args),
             Command::Quantize(args) => quantize::run(&args),
             Command::Split(args) => split::split(&args),
             Command::Merge(args) => split::merge(&args),

@@ -150,6 +150,28 @@ fn inspect_tells_bits_and_memory() {
     assert_eq!(memory("2048"), 2 * memory("1024"));
 }
 
+#[test]
+fn inspect_tells_what_no_rule_reads() {
+    let (dir, model) = made_up("f16");
+    let bytes = std::fs::read(&model).unwrap();
+    // A key of the same length that no descriptor knows, in place of one that has a default.
+    let (known, unknown) = (&b"llama.rope.freq_base"[..], &b"llama.rope.freq_bass"[..]);
+    let at = bytes.windows(known.len()).position(|w| w == known).unwrap();
+    let mut changed = bytes.clone();
+    changed[at..at + known.len()].copy_from_slice(unknown);
+    let other = dir.path().join("other.gguf");
+    std::fs::write(&other, changed).unwrap();
+    assert_eq!(inspect(&model)["unread_metadata"], serde_json::json!([]));
+    let unread = &inspect(&other)["unread_metadata"];
+    assert_eq!(*unread, serde_json::json!(["llama.rope.freq_bass"]));
+    let shown = stdout(&["inspect", text(&other)]);
+    let marked: Vec<&str> = shown
+        .lines()
+        .filter(|l| l.ends_with("(not read)"))
+        .collect();
+    assert_eq!(marked.len(), 1, "{shown}");
+}
+
 /// Mounts a file system of 1 MB, or says that this cannot be done here.
 fn small_disk(test: &str, at: &Path) -> bool {
     std::fs::create_dir_all(at).unwrap();

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::error::Fault;
+use crate::error::{Fault, FormatError};
 
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -22,6 +22,22 @@ pub(crate) struct Place {
     temporary: PathBuf,
     target: PathBuf,
     renamed: bool,
+}
+
+/// Writes a file of these bytes, which exists only when it is whole.
+///
+/// # Errors
+/// A name that cannot be written to, or a full disk.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FormatError> {
+    let write = || {
+        let mut file = PendingFile::create(path)?;
+        file.write_all(bytes).map_err(write_fault)?;
+        file.close()?.rename()
+    };
+    let written: Result<PathBuf, Fault> = write();
+    written
+        .map(drop)
+        .map_err(|fault| FormatError::new(&path.display().to_string(), fault))
 }
 
 impl PendingFile {

@@ -31,6 +31,8 @@ pub struct BuildOptions {
     pub outputs: Vec<String>,
     /// Multi-token-prediction heads to build, as far as the model has them.
     pub drafts: usize,
+    /// Also keep what goes into every product of the main plan, for all rows.
+    pub product_inputs: bool,
 }
 
 impl Default for BuildOptions {
@@ -39,6 +41,7 @@ impl Default for BuildOptions {
             block_size: 32,
             outputs: Vec::new(),
             drafts: 0,
+            product_inputs: false,
         }
     }
 }
@@ -66,7 +69,11 @@ pub fn build_with(
     plans.extend(draft::plans(spec, options.drafts));
     let outputs = usual_outputs(&plans[0], &options.outputs);
     passes::prune(&mut plans[0], &outputs)?;
-    passes::narrow(&mut plans[0]);
+    if options.product_inputs {
+        passes::expose(&mut plans[0]);
+    } else {
+        passes::narrow(&mut plans[0]);
+    }
     for plan in &mut plans {
         passes::renumber(plan);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tokkata_ir::{DeviceId, Lead, Node, Op, Plan, Program, ValueDef, ValueId};
+use tokkata_ir::{DeviceId, Lead, Node, Op, Plan, Port, Program, ValueDef, ValueId};
 
 use crate::error::PlanError;
 
@@ -30,6 +30,24 @@ pub fn prune(plan: &mut Plan, outputs: &[String]) -> Result<(), PlanError> {
     plan.nodes
         .retain(|_| flags.next().expect("one flag per node"));
     Ok(())
+}
+
+/// Makes outputs `product_input.N` of everything that goes into products, expert numbers included.
+pub fn expose(plan: &mut Plan) {
+    let products = plan.nodes.iter().filter(|node| {
+        matches!(
+            node.op,
+            Op::Matmul { .. } | Op::HeadMatmul { .. } | Op::Experts { .. }
+        )
+    });
+    let mut inputs: Vec<ValueId> = products.flat_map(|node| node.ins.clone()).collect();
+    inputs.sort_unstable();
+    inputs.dedup();
+    let port = |value: ValueId| Port {
+        name: format!("product_input.{}", value.0),
+        value,
+    };
+    plan.outputs.extend(inputs.into_iter().map(port));
 }
 
 /// Moves row selection up through row-local ops, so that the last layer computes only rows whose logits are wanted.

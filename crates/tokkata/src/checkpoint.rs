@@ -83,6 +83,21 @@ impl Checkpoint {
         spec.map_err(Error::arch(self.path()))
     }
 
+    /// Metadata keys below the architecture's prefix that nothing reads; none if the model cannot be run.
+    #[must_use]
+    pub fn unread_keys(&self) -> Vec<&str> {
+        let ctx = self.trained_ctx().unwrap_or(1);
+        let read = self.registry.keys_read(&self.file, &ResolveOptions { ctx });
+        let (Ok(read), Some(arch)) = (read, self.file.architecture()) else {
+            return Vec::new();
+        };
+        let keys = self.file.metadata().iter().map(|(key, _)| key);
+        let below = |key: &&str| key.strip_prefix(arch).is_some_and(|k| k.starts_with('.'));
+        keys.filter(below)
+            .filter(|key| !read.contains(*key))
+            .collect()
+    }
+
     /// The program for these limits.
     ///
     /// # Errors

@@ -25,6 +25,19 @@ impl TextDecoder {
             stream: Detokenizer::new(options),
         }
     }
+
+    /// The same with special tokens spelled out, as parsing an answer needs.
+    #[must_use]
+    pub fn with_special(tokenizer: Arc<Tokenizer>) -> Self {
+        let options = DecodeOptions {
+            continues: true,
+            special: true,
+        };
+        TextDecoder {
+            tokenizer,
+            stream: Detokenizer::new(options),
+        }
+    }
 }
 
 impl Decoder for TextDecoder {

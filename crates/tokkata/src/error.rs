@@ -44,6 +44,8 @@ pub enum Error {
     Engine(#[from] EngineError),
     #[error(transparent)]
     Grammar(#[from] GrammarError),
+    #[error(transparent)]
+    Importance(#[from] crate::importance::ImportanceError),
     #[error("found device '{found}', expected one of {known}")]
     Device { found: String, known: String },
     #[error(

@@ -13,11 +13,16 @@
 //! ```
 
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 pub use tokkata_text::grammar::{Grammar, GrammarError, GrammarSource, GrammarState, Trigger};
 
 use tokkata_engine::{Constraint, Request};
+use tokkata_ir::sample::{Mask, MaskSetter};
 use tokkata_text::grammar::{Encoder, TokenTrie, Vocabulary};
+use tokkata_text::parse::OutputFormat;
+pub use tokkata_text::parse::ToolChoice;
+use tokkata_text::template::ChatTemplate;
 use tokkata_text::tokenizer::{EncodeOptions, TokenKind, Tokenizer};
 
 use crate::checkpoint::Checkpoint;
@@ -32,62 +37,159 @@ impl Checkpoint {
     /// # Errors
     /// A file without a tokenizer or without a token that ends an answer; a grammar that cannot be followed.
     pub fn grammar(&self, source: GrammarSource, trigger: Trigger) -> Result<Grammar> {
-        let trie = token_trie(self.tokenizer()?, &trigger)?;
+        let trie = token_trie(self.tokenizer()?, &trigger, "")?;
+        Ok(Grammar::compile_with(source, trigger, &trie)?)
+    }
+
+    /// Compiles a grammar for calls of these tools as `template` writes them. `close` ends the reasoning that prompts
+    /// of this template open, if they do.
+    ///
+    /// # Errors
+    /// A file without a tokenizer; a template without calls that a grammar can follow; schemas that cannot be
+    /// followed.
+    pub fn tool_grammar(
+        &self,
+        template: &ChatTemplate,
+        tools: &[serde_json::Value],
+        choice: ToolChoice,
+        close: Option<&str>,
+    ) -> Result<Grammar> {
+        let grammar = OutputFormat::derive(template).tool_grammar(tools, choice)?;
+        let (source, trigger) = grammar.ok_or_else(|| {
+            let choice = match choice {
+                ToolChoice::Auto => "follow",
+                ToolChoice::Required => "require",
+            };
+            GrammarError::Refused(format!(
+                "the chat template shows no tool calls that a grammar can {choice}"
+            ))
+        })?;
+        let first = close.map(|close| close.as_bytes().to_vec());
+        let trigger = match (trigger, first) {
+            (Trigger::Each(text), Some(first)) => Trigger::EachAfter { first, text },
+            (Trigger::Now, Some(first)) => Trigger::Once(first),
+            (trigger, _) => trigger,
+        };
+        let markers = match &source {
+            GrammarSource::Lark(source) => source.replace('\\', ""),
+            _ => String::new(),
+        };
+        let trie = token_trie(self.tokenizer()?, &trigger, &markers)?;
         Ok(Grammar::compile_with(source, trigger, &trie)?)
     }
 }
 
-/// Makes the answer to a request follow a grammar from its first token on.
+/// Makes the answer to a request follow a grammar from its first token on. Masks are computed on a thread of their
+/// own while the model runs.
 ///
 /// # Errors
-/// A grammar that cannot begin.
+/// The system has no thread to give.
 pub fn constrain(request: &mut Request, grammar: &Grammar) -> Result<()> {
-    let words = grammar.mask_len();
-    let mut walk = Walk {
-        state: grammar.start(),
-        mask: vec![0; words],
-    };
-    walk.state.mask(&mut walk.mask)?;
+    let walk = Walk::new(grammar.start(), grammar.mask_len());
+    let walk = walk.map_err(|e| GrammarError::Parser(format!("no thread for its masks: {e}")))?;
     request.constraint = Some(Box::new(walk));
     Ok(())
 }
 
-/// One answer on its way through a grammar.
+/// A state whose next mask is to be computed.
+type Job = (GrammarState, MaskSetter);
+/// The state again, unless there is no way on.
+type Done = std::result::Result<GrammarState, GrammarError>;
+
+/// One answer on its way through a grammar. Its state is with its thread while a mask is being computed.
 struct Walk {
-    state: GrammarState,
-    /// What may come next.
-    mask: Vec<u32>,
+    state: Option<GrammarState>,
+    mask: Option<Mask>,
+    jobs: Sender<Job>,
+    done: Receiver<Done>,
 }
 
-impl Constraint for Walk {
-    fn mask(&mut self) -> Option<Vec<u32>> {
-        Some(self.mask.clone())
+impl Walk {
+    fn new(state: GrammarState, words: usize) -> std::io::Result<Self> {
+        let (jobs, queue) = channel::<Job>();
+        let (results, done) = channel();
+        let work = move || {
+            for (mut state, setter) in queue {
+                let mut mask = vec![0; words];
+                let result = state.mask(&mut mask);
+                if result.is_ok() {
+                    setter.set(mask);
+                }
+                if results.send(result.map(|()| state)).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("masks".to_owned());
+        thread.spawn(work)?;
+        Ok(Walk {
+            state: Some(state),
+            mask: None,
+            jobs,
+            done,
+        })
     }
 
-    fn accept(&mut self, token: u32, forced: &mut Vec<u32>) -> std::result::Result<(), String> {
-        let text = |error: GrammarError| error.to_string();
-        self.state.accept(token).map_err(text)?;
-        for token in self.state.forced() {
+    /// Takes what is forced now, and has the next mask computed.
+    fn go_on(
+        &mut self,
+        mut state: GrammarState,
+        forced: &mut Vec<u32>,
+    ) -> std::result::Result<(), String> {
+        for token in state.forced() {
             // The tokenizer may write what is forced in tokens that reach further than it.
-            if self.state.accept(token).is_err() {
+            if state.accept(token).is_err() {
                 break;
             }
             forced.push(token);
         }
-        self.state.mask(&mut self.mask).map_err(text)
+        let (setter, mask) = Mask::pending();
+        self.mask = Some(mask);
+        let sent = self.jobs.send((state, setter));
+        sent.map_err(|_| GONE.to_owned())
+    }
+
+    /// The state, once its mask is computed.
+    fn state(&mut self) -> std::result::Result<GrammarState, String> {
+        match self.state.take() {
+            Some(state) => Ok(state),
+            None => match self.done.recv() {
+                Ok(done) => done.map_err(|error| error.to_string()),
+                Err(_) => Err(GONE.to_owned()),
+            },
+        }
     }
 }
 
-/// The vocabulary as grammars see it. Special tokens that a trigger is made of count as text.
-fn token_trie(tokenizer: &Arc<Tokenizer>, trigger: &Trigger) -> Result<TokenTrie> {
-    let marker: &[u8] = match trigger {
-        Trigger::Once(text) | Trigger::Each(text) => text,
-        Trigger::Now => &[],
-    };
+/// Only a bug ends the thread of a walk early.
+const GONE: &str = "the thread that computes its masks has ended";
+
+impl Constraint for Walk {
+    fn begin(&mut self, forced: &mut Vec<u32>) -> std::result::Result<(), String> {
+        let state = self.state()?;
+        self.go_on(state, forced)
+    }
+
+    fn mask(&mut self) -> Option<Mask> {
+        self.mask.clone()
+    }
+
+    fn accept(&mut self, token: u32, forced: &mut Vec<u32>) -> std::result::Result<(), String> {
+        let mut state = self.state()?;
+        state.accept(token).map_err(|error| error.to_string())?;
+        self.go_on(state, forced)
+    }
+}
+
+/// The vocabulary as grammars see it. Special tokens that a trigger is made of, or that occur in `markers`, count as
+/// text.
+fn token_trie(tokenizer: &Arc<Tokenizer>, trigger: &Trigger, markers: &str) -> Result<TokenTrie> {
+    let marker: Vec<&[u8]> = trigger.texts().chain([markers.as_bytes()]).collect();
     let ids = 0..u32::try_from(tokenizer.vocab_size()).unwrap_or(u32::MAX);
     let in_marker = |id: u32| {
         let bytes = tokenizer.token_bytes(id);
-        !bytes.is_empty() && marker.windows(bytes.len()).any(|part| part == bytes)
+        let within = |text: &&[u8]| text.windows(bytes.len()).any(|part| part == bytes);
+        !bytes.is_empty() && marker.iter().any(within)
     };
     let special = |id: &u32| tokenizer.is_special(*id) && !in_marker(*id);
     let bytes = |id| match tokenizer.token_kind(id) {

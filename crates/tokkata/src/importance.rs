@@ -1,15 +1,15 @@
 //! Importance matrices: how strongly each column of a weight is used, in llama.cpp's files.
 
+mod collect;
+mod file;
+mod statistics;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
-use tokkata_core::{Array, DType, Metadata, Value};
-use tokkata_formats::{FormatError, GgufWriter, ModelFile, ShardLimit};
+use tokkata_formats::FormatError;
 
-const SUMS: &str = ".in_sum2";
-const COUNTS: &str = ".counts";
-/// Longest entry of an old file that is read: more columns than any model has.
-const MAX_VALUES: usize = 1 << 28;
+pub use collect::{Collected, Collector};
+pub use statistics::{LayerStatistics, TensorStatistics, layers, tensors};
 
 /// Why an importance matrix could not be read or used.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,15 @@ pub enum ImportanceError {
         "{file}: found {found}, expected an importance matrix in llama.cpp's GGUF or older format"
     )]
     Shape { file: String, found: String },
+    #[error("{file}: found {found} for {weight}, expected {expected}; it belongs to another model")]
+    Merge {
+        file: String,
+        weight: String,
+        found: usize,
+        expected: usize,
+    },
+    #[error("{weight}: its inputs are not finite; the model or its file is broken")]
+    NotFinite { weight: String },
 }
 
 /// Squared inputs of one weight, added up.
@@ -65,6 +74,33 @@ impl Inputs {
         }
         self.counts[expert] += 1;
     }
+
+    /// Adds what was measured elsewhere; `Err` has the number of values found and the number expected.
+    fn merge(&mut self, other: &Inputs) -> Result<(), (usize, usize)> {
+        if self.sums.is_empty() {
+            self.sums = vec![0.0; other.sums.len()];
+            self.counts = vec![0; other.counts.len()];
+        }
+        if self.counts.len() == 1 && other.counts.len() > 1 {
+            // One count for all experts, as older files have it.
+            self.counts = vec![self.counts[0]; other.counts.len()];
+        }
+        let fits = |mine: usize, others: usize| match mine == others {
+            true => Ok(()),
+            false => Err((others, mine)),
+        };
+        fits(self.sums.len(), other.sums.len())?;
+        if other.counts.len() > 1 {
+            fits(self.counts.len(), other.counts.len())?;
+        }
+        self.sums
+            .iter_mut()
+            .zip(&other.sums)
+            .for_each(|(a, b)| *a += b);
+        let counts = self.counts.iter_mut().zip(other.counts.iter().cycle());
+        counts.for_each(|(a, b)| *a += b);
+        Ok(())
+    }
 }
 
 /// What was measured of each weight, by the weight's name.
@@ -81,174 +117,60 @@ pub struct Importance {
 }
 
 impl Importance {
-    /// Reads a file of either format.
+    /// Adds what `other`, read from `file`, measured. Files of the older kind are means over chunks, here of
+    /// `chunk_tokens` tokens.
     ///
     /// # Errors
-    /// A file that cannot be read, or is no importance matrix.
-    pub fn read(path: &Path) -> Result<Self, ImportanceError> {
-        let io = |source| ImportanceError::Io {
-            file: path.display().to_string(),
-            source,
-        };
-        let mut magic = [0; 4];
-        let mut file = std::fs::File::open(path).map_err(io)?;
-        let known = std::io::Read::read_exact(&mut file, &mut magic).is_ok();
-        if known && magic == *b"GGUF" {
-            return from_gguf(&ModelFile::open(path)?);
+    /// [`ImportanceError::Merge`] for a file of another model.
+    pub fn merge(
+        &mut self,
+        mut other: Importance,
+        file: &str,
+        chunk_tokens: u32,
+    ) -> Result<(), ImportanceError> {
+        if other.chunk_tokens.is_none() {
+            other.scale(chunk_tokens);
         }
-        let bytes = std::fs::read(path).map_err(io)?;
-        from_old(&bytes).map_err(|found| shape(path, found))
-    }
-
-    /// Writes the newer format, which is GGUF.
-    ///
-    /// # Errors
-    /// A name too long for GGUF, or a failed write; nothing is left under the name then.
-    pub fn write(&self, path: &Path) -> Result<PathBuf, ImportanceError> {
-        let mut writer = GgufWriter::new(path, self.metadata())?;
-        for (name, inputs) in &self.entries {
-            let experts = inputs.counts.len().max(1);
-            let shape = [experts, inputs.sums.len() / experts];
-            writer.declare(&format!("{name}{SUMS}"), DType::F32, &shape)?;
-            writer.declare(&format!("{name}{COUNTS}"), DType::F32, &[experts, 1])?;
+        for (weight, inputs) in &other.entries {
+            let entry = self.entries.entry(weight.clone()).or_default();
+            let wrong = |(found, expected)| ImportanceError::Merge {
+                file: file.to_owned(),
+                weight: weight.clone(),
+                found,
+                expected,
+            };
+            entry.merge(inputs).map_err(wrong)?;
         }
-        let mut out = writer.create(ShardLimit::Whole)?;
-        for inputs in self.entries.values() {
-            out.write(&bytes_of(inputs.sums.iter().copied()))?;
-            out.write(&bytes_of(inputs.counts.iter().map(|&n| n as f32)))?;
+        self.datasets.extend(other.datasets);
+        self.count_chunks(chunk_tokens);
+        Ok(())
+    }
+
+    /// Counts chunks as the most rows that any weight saw.
+    pub fn count_chunks(&mut self, chunk_tokens: u32) {
+        let counts = self.entries.values().flat_map(|inputs| &inputs.counts);
+        let most = counts.max().copied().unwrap_or(0) / u64::from(chunk_tokens.max(1));
+        self.chunks = u32::try_from(most).unwrap_or(u32::MAX);
+        self.chunk_tokens = Some(chunk_tokens);
+    }
+
+    fn scale(&mut self, chunk_tokens: u32) {
+        for inputs in self.entries.values_mut() {
+            inputs
+                .sums
+                .iter_mut()
+                .for_each(|sum| *sum *= chunk_tokens as f32);
+            let counts = inputs.counts.iter_mut();
+            counts.for_each(|count| *count *= u64::from(chunk_tokens));
         }
-        let paths = out.finish()?;
-        Ok(paths.into_iter().next().unwrap_or_else(|| path.to_owned()))
-    }
-
-    fn metadata(&self) -> Metadata {
-        let mut metadata = Metadata::default();
-        let datasets = self.datasets.iter().map(|d| d.as_str().into()).collect();
-        metadata.insert("general.type", Value::from("imatrix"));
-        metadata.insert("imatrix.datasets", Value::Array(Array::Str(datasets)));
-        metadata.insert("imatrix.chunk_count", Value::U32(self.chunks));
-        let tokens = self.chunk_tokens.unwrap_or(0);
-        metadata.insert("imatrix.chunk_size", Value::U32(tokens));
-        metadata
-    }
-}
-
-fn bytes_of(values: impl Iterator<Item = f32>) -> Vec<u8> {
-    values.flat_map(f32::to_le_bytes).collect()
-}
-
-fn shape(path: &Path, found: String) -> ImportanceError {
-    let file = path.display().to_string();
-    ImportanceError::Shape { file, found }
-}
-
-fn from_gguf(file: &ModelFile) -> Result<Importance, ImportanceError> {
-    let wrong = |found: String| shape(file.path(), found);
-    let metadata = file.metadata();
-    let number = |key| metadata.uint(key).and_then(|n| u32::try_from(n).ok());
-    let (Some(chunks), Some(tokens)) =
-        (number("imatrix.chunk_count"), number("imatrix.chunk_size"))
-    else {
-        return Err(wrong("a GGUF file without imatrix.* keys".into()));
-    };
-    let datasets = metadata.strings("imatrix.datasets").unwrap_or_default();
-    let mut entries = BTreeMap::new();
-    for tensor in file.tensors() {
-        let Some(name) = tensor.name.strip_suffix(SUMS) else {
-            continue;
-        };
-        let sums = floats(file, &tensor.name)?;
-        let counts = floats(file, &format!("{name}{COUNTS}"))?;
-        if counts.is_empty() || sums.is_empty() || sums.len() % counts.len() != 0 {
-            let (sums, counts) = (sums.len(), counts.len());
-            return Err(wrong(format!("{sums} sums for {counts} counts of {name}")));
-        }
-        let counts = counts.iter().map(|n| n.round() as u64).collect();
-        entries.insert(name.to_owned(), Inputs { sums, counts });
-    }
-    if entries.is_empty() {
-        return Err(wrong("a file without entries".into()));
-    }
-    Ok(Importance {
-        entries,
-        datasets: datasets.iter().map(ToString::to_string).collect(),
-        chunks,
-        chunk_tokens: Some(tokens),
-    })
-}
-
-fn floats(file: &ModelFile, name: &str) -> Result<Vec<f32>, ImportanceError> {
-    let wrong = |found: String| shape(file.path(), found);
-    let tensor = file.tensor(name);
-    let tensor = tensor.ok_or_else(|| wrong(format!("no tensor {name}")))?;
-    if tensor.dtype != DType::F32 {
-        return Err(wrong(format!("{name} in {}", tensor.dtype)));
-    }
-    let (values, _) = file.data(tensor)?.as_chunks::<4>();
-    Ok(values.iter().map(|b| f32::from_le_bytes(*b)).collect())
-}
-
-/// Reads what llama.cpp wrote before it used GGUF; `Err` says what was found.
-fn from_old(bytes: &[u8]) -> Result<Importance, String> {
-    let mut old = Old { rest: bytes };
-    let count = old.length(MAX_VALUES)?;
-    let mut entries = BTreeMap::new();
-    for _ in 0..count {
-        let name = old.text()?;
-        let calls = old.number()?;
-        let values = old.length(MAX_VALUES)?;
-        let (sums, _) = old.take(values * 4)?.as_chunks::<4>();
-        let sums = sums.iter().map(|b| f32::from_le_bytes(*b)).collect();
-        // A count of zero marks sums that nothing divides.
-        let counts = vec![calls.max(1) as u64];
-        entries.insert(name, Inputs { sums, counts });
-    }
-    let chunks = old.number().unwrap_or(0).max(0) as u32;
-    let datasets = old.text().ok().filter(|text| !text.is_empty());
-    Ok(Importance {
-        entries,
-        datasets: datasets.into_iter().collect(),
-        chunks,
-        chunk_tokens: None,
-    })
-}
-
-struct Old<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Old<'a> {
-    fn take(&mut self, n: usize) -> Result<&'a [u8], String> {
-        let (head, rest) = self
-            .rest
-            .split_at_checked(n)
-            .ok_or("a file that is cut off or of another kind")?;
-        self.rest = rest;
-        Ok(head)
-    }
-
-    fn number(&mut self) -> Result<i32, String> {
-        let bytes = self.take(4)?;
-        Ok(i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-    }
-
-    fn length(&mut self, limit: usize) -> Result<usize, String> {
-        let n = self.number()?;
-        let n = usize::try_from(n).ok().filter(|&n| n > 0 && n <= limit);
-        n.ok_or_else(|| "a file of another kind".to_owned())
-    }
-
-    fn text(&mut self) -> Result<String, String> {
-        let n = self.length(1 << 16)?;
-        Ok(String::from_utf8_lossy(self.take(n)?).into_owned())
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn sample() -> Importance {
+    pub(crate) fn sample() -> Importance {
         let mut inputs = Inputs::default();
         inputs.add(&[1.0, 2.0], 0, 2);
         inputs.add(&[3.0, 4.0], 0, 2);
@@ -267,39 +189,21 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("i.gguf");
-        sample().write(&path).unwrap();
-        assert_eq!(Importance::read(&path).unwrap(), sample());
-    }
-
-    #[test]
-    fn old_files_are_read_and_damaged_ones_refused() {
-        let mut bytes = Vec::new();
-        let text = |bytes: &mut Vec<u8>, t: &str| {
-            bytes.extend((t.len() as i32).to_le_bytes());
-            bytes.extend(t.as_bytes());
-        };
-        bytes.extend(1i32.to_le_bytes());
-        text(&mut bytes, "blk.0.attn_q.weight");
-        bytes.extend(4i32.to_le_bytes());
-        bytes.extend(2i32.to_le_bytes());
-        bytes.extend(8f32.to_le_bytes());
-        bytes.extend(2f32.to_le_bytes());
-        let whole = bytes.len();
-        bytes.extend(7i32.to_le_bytes());
-        text(&mut bytes, "wiki.txt");
-        let read = from_old(&bytes).unwrap();
-        assert_eq!(read.entries["blk.0.attn_q.weight"].means(), [2.0, 0.5]);
-        assert_eq!(
-            (read.chunks, read.datasets),
-            (7, vec!["wiki.txt".to_owned()])
-        );
-        assert!(from_old(&bytes[..whole]).is_ok());
-        for cut in 0..whole {
-            assert!(from_old(&bytes[..cut]).is_err(), "{cut}");
-        }
-        assert!(from_old(&[0xff; 64]).is_err());
+    fn files_of_other_kinds_add_up() {
+        let mut all = sample();
+        all.merge(sample(), "b", 2).unwrap();
+        let inputs = &all.entries["blk.0.ffn_up_exps.weight"];
+        assert_eq!(inputs.counts, [4, 0]);
+        assert_eq!(inputs.sums, [20.0, 40.0, 0.0, 0.0]);
+        assert_eq!((all.chunks, all.datasets.len()), (2, 2));
+        let mut old = sample();
+        old.chunk_tokens = None;
+        all.merge(old, "c", 2).unwrap();
+        assert_eq!(all.entries["blk.0.ffn_up_exps.weight"].counts, [8, 0]);
+        let mut other = sample();
+        let wide = other.entries.values_mut().next().unwrap();
+        wide.sums.push(1.0);
+        let error = all.merge(other, "other.gguf", 2).unwrap_err().to_string();
+        assert!(error.contains("other.gguf: found 5 for blk.0"), "{error}");
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokkata_engine::{
     CacheOptions, Engine, Event, EventKind, Request, RequestId, ScorePlan, SessionId,
 };
-use tokkata_ir::Limits;
 use tokkata_ir::spec::Generation as Way;
+use tokkata_ir::{Limits, Program};
 use tokkata_plan::BuildOptions;
 use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
 
@@ -58,7 +58,10 @@ impl Model {
             Some(_) => options.diffusion_limits(checkpoint.trained_ctx()),
             None => options.limits(checkpoint.trained_ctx()),
         };
-        let mut build = BuildOptions::default();
+        let mut build = BuildOptions {
+            product_inputs: options.product_inputs,
+            ..BuildOptions::default()
+        };
         if let Some(size) = options.block_size {
             build.block_size = size.get();
         }
@@ -104,6 +107,12 @@ impl Model {
     /// The engine, for callers that run many requests at once.
     pub fn engine(&mut self) -> &mut Engine {
         &mut self.engine
+    }
+
+    /// What it computes.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        self.engine.program()
     }
 
     /// The sizes it was loaded for.

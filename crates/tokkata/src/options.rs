@@ -52,6 +52,8 @@ pub struct OpenOptions {
     pub cpu_features: Option<String>,
     /// Forget a sequence's cache as soon as it ends.
     pub no_prefix_cache: bool,
+    /// Keep what goes into every product, for [`Collector`](crate::importance::Collector).
+    pub product_inputs: bool,
 }
 
 impl Default for OpenOptions {
@@ -71,6 +73,7 @@ impl Default for OpenOptions {
             no_repack: false,
             cpu_features: None,
             no_prefix_cache: false,
+            product_inputs: false,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Numbers and files are those of llama-perplexity: a text is cut into chunks of one context, each begins with the
 //! beginning-of-text token if the tokenizer asks for one, and the second half of each chunk is scored.
 
-use tokkata_engine::{EngineError, Feed, FeedLogits, RowKind, SessionId};
+use tokkata_engine::{Engine, EngineError, Feed, FeedLogits, RowKind, SessionId};
 use tokkata_text::tokenizer::EncodeOptions;
 
 use crate::error::Result;
@@ -14,7 +14,11 @@ pub struct Scorer<'a> {
     model: &'a mut Model,
     ctx: usize,
     first_token: Option<u32>,
+    unscored: FeedLogits,
 }
+
+/// Sees the engine after each of its steps.
+pub type Watch<'a> = &'a mut dyn FnMut(&Engine) -> Result<()>;
 
 impl<'a> Scorer<'a> {
     /// A scorer of chunks of `ctx` tokens, at most the context that `model` was loaded for.
@@ -31,7 +35,15 @@ impl<'a> Scorer<'a> {
             model,
             ctx,
             first_token,
+            unscored: FeedLogits::None,
         })
+    }
+
+    /// Computes logits of positions that are not scored, too.
+    #[must_use]
+    pub fn with_all_logits(mut self) -> Self {
+        self.unscored = FeedLogits::All;
+        self
     }
 
     /// Tokens of a chunk.
@@ -57,54 +69,110 @@ impl<'a> Scorer<'a> {
     /// # Errors
     /// Tokens outside of the vocabulary, or the backend's.
     pub fn chunk(&mut self, tokens: &[u32], sink: impl FnMut(&[f32], u32)) -> Result<()> {
+        self.watched(tokens, &mut |_| Ok(()), sink)
+    }
+
+    /// Feeds one chunk without scoring it, while `watch` sees every step.
+    ///
+    /// # Errors
+    /// As [`Scorer::chunk`], and those of `watch`.
+    pub fn unscored(&mut self, tokens: &[u32], watch: Watch<'_>) -> Result<()> {
+        let fed = self.fed(tokens)?;
+        let session = self.model.engine().open_session(0);
+        let result = self.skip(session, &fed, watch);
+        self.model.engine().close_session(session);
+        result
+    }
+
+    /// As [`Scorer::chunk`], while `watch` sees every step.
+    ///
+    /// # Errors
+    /// As [`Scorer::chunk`], and those of `watch`.
+    pub fn watched(
+        &mut self,
+        tokens: &[u32],
+        watch: Watch<'_>,
+        sink: impl FnMut(&[f32], u32),
+    ) -> Result<()> {
+        let fed = self.fed(tokens)?;
+        let session = self.model.engine().open_session(0);
+        let half = (self.ctx / 2).min(fed.len());
+        let result = self
+            .skip(session, &fed[..half], watch)
+            .and_then(|()| self.score(session, &fed[half..], &tokens[half..], (watch, sink)));
+        self.model.engine().close_session(session);
+        result
+    }
+
+    /// What is fed for a chunk: it begins as a text does.
+    fn fed(&self, tokens: &[u32]) -> Result<Vec<u32>> {
         let mut fed = tokens.to_vec();
         if let (Some(first), Some(token)) = (self.first_token, fed.first_mut()) {
             *token = first;
         }
-        let session = self.model.engine().open_session(0);
-        let result = self.feed(session, &fed, tokens, sink);
-        self.model.engine().close_session(session);
-        Ok(result?)
+        let n_vocab = self.model.n_vocab();
+        match fed.iter().find(|&&t| t >= n_vocab) {
+            Some(&token) => Err(EngineError::UnknownToken { token, n_vocab }.into()),
+            None => Ok(fed),
+        }
     }
 
-    fn feed(
+    /// Feeds what is not scored.
+    fn skip(&mut self, session: SessionId, fed: &[u32], watch: Watch<'_>) -> Result<()> {
+        let limits = *self.model.limits();
+        let rows = match self.unscored {
+            FeedLogits::All => limits.rows.min(limits.logit_rows),
+            _ => limits.rows,
+        };
+        for part in fed.chunks(rows.max(1) as usize) {
+            feed(self.model.engine(), session, part, self.unscored)?;
+            watch(self.model.engine())?;
+        }
+        Ok(())
+    }
+
+    /// Feeds what is scored; `tokens` are what was fed, before the first was replaced.
+    fn score(
         &mut self,
         session: SessionId,
         fed: &[u32],
         tokens: &[u32],
-        mut sink: impl FnMut(&[f32], u32),
-    ) -> std::result::Result<(), EngineError> {
-        let n_vocab = self.model.n_vocab();
-        if let Some(&token) = fed.iter().find(|&&t| t >= n_vocab) {
-            return Err(EngineError::UnknownToken { token, n_vocab });
-        }
+        (watch, mut sink): (Watch<'_>, impl FnMut(&[f32], u32)),
+    ) -> Result<()> {
         let limits = *self.model.limits();
         let rows = limits.rows.min(limits.logit_rows).max(1) as usize;
-        let half = (self.ctx / 2).min(fed.len());
         let engine = self.model.engine();
-        let feed = |tokens, logits| Feed {
-            session,
-            tokens,
-            rows: RowKind::Prompt,
-            logits,
-        };
-        for tokens in fed[..half].chunks(limits.rows.max(1) as usize) {
-            engine.feed(&[feed(tokens, FeedLogits::None)])?;
-        }
-        for (at, part) in fed[half..].chunks(rows).enumerate() {
-            let firsts = engine.feed(&[feed(part, FeedLogits::All)])?;
-            let first = firsts.first().copied().unwrap_or(0);
+        for (at, part) in fed.chunks(rows).enumerate() {
+            let first = feed(engine, session, part, FeedLogits::All)?;
+            watch(engine)?;
             for i in 0..part.len() {
                 let row = engine.logit_row(first + i);
                 let row = row.ok_or(EngineError::MissingOutput("logits"))?;
                 // The chunk's last token has no successor in it.
-                if let Some(&next) = tokens.get(half + at * rows + i + 1) {
+                if let Some(&next) = tokens.get(at * rows + i + 1) {
                     sink(row, next);
                 }
             }
         }
         Ok(())
     }
+}
+
+/// Feeds tokens to a session; gives the first logit row.
+fn feed(
+    engine: &mut Engine,
+    session: SessionId,
+    tokens: &[u32],
+    logits: FeedLogits,
+) -> Result<usize> {
+    let rows = RowKind::Prompt;
+    let firsts = engine.feed(&[Feed {
+        session,
+        tokens,
+        rows,
+        logits,
+    }])?;
+    Ok(firsts.first().copied().unwrap_or(0))
 }
 
 /// A mean and the standard error of it.

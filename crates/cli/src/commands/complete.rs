@@ -82,7 +82,9 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<()> {
     if let Some(seed) = made_up {
         say(&format!("seed: {seed}"));
     }
-    let grammar = args.grammar.compile(&checkpoint, None, &args.sampling)?;
+    let grammar = args
+        .grammar
+        .compile(&checkpoint, None, None, &args.sampling)?;
     let mut model = load::load(checkpoint, &options)?;
     args.diffusion.apply(&mut model, || false)?;
     let session = model.open_session();

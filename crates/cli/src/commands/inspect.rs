@@ -96,8 +96,14 @@ fn text(checkpoint: &Checkpoint, args: &InspectArgs, out: &mut impl Write) -> Re
         writeln!(out, "  {dtype:<8} {count:>5}  {}", Bytes(bytes))?;
     }
     writeln!(out, "metadata       {}", file.metadata().len())?;
+    let unread = checkpoint.unread_keys();
     for (key, value) in file.metadata().iter() {
-        writeln!(out, "  {key} = {}", shown(value, args.full))?;
+        let note = if unread.contains(&key) {
+            "  (not read)"
+        } else {
+            ""
+        };
+        writeln!(out, "  {key} = {}{note}", shown(value, args.full))?;
     }
     if args.tensors {
         for t in file.tensors() {
@@ -211,6 +217,7 @@ fn object(checkpoint: &Checkpoint, args: &InspectArgs) -> Json {
         "tokenizer": tokenizer(checkpoint),
         "types": types,
         "metadata": metadata,
+        "unread_metadata": checkpoint.unread_keys(),
         "tensors": tensors,
     })
 }

@@ -94,7 +94,8 @@ fn open(args: &RunArgs) -> Result<Chat> {
     };
     let close = tokkata::chat::open_reasoning(&template, &tokenizer);
     let close = close.as_deref();
-    let grammar = args.grammar.compile(&checkpoint, close, &args.sampling)?;
+    let flags = &args.grammar;
+    let grammar = flags.compile(&checkpoint, Some(&template), close, &args.sampling)?;
     let model = load::load(checkpoint, &options)?;
     let mut chat = Chat::new(model, template, system);
     chat.set_diffusion(&args.diffusion)?;
@@ -104,6 +105,7 @@ fn open(args: &RunArgs) -> Result<Chat> {
     chat.stop.clone_from(&args.stop);
     chat.output = args.output;
     chat.grammar = grammar;
+    chat.tools = flags.tools()?;
     Ok(chat)
 }
 

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use serde_json::json;
-use tokkata::chat::chat_prompt;
+use tokkata::answer::{Answer, OutputFormat, OutputParser};
+use tokkata::chat::{chat_request, encode_rendered};
 use tokkata::grammar::{Grammar, constrain};
 use tokkata::{
     ChatTemplate, EventKind, FinishReason, Message, Model, Request, Sampling, SessionId, Stats,
+    TextDecoder,
 };
 
 use super::super::complete::Format;
@@ -30,6 +32,8 @@ pub(super) struct Chat {
     pub(super) stop: Vec<String>,
     pub(super) output: Format,
     pub(super) grammar: Option<Grammar>,
+    /// Tools that the model may call.
+    pub(super) tools: Option<Vec<serde_json::Value>>,
 }
 
 impl Chat {
@@ -52,6 +56,7 @@ impl Chat {
             stop: Vec::new(),
             output: Format::Text,
             grammar: None,
+            tools: None,
         }
     }
 
@@ -73,20 +78,27 @@ impl Chat {
     }
 
     fn answer(&mut self) -> Result<()> {
-        let request = self.request()?;
+        let (request, prompt) = self.request()?;
         let (text, reason, stats) = self.generate(request)?;
         self.last = Some((stats, reason));
-        self.print_end(&text, reason, stats)?;
+        self.print_end(&text, &prompt, (reason, stats))?;
         self.messages.push(Message::new("assistant", text));
         Ok(())
     }
 
-    fn request(&self) -> Result<Request> {
+    /// The request for the next answer, and its prompt as text.
+    fn request(&self) -> Result<(Request, String)> {
         let path = self.model.checkpoint().path().display().to_string();
         let tokenizer = self.model.tokenizer()?;
-        let prompt = chat_prompt(&self.template, &self.messages, tokenizer);
+        let mut chat = chat_request(&self.messages, tokenizer);
+        chat.tools.clone_from(&self.tools);
+        let prompt = self.template.render(&chat);
         let prompt = prompt.with_context(|| format!("{path}: the chat template"))?;
-        let mut request = self.model.request(prompt)?;
+        let mut request = self.model.request(encode_rendered(&prompt, tokenizer))?;
+        if self.tools.is_some() {
+            // Calls are between special tokens.
+            request.decoder = Some(Box::new(TextDecoder::with_special(tokenizer.clone())));
+        }
         request.sampling = self.sampling.clone();
         request.stop.max_tokens = self.max_tokens;
         request.stop.stop_strings = self.stop.iter().map(|s| s.clone().into_bytes()).collect();
@@ -100,7 +112,7 @@ impl Chat {
         if let Some(grammar) = &self.grammar {
             constrain(&mut request, grammar)?;
         }
-        Ok(request)
+        Ok((request, prompt.into_text()))
     }
 
     /// Generates, printing text as it comes; an interrupt ends the answer.
@@ -135,15 +147,22 @@ impl Chat {
         Ok((String::from_utf8_lossy(&all).into_owned(), end.0, end.1))
     }
 
-    fn print_end(&self, text: &str, reason: FinishReason, stats: Stats) -> Result<()> {
+    fn print_end(
+        &self,
+        text: &str,
+        prompt: &str,
+        (reason, stats): (FinishReason, Stats),
+    ) -> Result<()> {
         let mut stdout = std::io::stdout().lock();
         match self.output {
             Format::Text => writeln!(stdout)?,
-            Format::Json => writeln!(
-                stdout,
-                "{}",
-                to_json(text, reason, stats, self.sampling.seed)
-            )?,
+            Format::Json => {
+                let mut object = to_json(text, reason, stats, self.sampling.seed);
+                if let Some(tools) = &self.tools {
+                    object["answer"] = parsed(&self.template, prompt, text, tools);
+                }
+                writeln!(stdout, "{object}")?;
+            }
         }
         stdout.flush()?;
         if reason == FinishReason::ContextFull {
@@ -208,6 +227,29 @@ impl Chat {
             reason.as_str(),
         )
     }
+}
+
+/// An answer split into its parts, as chat APIs name them.
+fn parsed(
+    template: &ChatTemplate,
+    prompt: &str,
+    text: &str,
+    tools: &[serde_json::Value],
+) -> serde_json::Value {
+    let mut parser = OutputParser::new(&OutputFormat::derive(template), prompt, tools);
+    let mut events = parser.push(text);
+    events.extend(parser.finish());
+    let answer = Answer::from_events(events);
+    let calls = answer.tool_calls.iter().map(|call| {
+        let function = json!({"name": call.name, "arguments": call.arguments});
+        json!({"id": call.id, "type": "function", "function": function})
+    });
+    let calls: Vec<serde_json::Value> = calls.collect();
+    json!({
+        "reasoning_content": answer.reasoning,
+        "content": answer.content,
+        "tool_calls": calls,
+    })
 }
 
 fn to_json(text: &str, reason: FinishReason, stats: Stats, seed: u64) -> serde_json::Value {

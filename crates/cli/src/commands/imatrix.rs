@@ -126,7 +126,15 @@ fn collect(args: &ImatrixArgs, mut importance: Importance, text: &[u8]) -> Resul
     let path = args.model.only_model()?;
     let checkpoint = Checkpoint::open(path, &args.model.arch_files)?;
     let ids = tokens(args, &checkpoint, text)?;
-    let mut model = model(args, checkpoint)?;
+    // Such models see a chunk as a whole, and predict no next token.
+    let both_ways = checkpoint.spec(args.ctx.get())?.bidirectional;
+    let rows = if both_ways {
+        args.ctx
+    } else {
+        args.ubatch_size.min(args.ctx)
+    };
+    let scored = !args.no_ppl && !both_ways;
+    let mut model = model(args, checkpoint, rows)?;
     let collected = if args.process_output {
         Collected::LayersAndOutput
     } else {
@@ -139,9 +147,14 @@ fn collect(args: &ImatrixArgs, mut importance: Importance, text: &[u8]) -> Resul
     if args.process_output {
         scorer = scorer.with_all_logits();
     }
-    let sums = read(args, &ids, &mut scorer, &mut collector)?;
+    let sums = read(
+        args,
+        &ids,
+        scored.then_some(Sums::default()),
+        (&mut scorer, &mut collector),
+    )?;
     save(args, &collector.importance, &args.output)?;
-    if !args.no_ppl {
+    if let Some(sums) = sums {
         let total = sums.exponential();
         let (mean, error) = (total.mean, total.error);
         let mut out = std::io::stdout();
@@ -171,36 +184,36 @@ fn tokens(args: &ImatrixArgs, checkpoint: &Checkpoint, text: &[u8]) -> Result<Ve
     Ok(ids[..most.min(ids.len() / ctx) * ctx].to_vec())
 }
 
-fn model(args: &ImatrixArgs, checkpoint: Checkpoint) -> Result<Model> {
+fn model(args: &ImatrixArgs, checkpoint: Checkpoint, rows: NonZeroU32) -> Result<Model> {
     let mut options = args.device.options(&args.model, DType::F16)?;
     options.threads = args.threads;
     options.ctx = Some(args.ctx);
-    options.rows = args.ubatch_size.min(args.ctx).get();
+    options.rows = rows.get();
     options.logit_rows = options.rows;
     options.no_prefix_cache = true;
     options.product_inputs = true;
     load::load(checkpoint, &options)
 }
 
-/// Reads chunk by chunk, saving now and then.
+/// Reads chunk by chunk, saving now and then; scores them into `sums`, if there are any.
 fn read(
     args: &ImatrixArgs,
     ids: &[u32],
-    scorer: &mut Scorer<'_>,
-    collector: &mut Collector,
-) -> Result<Sums> {
+    mut sums: Option<Sums>,
+    (scorer, collector): (&mut Scorer<'_>, &mut Collector),
+) -> Result<Option<Sums>> {
     let (interrupt, ctx) = (Interrupt::catch(), args.ctx.get());
-    let mut sums = Sums::default();
     for (i, chunk) in ids.chunks(ctx as usize).enumerate() {
         let mut watch = |engine: &_| Ok(collector.observe(engine)?);
-        if args.no_ppl {
-            scorer.unscored(chunk, &mut watch)?;
-        } else {
-            scorer.watched(chunk, &mut watch, |logits, next| {
-                sums.add(surprise(logits, next))
-            })?;
-            print!("[{}]{:.4},", i + 1, sums.exponential().mean);
-            std::io::stdout().flush()?;
+        match &mut sums {
+            None => scorer.unscored(chunk, &mut watch)?,
+            Some(sums) => {
+                scorer.watched(chunk, &mut watch, |logits, next| {
+                    sums.add(surprise(logits, next));
+                })?;
+                print!("[{}]{:.4},", i + 1, sums.exponential().mean);
+                std::io::stdout().flush()?;
+            }
         }
         let before = collector.importance.chunks;
         collector.importance.count_chunks(ctx);

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::exercise::{exercise, exercise_directory, exercise_safetensors, safetensors_input};
+use crate::exercise::{
+    exercise, exercise_directory, exercise_safetensors, exercise_split, safetensors_input,
+};
 use crate::hostile::seeds;
 use crate::safetensors::{TWO, directory};
 
@@ -50,6 +52,11 @@ fn safetensors_files_replay() {
 }
 
 #[test]
+fn split_files_replay() {
+    replay("split", exercise_split);
+}
+
+#[test]
 fn directories_replay() {
     let dir = tempfile::tempdir().unwrap();
     directory(dir.path());
@@ -91,6 +98,13 @@ fn write_seeds() {
         "directory",
         "plain",
         &[&b"{\"model_type\":\"llama\"}\0"[..], index].concat(),
+    );
+    let parts = crate::split::two_parts();
+    let length = (parts[0].len() as u16).to_le_bytes();
+    put(
+        "split",
+        "two",
+        &[&length[..], &parts[0], &parts[1]].concat(),
     );
     let mlx =
         br#"{"model_type":"llama","quantization":{"group_size":64,"bits":4,"mode":"affine"}}"#;

@@ -131,6 +131,29 @@ pub(crate) fn safetensors_input(input: &[u8]) -> Vec<u8> {
     }
 }
 
+/// A model in two files: two bytes tell how long the first is. Says whether it opened.
+pub(crate) fn exercise_split(input: &[u8]) -> bool {
+    let [low, high, parts @ ..] = input else {
+        return false;
+    };
+    let cut = usize::from(u16::from_le_bytes([*low, *high])).min(parts.len());
+    let (first, second) = parts.split_at(cut);
+    let model = match ModelFile::from_bytes_parts([first.to_vec(), second.to_vec()]) {
+        Ok(model) => model,
+        Err(error) => {
+            let text = error.to_string();
+            assert!(!text.contains('\n') && text.len() < 1000, "{text}");
+            return false;
+        }
+    };
+    for info in model.tensors() {
+        let mut read = vec![0; info.bytes as usize];
+        model.read_at(info, 0, &mut read).unwrap();
+        assert!(model.read_at(info, info.bytes, &mut [0]).is_err());
+    }
+    true
+}
+
 /// A directory whose configuration and index, cut apart at a zero byte, are given.
 pub(crate) fn exercise_directory(dir: &std::path::Path, input: &[u8]) -> bool {
     let (config, index) = match input.iter().position(|&b| b == 0) {

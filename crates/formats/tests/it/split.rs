@@ -34,6 +34,13 @@ fn cut(dir: &Path, limit: ShardLimit) -> Vec<PathBuf> {
     .unwrap()
 }
 
+/// The files of a small split model.
+pub(crate) fn two_parts() -> [Vec<u8>; 2] {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = cut(dir.path(), tensors(20));
+    [0, 1].map(|i: usize| std::fs::read(&paths[i]).unwrap())
+}
+
 fn same(a: &ModelFile, b: &ModelFile) {
     assert_eq!(a.tensors().len(), b.tensors().len());
     for (x, y) in a.tensors().iter().zip(b.tensors()) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use tokkata_core::{Array, DType, Metadata, Value};
-use tokkata_formats::{GgufWriter, ModelFile, ShardLimit, write_file};
+use tokkata_formats::{FormatError, GgufWriter, ModelFile, ShardLimit, write_file};
 
 use super::{Importance, ImportanceError, Inputs};
 
@@ -19,18 +19,29 @@ impl Importance {
     /// # Errors
     /// A file that cannot be read, or is no importance matrix.
     pub fn read(path: &Path) -> Result<Self, ImportanceError> {
-        let io = |source| ImportanceError::Io {
-            file: path.display().to_string(),
+        let file = path.display().to_string();
+        let bytes = std::fs::read(path);
+        let bytes = bytes.map_err(|source| ImportanceError::Io {
+            file: file.clone(),
             source,
-        };
-        let mut magic = [0; 4];
-        let mut file = std::fs::File::open(path).map_err(io)?;
-        let known = std::io::Read::read_exact(&mut file, &mut magic).is_ok();
-        if known && magic == *b"GGUF" {
-            return from_gguf(&ModelFile::open(path)?);
+        })?;
+        Self::from_bytes(&bytes, &file)
+    }
+
+    /// The same for the bytes of a file called `name`.
+    ///
+    /// # Errors
+    /// As [`Importance::read`].
+    pub fn from_bytes(bytes: &[u8], name: &str) -> Result<Self, ImportanceError> {
+        if bytes.starts_with(b"GGUF") {
+            let file = ModelFile::from_bytes(bytes.to_vec());
+            let named = |mut error: FormatError| {
+                name.clone_into(&mut error.file);
+                error
+            };
+            return from_gguf(&file.map_err(named)?, name);
         }
-        let bytes = std::fs::read(path).map_err(io)?;
-        from_old(&bytes).map_err(|found| shape(path, found))
+        from_old(bytes).map_err(|found| shape(name, found))
     }
 
     /// Writes the newer format, which is GGUF.
@@ -62,7 +73,9 @@ impl Importance {
         Ok(write_file(path, &self.to_old())?)
     }
 
-    fn to_old(&self) -> Vec<u8> {
+    /// The older format.
+    #[must_use]
+    pub fn to_old(&self) -> Vec<u8> {
         let chunk_tokens = u64::from(self.chunk_tokens.unwrap_or(512).max(1));
         let seen = |inputs: &&Inputs| inputs.counts.iter().any(|&n| n > 0);
         let entries = self.entries.iter().filter(|(_, inputs)| seen(inputs));
@@ -108,13 +121,13 @@ fn bytes_of(values: impl Iterator<Item = f32>) -> Vec<u8> {
     values.flat_map(f32::to_le_bytes).collect()
 }
 
-fn shape(path: &Path, found: String) -> ImportanceError {
-    let file = path.display().to_string();
+fn shape(file: &str, found: String) -> ImportanceError {
+    let file = file.to_owned();
     ImportanceError::Shape { file, found }
 }
 
-fn from_gguf(file: &ModelFile) -> Result<Importance, ImportanceError> {
-    let wrong = |found: String| shape(file.path(), found);
+fn from_gguf(file: &ModelFile, path: &str) -> Result<Importance, ImportanceError> {
+    let wrong = |found: String| shape(path, found);
     let metadata = file.metadata();
     let number = |key| metadata.uint(key).and_then(|n| u32::try_from(n).ok());
     let (Some(chunks), Some(tokens)) =
@@ -128,8 +141,8 @@ fn from_gguf(file: &ModelFile) -> Result<Importance, ImportanceError> {
         let Some(name) = tensor.name.strip_suffix(SUMS) else {
             continue;
         };
-        let sums = floats(file, &tensor.name)?;
-        let counts = floats(file, &format!("{name}{COUNTS}"))?;
+        let sums = floats((file, path), &tensor.name)?;
+        let counts = floats((file, path), &format!("{name}{COUNTS}"))?;
         if counts.is_empty() || sums.is_empty() || sums.len() % counts.len() != 0 {
             let (sums, counts) = (sums.len(), counts.len());
             return Err(wrong(format!("{sums} sums for {counts} counts of {name}")));
@@ -148,8 +161,8 @@ fn from_gguf(file: &ModelFile) -> Result<Importance, ImportanceError> {
     })
 }
 
-fn floats(file: &ModelFile, name: &str) -> Result<Vec<f32>, ImportanceError> {
-    let wrong = |found: String| shape(file.path(), found);
+fn floats((file, path): (&ModelFile, &str), name: &str) -> Result<Vec<f32>, ImportanceError> {
+    let wrong = |found: String| shape(path, found);
     let tensor = file.tensor(name);
     let tensor = tensor.ok_or_else(|| wrong(format!("no tensor {name}")))?;
     if tensor.dtype != DType::F32 {
@@ -219,6 +232,22 @@ impl<'a> Old<'a> {
 mod tests {
     use super::super::tests::sample;
     use super::*;
+
+    #[test]
+    fn committed_inputs_of_the_fuzz_target_replay() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        for entry in std::fs::read_dir(root.join("../../fuzz/seeds/imatrix")).unwrap() {
+            let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+            let read = Importance::from_bytes(&bytes, "seed").unwrap();
+            assert!(!read.entries.is_empty());
+            for cut in 0..bytes.len() {
+                // Nothing but what follows the entries of the older format may be missing.
+                if let Ok(part) = Importance::from_bytes(&bytes[..cut], "seed") {
+                    assert_eq!(part.entries, read.entries);
+                }
+            }
+        }
+    }
 
     #[test]
     fn the_older_format_keeps_means() {

@@ -457,3 +457,27 @@ fn rolling_back_restores_the_mask() {
     state.rollback(3).expect("all back");
     assert_eq!(allowed(&mut state, &trie), masks[0]);
 }
+
+#[test]
+fn a_trigger_may_wait_for_another_text() {
+    let trie = trie();
+    let trigger = Trigger::EachAfter {
+        first: b"</t>".to_vec(),
+        text: b"<call>".to_vec(),
+    };
+    let source = GrammarSource::Regex("[0-9]+;".into());
+    let grammar = Grammar::compile_with(source, trigger, &trie).expect("a grammar");
+    let mut state = grammar.start();
+    feed(&mut state, "a <call>x").expect("reasoning may speak of calls");
+    assert!(!state.is_active() && state.is_accepting());
+    feed(&mut state, "</t><ca").expect("free");
+    let here = state.clone();
+    feed(&mut state, "ll>").expect("the trigger");
+    assert!(state.is_active() && state.accept(u32::from(b'x')).is_err());
+    state.rollback(3).expect("three tokens");
+    assert_eq!(format!("{state:?}"), format!("{here:?}"));
+    state.rollback(12).expect("all but five");
+    feed(&mut state, "l>x").expect("reasoning again");
+    feed(&mut state, "</t> <call>12;y<call>").expect("a call, and the next");
+    assert!(state.is_active());
+}

@@ -124,14 +124,15 @@ fn bound_here(fields: &mut Map<String, Json>) {
             .or_insert_with(|| json!(!closed));
     }
     if has("number") || has("integer") {
-        let told = |key: &str| fields.contains_key(key);
-        if !told("minimum")
-            && !told("exclusiveMinimum")
-            && !told("maximum")
-            && !told("exclusiveMaximum")
-        {
-            fields.insert("minimum".into(), json!(-MAX_NUMBER));
-            fields.insert("maximum".into(), json!(MAX_NUMBER));
+        let told = |keys: [&str; 2]| keys.iter().find_map(|key| fields.get(*key)?.as_f64());
+        let low = told(["minimum", "exclusiveMinimum"]);
+        let high = told(["maximum", "exclusiveMaximum"]);
+        let range = MAX_NUMBER as f64;
+        if low.is_none() {
+            fields.insert("minimum".into(), json!(high.unwrap_or(0.0).floor() - range));
+        }
+        if high.is_none() {
+            fields.insert("maximum".into(), json!(low.unwrap_or(0.0).ceil() + range));
         }
     }
 }

@@ -3,10 +3,13 @@
 #[path = "support/tiny.rs"]
 mod tiny;
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value as Json, json};
 use tiny::{END, tiny};
-use tokkata::grammar::{GrammarSource, Trigger};
-use tokkata::{EventKind, FinishReason};
+use tokkata::answer::{Answer, OutputFormat, OutputParser};
+use tokkata::grammar::{GrammarSource, ToolChoice, Trigger};
+use tokkata::{ChatTemplate, EventKind, FinishReason};
 
 fn schemas() -> Vec<Json> {
     vec![
@@ -90,6 +93,55 @@ fn a_trigger_waits_for_its_text() {
         }
     }
     assert!(seen > 5, "{seen} answers came to the trigger");
+}
+
+/// A template in the manner of Hermes and Qwen.
+const TOOL_TEMPLATE: &str = concat!(
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n",
+    "{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}",
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+);
+
+#[test]
+fn required_calls_follow_their_tools_schemas() {
+    let mut tiny = tiny();
+    let template = ChatTemplate::parse(TOOL_TEMPLATE).expect("a template");
+    let tool = |name: &str, parameters: &Json| json!({"type": "function", "function": {"name": name, "description": "d", "parameters": parameters}});
+    let weather = json!({"type": "object", "properties": {"city": {"type": "string", "maxLength": 5}, "days": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["city", "days"], "additionalProperties": false});
+    let add = json!({"type": "object", "properties": {"exact": {"type": "boolean"}}, "required": ["exact"], "additionalProperties": false});
+    let tools = [tool("weather", &weather), tool("add", &add)];
+    let checkpoint = tiny.model.checkpoint();
+    let grammar = |close| checkpoint.tool_grammar(&template, &tools, ToolChoice::Required, close);
+    let (grammar, after) = (grammar(None).expect("a grammar"), grammar(Some("</think>")));
+    let format = OutputFormat::derive(&template);
+    let mut named = BTreeSet::new();
+    for seed in 0..24 {
+        let request = tiny.request(&grammar, seed);
+        let (_, text, reason) = tiny.answer(request);
+        assert_eq!(reason, FinishReason::EndOfText, "{text}");
+        let mut parser = OutputParser::new(&format, "", &tools);
+        let mut events = parser.push(&text);
+        events.extend(parser.finish());
+        let answer = Answer::from_events(events);
+        assert!(!answer.tool_calls.is_empty(), "{text}");
+        for call in answer.tool_calls {
+            let schema = if call.name == "add" { &add } else { &weather };
+            let arguments: Json = serde_json::from_str(&call.arguments).expect("JSON");
+            assert!(jsonschema::is_valid(schema, &arguments), "{text}");
+            named.insert(call.name);
+        }
+    }
+    assert_eq!(named.len(), 2);
+    // With reasoning open, nothing is forced before it is closed.
+    let mut walk = after.expect("a grammar").start();
+    assert!(walk.accept(u32::from(b'x')).is_ok() && !walk.is_active());
+    assert!(walk.accept(END - 1).is_ok() && walk.is_active());
+
+    let plain = ChatTemplate::parse("{{ messages[0].content }}").expect("a template");
+    let checkpoint = tiny.model.checkpoint();
+    let refused = checkpoint.tool_grammar(&plain, &tools, ToolChoice::Auto, None);
+    let text = refused.expect_err("no calls are shown").to_string();
+    assert!(text.contains("no tool calls"), "{text}");
 }
 
 #[test]

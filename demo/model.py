@@ -90,12 +90,3 @@ class Model(nn.Module):
         for block in self.blocks:
             x = block(x, cos[: ids.shape[1]], sin[: ids.shape[1]])
         return F.linear(self.norm(x), self.embd.weight)
-
-
-def fake_quantise(w, bits=6, block=32):
-    """Weights as a block format of so many bits would round them; the gradient passes through."""
-    blocks = w.view(-1, block)
-    top = 2 ** (bits - 1)
-    scale = blocks.abs().amax(1, keepdim=True).clamp_min(1e-8) / (top - 0.5)
-    rounded = ((blocks / scale).round().clamp(-top, top - 1) * scale).view_as(w)
-    return w + (rounded - w).detach()

@@ -8,6 +8,7 @@ from grammar import expand
 from plots import KINDS, OPENINGS, TIMES
 
 THINGS = set(w.THINGS)
+KNOWN = set(w.TOPICS + w.NAMES)
 HE, SHE, IT = ("he", "his", "him"), ("she", "her", "her"), ("it", "its", "it")
 
 
@@ -68,16 +69,17 @@ def _names(slots, letter, word, adjective):
         slots[slot], slots[cap(slot)] = pronoun, cap(pronoun)
 
 
-def _child(rng, x, y):
+def _child(rng, key, topics):
     """A girl's name that makes no pair for tests with a topic."""
     while True:
-        name = w.rotated(rng, w.NAMES_SHE, x + "name")
-        if name not in (x, y) and not w.held_out(name, x) and not w.held_out(name, y):
+        name = w.rotated(rng, w.NAMES_SHE, key + "name")
+        if name not in topics and not any(w.held_out(name, t) for t in topics):
             return name
 
 
-def _lore(rng, slots, x):
-    pick = lambda items, name: w.rotated(rng, items, x + name)
+def _lore(rng, slots, key):
+    """Slots that a topic prefers its own values for."""
+    pick = lambda items, name: w.rotated(rng, items, key + name)
     noise, source = pick(w.NOISES, "noise")
     slots.update(
         prop=pick(w.PROPS, "prop"), food=pick(w.FOODS, "food"), spot=pick(w.SPOTS, "spot"), landmark=pick(w.LANDMARKS, "landmark"),
@@ -87,24 +89,25 @@ def _lore(rng, slots, x):
 
 
 def _adjective(rng, word):
-    return w.rotated(rng, w.TRAITS if acts(word) else w.LOOKS, word + "adjective")
+    return w.rotated(rng, w.TRAITS if acts(word) else w.LOOKS, (word if word in KNOWN else "nobody") + "adjective")
 
 
 def tell(rng, a, b, trait=None, place=None):
     """A story about a and b; `trait` belongs to the first of them, `place` is one of `PLACES`."""
     kind = ("things", "thing", "both")[acts(a) + acts(b)]
     x, y = (b, a) if kind == "thing" and not acts(a) else (a, b)
-    plot = w.rotated(rng, KINDS[kind], x + "plot")
-    place = place or w.rotated(rng, w.PLACES, x + "place")
+    key = next((t for t in (x, y) if t in KNOWN), "nobody")
+    plot = w.rotated(rng, KINDS[kind], key + "plot")
+    place = place or w.rotated(rng, w.PLACES, key + "place")
     slots = {"place": place[1], "Place": cap(place[1])}
     adjective = {word: _adjective(rng, word) for word in (x, y)}
     if trait:
         adjective[a] = trait
     _names(slots, "x", x, adjective[x])
     _names(slots, "y", y, adjective[y])
-    _lore(rng, slots, x)
-    slots["n"] = _child(rng, x, y)
-    opening = w.rotated(rng, OPENINGS[kind], x + "opening")
+    _lore(rng, slots, key)
+    slots["n"] = _child(rng, key, (x, y))
+    opening = w.rotated(rng, OPENINGS[kind], key + "opening")
     parts = [expand(rng, part, slots) for part in (opening, *plot["beats"], plot["end"])]
     return Story(a, b, plot, sentences(" ".join(parts)), slots, trait, place)
 

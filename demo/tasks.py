@@ -12,7 +12,7 @@ import scope
 import words as w
 from grammar import choose, expand, skeleton
 from stories import cap, summary, tell
-from tools import OTHER_NAMES, RESULTS, TOOLS
+from tools import OTHER_NAMES, RESULTS, TOOLS, WISHES
 
 
 @dataclass
@@ -440,6 +440,22 @@ def tool_text(call):
     return "<tool_call>\n" + json.dumps(call) + "\n</tool_call>"
 
 
+KEPT_WISHES = {skeleton(kept) for _, _, _, kept in TOOLS.values()}
+
+
+def _wish(rng, name, ways):
+    """A template of a request that a tool can do."""
+    while True:
+        template = choose(rng, rng.choice(ways))
+        if rng.random() < 0.5:
+            template = phrases.compose(choose(rng, rng.choice(phrases.FRAMES["do"])), choose(rng, WISHES[name]))
+        template = spiced(rng, template) if rng.random() < 0.5 else template
+        if "{text}" in template:
+            template = template[: template.index("{text}") + len("{text}")] + rng.choice(("", "."))
+        if skeleton(template) not in KEPT_WISHES:
+            return template
+
+
 def tool(rng, heldout=False):
     wanted, other = _two_tools(rng, heldout)
     shown = {name: name if heldout else _shown_name(rng, name) for name in (wanted, other)}
@@ -450,7 +466,7 @@ def tool(rng, heldout=False):
     slots = dict(values)
     if "item" in values:
         slots["aitem"] = f"{w.article(values['item'])} {values['item']}"
-    prompt = kept.format_map(slots) if heldout else courteous(rng, expand(rng, rng.choice(ways), slots, flat=True))
+    prompt = kept.format_map(slots) if heldout else courteous(rng, _wish(rng, wanted, ways).format_map(slots), quotes=True)
     typed = {key: int(v) if arguments[key][0] == "integer" else v for key, v in values.items()}
     call = {"name": shown[wanted], "arguments": typed}
     tools = [tool_spec(name, shown[name]) for name in rng.sample((wanted, other), 2)]
@@ -512,7 +528,7 @@ def other(rng, heldout=False):
 # Weights of the tasks in training.
 MIX = [
     (story, 22), (story_one, 3), (story_any, 1.5), (continuation, 7), (summarise, 7), (letters, 7), (letter, 9), (count_words, 4), (items, 4),
-    (spell, 8), (reverse, 9), (compare, 10), (as_json, 6), (in_json, 4), (tool, 8), (other, 10),
+    (spell, 8), (reverse, 9), (compare, 10), (as_json, 6), (in_json, 4), (tool, 10), (other, 10),
 ]
 TASKS, SHARES = zip(*MIX)
 

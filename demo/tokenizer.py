@@ -41,7 +41,7 @@ def _without_special(lines):
 
 def main():
     tokenizer = train(sys.argv[1])
-    tokenizer.save(sys.argv[2])
+    tokenizer.save(sys.argv[2], pretty=False)
     print(f"{tokenizer.get_vocab_size()} tokens")
 
 

@@ -23,7 +23,7 @@ TOOLS = {
                   "The light in the {room} should be off now."),
     "add_item": ("puts an item on the shopping list", {"item": ("string", THINGS)},
                  ["[Add|Put] {aitem} [to|on] [my|the] [list|shopping list].", "I need to buy {aitem}.", "Remember to buy {aitem}.", "Shopping list: {aitem}."],
-                 "Please write {aitem} on my shopping list."),
+                 "At the shop I must not forget {aitem}."),
     "play_song": ("plays a song of a singer", {"singer": ("string", w.NAMES)},
                   ["[Play|Put on] [a song|some music|something] by {singer}.", "I want to hear {singer}.", "Music by {singer}, please.", "Let me hear a song by {singer}."],
                   "Please play me the music of {singer}."),
@@ -44,7 +44,7 @@ TOOLS = {
                   "I want to know the {language} word for {word}."),
     "find_book": ("looks for books on a subject", {"subject": ("string", w.TOPICS)},
                   ["[Find|Search] [a book|books] about the {subject}.", "Is there a book on the {subject}?", "I want to read about the {subject}.", "Books on the {subject}, please."],
-                  "Please look for a book about the {subject}."),
+                  "Which books tell of the {subject}?"),
     "book_table": ("books a table in a restaurant", {"people": ("integer", NUMBERS[:12])},
                    ["[Book|Reserve] a table for {people}.", "I need a table for {people} people.", "A table for {people}, please.", "[Can you book|Is there] a table for {people}?"],
                    "Please get us a table, we are {people} people."),
@@ -68,7 +68,16 @@ TOOLS = {
                   "Please write down for me: {text}."),
     "get_price": ("the price of an item", {"item": ("string", THINGS)},
                   ["[What is|What's] the price of {aitem}?", "How much is {aitem}?", "What does {aitem} cost?", "Price of {aitem}?"],
-                  "Please check what {aitem} costs."),
+                  "What would I pay for {aitem}?"),
+}
+
+# The same wishes as pieces of a request, for `phrases.FRAMES`.
+WISHES = {
+    "get_weather": "[check|find|look up|show me] [the weather|how the weather is|if it rains] in {city}", "set_timer": "[set|start|run|make] a timer [for|of] {minutes} minutes", "light_on": "[turn on|switch on|put on] the [light|lamps|lights] in the {room}",
+    "light_off": "[turn off|switch off|put out] the [light|lamps|lights] in the {room}", "add_item": "[add|put|note|write] {aitem} [to|on|onto] my [shopping list|list]", "play_song": "[play|start|put on] [music|a song|songs|something] by {singer}", "call_person": "[call|ring|phone|get hold of] {name}",
+    "send_message": "[send|write|tell] {name} [this|a message|a text|these words]: {text}", "add_numbers": "[add|sum up|put together] {a} and {b}", "multiply": "multiply {a} [by|with|and] {b}", "translate": "[translate|put|turn] {word} into {language}", "find_book": "[find|look for|search for] [a book|books] [about|on] the {subject}",
+    "book_table": "[book|reserve|get] a table for {people}[ people|]", "roll_dice": "[roll|throw] a die [with|of|that has] {sides} sides", "open_door": "[open|unlock] the [door of the {room}|{room}|{room} door]", "set_heating": "[heat|warm|set|bring] the {room} [to|up to] {degrees} degrees",
+    "get_time": "[tell me|check|look up] [the time|what time it is|how late it is] in {city}", "find_train": "[find|look for|show me|search] [a train|trains|the next train] from {start} to {goal}", "save_note": "[save|keep|note|put down|write] [this|a note|this note]: {text}", "get_price": "[check|find|tell me|look up] [the price of {aitem}|what {aitem} costs]",
 }
 
 # Words that stand in for the names above, so that a call copies the name that the prompt gives.

@@ -173,26 +173,6 @@ def schedule(done):
 
 # Training
 
-class Rounded:
-    """While it is entered, the weights are as the file's format will round them."""
-
-    def __init__(self, model, bits):
-        self.parameters = [(m, m.weight) for m in model.modules() if getattr(m, "weight", None) is not None and m.weight.dim() == 2]
-        self.bits = bits
-
-    def apply(self):
-        import torch
-        from model import fake_quantise
-        self.kept = [p.data for _, p in self.parameters]
-        with torch.no_grad():
-            for _, p in self.parameters:
-                p.data = fake_quantise(p.data, self.bits)
-
-    def undo(self):
-        for (_, p), kept in zip(self.parameters, self.kept):
-            p.data = kept
-
-
 def train(args, layers, seconds, data, say):
     import torch
     from model import Config, Model
@@ -209,20 +189,14 @@ def train(args, layers, seconds, data, say):
         loss = torch.compile(loss)
         for block in model.blocks:
             block.compile()
-    rounded = Rounded(model, args.bits)
     begin = None
     done, step, tokens = 0.0, 0, 0
     while done < 1.0 and step < args.steps:
         ids, weights = (torch.from_numpy(part).to(device) for part in data.batch(args.rows))
-        rounding = args.bits and done > args.round_from
-        if rounding:
-            rounded.apply()
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             logits = model(ids[:, :-1])
         value = loss(logits, ids, weights)
         value.backward()
-        if rounding:
-            rounded.undo()
         if begin is None:
             value.item()
             begin = time.time()
@@ -235,9 +209,6 @@ def train(args, layers, seconds, data, say):
             say(f"layers {layers} step {step} loss {value.item():.4f} {now:.0f} s {tokens / 1e6:.0f} M tokens, {data.made} shards written, rate {schedule(done) * args.rate:.3f}")
     for block in model.blocks:
         block._compiled_call_impl = None
-    if args.bits:
-        rounded.apply()
-        say(f"the evaluation below is with weights of {args.bits} bits")
     return model
 
 
@@ -336,8 +307,6 @@ def main():
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=float, default=1.0)
-    parser.add_argument("--bits", type=int, default=0, help="round weights to so many bits towards the end")
-    parser.add_argument("--round-from", type=float, default=0.8)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--every", type=int, default=200)
     parser.add_argument("--resume")

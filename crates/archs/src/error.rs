@@ -92,4 +92,68 @@ pub enum ArchError {
         /// What is wrong.
         what: String,
     },
+    /// The directory has no configuration.
+    #[error("the model has no config.json, so it is no Hugging Face directory")]
+    NoConfig,
+    /// The configuration names no class.
+    #[error("config.json has no architectures, expected the class of the model there")]
+    NoClass,
+    /// No descriptor reads this class.
+    #[error(
+        "no descriptor reads models of class {class}; use a GGUF file of the model, or add a descriptor with --arch-file"
+    )]
+    UnknownClass {
+        /// The class in the configuration.
+        class: String,
+    },
+    /// Descriptors read the class, but not this variant.
+    #[error("models of class {class} are known, but not with the settings of this config.json")]
+    ClassVariant {
+        /// The class in the configuration.
+        class: String,
+    },
+    /// A setting that nothing reads.
+    #[error(
+        "config.json sets {key} to {value}, which no rule knows and which may change what the model computes; use a GGUF file, or add the key to a descriptor with --arch-file"
+    )]
+    ConfigKey {
+        /// The key, dots between levels.
+        key: String,
+        /// Its value.
+        value: String,
+    },
+    /// A setting with a value that cannot be run.
+    #[error("config.json sets {key} to {value}, expected {expected}")]
+    ConfigValue {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: String,
+    },
+    /// A setting that a rule needs.
+    #[error("config.json lacks {what}, which {rule} needs")]
+    ConfigMissing {
+        /// The key.
+        what: String,
+        /// What needs it.
+        rule: String,
+    },
+    /// A requirement of a descriptor's rules for directories.
+    #[error("config.json: {say}")]
+    ConfigRequirement {
+        /// What the descriptor says.
+        say: String,
+    },
+    /// Tensors that no rule names.
+    #[error(
+        "the file has {count} tensors that no rule reads, such as {name}; the descriptor of this class is incomplete"
+    )]
+    Unnamed {
+        /// How many.
+        count: usize,
+        /// One of them.
+        name: String,
+    },
 }

@@ -5,7 +5,8 @@
 //! layer. Nothing outside `archs/` compares an architecture's name, and a user's own file works like a built-in
 //! one. This crate builds no plan and knows no device.
 //!
-//! Reading order: [`schema`] (what a descriptor may say), [`expr`] (the rules), [`resolve`], [`registry`].
+//! Reading order: [`schema`] (what a descriptor may say), [`expr`] (the rules), [`resolve`], [`registry`], [`hf`]
+//! (directories in the terms of GGUF).
 //!
 //! ```
 //! use tokkata_archs::Registry;
@@ -15,6 +16,7 @@
 
 pub mod error;
 pub mod expr;
+pub mod hf;
 pub mod registry;
 pub mod resolve;
 pub mod schema;
@@ -22,6 +24,7 @@ pub mod source;
 pub mod view;
 
 pub use error::ArchError;
+pub use hf::HfView;
 pub use registry::Registry;
 pub use resolve::ResolveOptions;
 pub use schema::Descriptor;

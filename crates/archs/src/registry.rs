@@ -7,6 +7,7 @@ use tokkata_formats::ModelFile;
 use tokkata_ir::ModelSpec;
 
 use crate::error::ArchError;
+use crate::hf::HfView;
 use crate::resolve::{ResolveOptions, resolve};
 use crate::schema::Descriptor;
 use crate::view::{GgufView, View};
@@ -107,8 +108,18 @@ impl Registry {
             .map_err(|e: toml::de::Error| mistake(e.to_string()))?;
         let mut merged = base_table.clone();
         // What belongs to one family only.
-        for key in ["names", "about", "hf"] {
+        for key in ["names", "about"] {
             merged.remove(key);
+        }
+        match merged.get_mut("hf").and_then(toml::Value::as_table_mut) {
+            Some(hf) if own.contains_key("hf") => {
+                ["classes", "when", "arch"].iter().for_each(|key| {
+                    hf.remove(*key);
+                })
+            }
+            _ => {
+                merged.remove("hf");
+            }
         }
         merge(&mut merged, own);
         toml::Value::Table(merged)
@@ -136,7 +147,15 @@ impl Registry {
         file: &ModelFile,
         options: &ResolveOptions,
     ) -> Result<ModelSpec, ArchError> {
-        self.resolve_view(&GgufView(file), options)
+        match file.directory() {
+            Some(_) => self.resolve_view(&HfView::new(self, file)?, options),
+            None => self.resolve_view(&GgufView(file), options),
+        }
+    }
+
+    /// Every descriptor, those added last first.
+    pub fn descriptors(&self) -> impl Iterator<Item = &Descriptor> {
+        self.descriptors.iter().rev()
     }
 
     /// The metadata keys that a file's descriptor asks for.

@@ -31,6 +31,7 @@ use crate::schema::{Descriptor, Rule, Word};
 use crate::view::View;
 
 use meta::Meta;
+pub(crate) use weights::glob;
 
 /// Choices of a load that change what a model computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

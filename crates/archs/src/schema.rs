@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
 use crate::expr::Expr;
+use crate::hf::rules::HfRule;
 
 /// A numeric rule: a number, a boolean or an expression.
 #[derive(Clone, Debug, PartialEq)]
@@ -695,24 +696,6 @@ pub struct UnusedRule {
     pub name: String,
     /// Why it is not needed.
     pub why: String,
-}
-
-/// Names and keys of Hugging Face files.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct HfRule {
-    /// `architectures` entries this descriptor reads.
-    pub classes: Vec<String>,
-    /// `model_type` entries this descriptor reads.
-    pub model_types: Vec<String>,
-    /// Canonical tensor name → name in the file, where the shared table is wrong. `{il}` is the layer.
-    pub tensors: BTreeMap<String, String>,
-    /// Canonical key → config key (dots descend), where the shared table is wrong; `=` starts a literal.
-    pub keys: BTreeMap<String, String>,
-    /// Added to weights whose canonical name matches: `+1` of Gemma norms.
-    pub add: BTreeMap<String, f64>,
-    /// Canonical names whose query or key rows are stored by halves while the descriptor rotates adjacent pairs.
-    pub permute: Vec<String>,
 }
 
 /// A descriptor.

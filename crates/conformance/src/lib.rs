@@ -5,7 +5,8 @@
 //! Invariants: weights and inputs follow from names and indices, so that a failure can be repeated anywhere;
 //! tolerances are multiples of the error that rounding is expected to cause, never absolute numbers.
 //!
-//! Reading order: [`fixture`] (programs in code and steps over them), [`ops`] (the suite).
+//! Reading order: [`fixture`] (programs in code and steps over them), [`ops`] (the suite), [`golden`] and [`hf`] (whole
+//! models).
 //!
 //! ```
 //! use tokkata_backend_ref::RefBackend;
@@ -25,5 +26,6 @@
 pub mod fixture;
 pub mod generate;
 pub mod golden;
+pub mod hf;
 pub mod models;
 pub mod ops;

@@ -11,7 +11,7 @@ use crate::gguf::{self, Endian, swap_blocks, swap_rule};
 use crate::packing::PackedWeight;
 use crate::part::Part;
 use crate::safetensors::{self, Directory};
-use crate::tensor::{StoredTensor, TensorInfo};
+use crate::tensor::{Span, StoredTensor, TensorInfo};
 
 /// Which kind of file a model comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -255,6 +255,17 @@ impl ModelFile {
         let part = self.part(tensor.part)?;
         part.read(tensor.span(), offset, buf)
             .map_err(|fault| part.fail(fault))
+    }
+
+    pub(crate) fn span_bytes(&self, part: usize, span: Span<'_>) -> Result<&[u8]> {
+        let part = self.part(part)?;
+        part.slice(span).map_err(|fault| part.fail(fault))
+    }
+
+    /// The packed weight called `name`.
+    #[must_use]
+    pub fn packed_weight(&self, name: &str) -> Option<&PackedWeight> {
+        self.contents.packed.iter().find(|p| p.name == name)
     }
 
     fn part(&self, number: usize) -> Result<&Part> {

@@ -1,10 +1,12 @@
 //! Weights that a directory stores as several tensors: packed integers or small floats, scales, offsets.
 //!
-//! This describes them and checks that their pieces fit together; it decodes nothing. The description
-//! comes from `config.json`, and a setting that is not known is refused, since it may change numbers.
+//! The description comes from `config.json`, and a setting that is not known is refused, since it may change numbers.
+//! [`crate::ModelFile::read_packed`] gives the elements as floats.
 
 mod config;
+mod decode;
 mod group;
+mod more;
 
 use crate::tensor::StoredTensor;
 
@@ -51,6 +53,31 @@ pub enum Scheme {
         /// Rows and columns per scale.
         block: Option<[usize; 2]>,
     },
+    /// compressed-tensors: E2M1 values in `U8 [N, K / 2]`, groups of 16, E4M3 `scales` divided by one `F32`.
+    Nvfp4Global,
+    /// compressed-tensors: `w = scale * (q - zero)` of unsigned codes in `I32 [N, K * bits / 32]`, whose middle stands
+    /// for zero; zero points are packed along N.
+    Packed {
+        /// Bits per value: 4 or 8.
+        bits: u8,
+        /// Values per scale; `None` for one group per row.
+        group: Option<usize>,
+    },
+    /// 8-bit integers `[N, K]` times one scale per tensor, per row, or per block of rows and columns.
+    Int8Scaled {
+        /// Rows and columns per scale.
+        block: Option<[usize; 2]>,
+    },
+    /// bitsandbytes: 8-bit integers `[N, K]` times the largest size of their row over 127.
+    Int8,
+    /// bitsandbytes: codes into a table of 16 values, two a byte, the high nibble first, in blocks with one scale each;
+    /// scales may be codes into a table of 256 themselves.
+    Table4 {
+        /// Values per scale.
+        block: usize,
+        /// Bits of the F32 that is added to scales that are codes.
+        offset: u32,
+    },
     /// gpt-oss: E2M1 `values` in `U8 [E, N, K / 32, 16]`, low nibble first, E8M0 `scales` in `U8 [E, N, K / 32]`.
     Mxfp4Experts,
 }
@@ -77,6 +104,14 @@ pub enum Piece {
     Biases,
     /// The group of each column.
     GroupIndex,
+    /// The values that codes stand for.
+    Table,
+    /// Factors of the factors.
+    OuterScales,
+    /// The values that codes of factors stand for.
+    OuterTable,
+    /// What a library needs to know beside the numbers.
+    State,
     /// The scale of the activations, which a weight-only computation has no use for.
     InputScale,
 }

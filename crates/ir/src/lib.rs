@@ -42,4 +42,4 @@ pub use program::{
 
 pub use spec::ModelSpec;
 pub use step::{StepBuilder, StepState};
-pub use weight::{Axis, Fold, RawRows, Recipe, SourceInfo, Uses, WeightDef};
+pub use weight::{Axis, Fold, RawRows, Recipe, SourceInfo, Uses, WeightDef, read_f32};

@@ -74,6 +74,13 @@ pub enum Recipe {
         /// Source row of each row.
         map: Vec<u32>,
     },
+    /// The same elements in rows of another width; for formats whose blocks are single elements.
+    Reshape {
+        /// Of what.
+        of: Box<Recipe>,
+        /// Columns.
+        cols: u32,
+    },
     /// Every element mapped, giving F32.
     Map {
         /// Of what.
@@ -218,6 +225,7 @@ fn segments(source: &dyn WeightSource, recipe: &Recipe) -> Result<Vec<SourceInfo
                 ..inner[0].clone()
             }])
         }
+        Recipe::Reshape { of, cols } => reshaped(&segments(source, of)?, *cols as usize),
         Recipe::Map { of, .. } => Ok(segments(source, of)?
             .into_iter()
             .map(|s| SourceInfo {
@@ -235,6 +243,19 @@ fn segments(source: &dyn WeightSource, recipe: &Recipe) -> Result<Vec<SourceInfo
             }])
         }
     }
+}
+
+/// One run of rows of `cols` elements.
+fn reshaped(inner: &[SourceInfo], cols: usize) -> Result<Vec<SourceInfo>, BackendError> {
+    let elements: usize = inner.iter().map(|s| s.rows * s.cols).sum();
+    let dtype = inner.first().map_or(DType::F32, |s| s.dtype);
+    let plain = inner.iter().all(|s| s.dtype == dtype) && dtype.block_elems() == 1;
+    if !plain || cols == 0 || !elements.is_multiple_of(cols) {
+        let what = format!("{elements} elements of {dtype} do not make rows of {cols}");
+        return Err(BackendError::Weight(what));
+    }
+    let rows = elements / cols;
+    Ok(vec![SourceInfo { dtype, rows, cols }])
 }
 
 fn row_bytes(info: &SourceInfo) -> Result<usize, BackendError> {
@@ -271,6 +292,9 @@ fn read_rows(
             }
             Ok(())
         }
+        Recipe::Reshape { of, cols } => {
+            read_reshaped(source, of, (start, rows, *cols as usize), out)
+        }
         Recipe::Map { of, fold } => {
             let floats = read_f32(source, of, start, rows)?;
             for (bytes, x) in out.chunks_exact_mut(4).zip(floats) {
@@ -282,6 +306,28 @@ fn read_rows(
             read_transposed(source, of, (*n as usize, *k as usize), (start, rows), out)
         }
     }
+}
+
+/// Reads the inner rows that hold the wanted elements, which may begin and end inside a row.
+fn read_reshaped(
+    source: &dyn WeightSource,
+    of: &Recipe,
+    (start, rows, cols): (usize, usize, usize),
+    out: &mut [u8],
+) -> Result<(), BackendError> {
+    let inner = segments(source, of)?;
+    let Some(first) = inner.first() else {
+        return Ok(());
+    };
+    let elem = first.dtype.block_bytes();
+    let width = first.cols.max(1);
+    let (from, to) = (start * cols, (start + rows) * cols);
+    let (first_row, end_row) = (from / width, to.div_ceil(width));
+    let mut raw = vec![0; (end_row - first_row) * width * elem];
+    read_rows(source, of, first_row, end_row - first_row, &mut raw)?;
+    let skip = (from - first_row * width) * elem;
+    out.copy_from_slice(&raw[skip..][..(to - from) * elem]);
+    Ok(())
 }
 
 fn read_concat(
@@ -311,6 +357,7 @@ fn read_concat(
     Ok(())
 }
 
+/// Reads each matrix in runs of rows, each of which is a run of columns of the wanted rows.
 fn read_transposed(
     source: &dyn WeightSource,
     of: &Recipe,
@@ -318,12 +365,22 @@ fn read_transposed(
     (start, rows): (usize, usize),
     out: &mut [u8],
 ) -> Result<(), BackendError> {
-    for i in 0..rows {
-        let (batch, col) = ((start + i) / k, (start + i) % k);
-        let matrix = read_f32(source, of, batch * n, n)?;
-        for j in 0..n {
-            out[(i * n + j) * 4..][..4].copy_from_slice(&matrix[j * k + col].to_le_bytes());
+    const RUN: usize = 64;
+    let mut at = start;
+    while at < start + rows {
+        let (batch, col) = (at / k, at % k);
+        let taken = (k - col).min(start + rows - at);
+        for first in (0..n).step_by(RUN) {
+            let run = RUN.min(n - first);
+            let values = read_f32(source, of, batch * n + first, run)?;
+            for (j, row) in values.chunks_exact(k).enumerate() {
+                for (i, value) in row[col..col + taken].iter().enumerate() {
+                    let place = (at - start + i) * n + first + j;
+                    out[place * 4..][..4].copy_from_slice(&value.to_le_bytes());
+                }
+            }
         }
+        at += taken;
     }
     Ok(())
 }

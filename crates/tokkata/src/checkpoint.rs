@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use tokkata_archs::{Registry, ResolveOptions};
-use tokkata_formats::ModelFile;
+use tokkata_archs::{HfView, Registry, ResolveOptions, View};
+use tokkata_core::Metadata;
+use tokkata_formats::{Directory, ModelFile};
 use tokkata_ir::{Limits, ModelSpec, Program};
 use tokkata_plan::BuildOptions;
 use tokkata_text::template::ChatTemplate;
-use tokkata_text::tokenizer::Tokenizer;
+use tokkata_text::tokenizer::{HfFiles, Tokenizer};
 
 use crate::error::{Error, Result};
 
@@ -17,6 +18,7 @@ pub struct Checkpoint {
     file: ModelFile,
     registry: Registry,
     tokenizer: OnceLock<Arc<Tokenizer>>,
+    canonical: OnceLock<Metadata>,
 }
 
 impl Checkpoint {
@@ -37,11 +39,11 @@ impl Checkpoint {
         for path in arch_files {
             registry.add_file(path).map_err(Error::Descriptor)?;
         }
-        let tokenizer = OnceLock::new();
         Ok(Checkpoint {
             file,
             registry,
-            tokenizer,
+            tokenizer: OnceLock::new(),
+            canonical: OnceLock::new(),
         })
     }
 
@@ -66,12 +68,22 @@ impl Checkpoint {
     /// The positions the model was trained for, without looking at tensors.
     #[must_use]
     pub fn trained_ctx(&self) -> Option<u32> {
-        let arch = self.file.metadata().str("general.architecture")?;
-        let ctx = self
-            .file
-            .metadata()
-            .uint(&format!("{arch}.context_length"))?;
+        let metadata = self.metadata();
+        let arch = metadata.str("general.architecture")?;
+        let ctx = metadata.uint(&format!("{arch}.context_length"))?;
         u32::try_from(ctx).ok()
+    }
+
+    /// The metadata under GGUF's keys. Of a directory that no descriptor reads it is what its files say.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        if self.file.directory().is_none() {
+            return self.file.metadata();
+        }
+        self.canonical.get_or_init(|| {
+            let view = HfView::new(&self.registry, &self.file);
+            view.map_or_else(|_| self.file.metadata().clone(), |v| v.metadata().clone())
+        })
     }
 
     /// The model as one typed row per layer, for a context of `ctx` positions.
@@ -116,7 +128,10 @@ impl Checkpoint {
         if let Some(tokenizer) = self.tokenizer.get() {
             return Ok(tokenizer);
         }
-        let built = Tokenizer::from_metadata(self.file.metadata());
+        let built = match self.file.directory() {
+            Some(directory) => Tokenizer::from_hf(&hf_files(directory)?),
+            None => Tokenizer::from_metadata(self.file.metadata()),
+        };
         let built = Arc::new(built.map_err(Error::tokenizer(self.path()))?);
         // Two threads may both build it; one of the equal results stays.
         Ok(self.tokenizer.get_or_init(|| built))
@@ -127,9 +142,48 @@ impl Checkpoint {
     /// # Errors
     /// No template, or one that does not parse.
     pub fn template(&self) -> Result<ChatTemplate> {
-        let source = self.file.metadata().str("tokenizer.chat_template");
+        let source = match self.file.directory() {
+            Some(directory) => directory_template(directory)?,
+            None => (self.file.metadata().str("tokenizer.chat_template")).map(str::to_owned),
+        };
         let file = || self.path().display().to_string();
         let source = source.ok_or_else(|| Error::NoTemplate { file: file() })?;
-        ChatTemplate::parse(source).map_err(Error::template(self.path()))
+        ChatTemplate::parse(&source).map_err(Error::template(self.path()))
     }
+}
+
+/// The tokenizer files of a directory.
+fn hf_files(directory: &Directory) -> Result<HfFiles> {
+    HfFiles::read(directory.path()).map_err(|source| Error::Side {
+        file: directory.path().display().to_string(),
+        source,
+    })
+}
+
+/// The chat template of a directory: its own file, or what the tokenizer's configuration holds.
+pub(crate) fn directory_template(directory: &Directory) -> Result<Option<String>> {
+    if let Some(bytes) = directory.read("chat_template.jinja")? {
+        return Ok(Some(String::from_utf8_lossy(&bytes).into_owned()));
+    }
+    for name in ["chat_template.json", "tokenizer_config.json"] {
+        let config = directory.read_json(name)?;
+        let found = config.as_ref().and_then(|c| c.get("chat_template"));
+        if let Some(found) = found.and_then(template_text) {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// A text, or of several named ones the default.
+fn template_text(value: &serde_json::Value) -> Option<String> {
+    let text = |v: &serde_json::Value| v.as_str().map(str::to_owned);
+    let named = |list: &Vec<serde_json::Value>| {
+        let default = list
+            .iter()
+            .find(|t| t["name"] == "default")
+            .or(list.first());
+        default.and_then(|t| text(&t["template"]))
+    };
+    text(value).or_else(|| value.as_array().and_then(named))
 }

@@ -32,6 +32,11 @@ pub enum Error {
         file: String,
         source: TokenizerError,
     },
+    #[error("{file}: a tokenizer file cannot be read: {source}")]
+    Side {
+        file: String,
+        source: std::io::Error,
+    },
     #[error("{file}: the chat template: {source}")]
     Template { file: String, source: TemplateError },
     #[error(

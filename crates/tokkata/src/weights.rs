@@ -11,7 +11,7 @@ pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 
 /// The tensors of a file, read with `pread` and never through the map.
 pub struct FileWeights<'a> {
-    file: &'a ModelFile,
+    inner: tokkata_archs::FileWeights<'a>,
     progress: Option<Progress<'a>>,
     read: AtomicU64,
     total: u64,
@@ -21,9 +21,13 @@ impl<'a> FileWeights<'a> {
     /// The tensors of `file`; `progress` hears of every read.
     #[must_use]
     pub fn new(file: &'a ModelFile, progress: Option<Progress<'a>>) -> Self {
-        let total = file.tensors().iter().map(|t| t.bytes).sum();
+        let plain = file.tensors().iter().map(|t| t.bytes);
+        // Packed weights are read as floats.
+        let elements = |shape: &[usize]| shape.iter().product::<usize>() as u64;
+        let packed = file.packed().iter().map(|p| 4 * elements(&p.shape));
+        let total = plain.chain(packed).sum();
         FileWeights {
-            file,
+            inner: tokkata_archs::FileWeights(file),
             progress,
             read: AtomicU64::new(0),
             total,
@@ -33,16 +37,11 @@ impl<'a> FileWeights<'a> {
 
 impl WeightSource for FileWeights<'_> {
     fn tensor(&self, name: &str) -> Option<(DType, Vec<usize>)> {
-        let tensor = self.file.tensor(name)?;
-        Some((tensor.dtype, tensor.shape.clone()))
+        self.inner.tensor(name)
     }
 
     fn read(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), BackendError> {
-        let tensor = self.file.tensor(name);
-        let tensor =
-            tensor.ok_or_else(|| BackendError::Weight(format!("tensor {name} is absent")))?;
-        let read = self.file.read_at(tensor, offset, out);
-        read.map_err(|e| BackendError::Weight(e.fault.to_string()))?;
+        self.inner.read(name, offset, out)?;
         if let Some(progress) = self.progress {
             let done = self.read.fetch_add(out.len() as u64, Ordering::Relaxed) + out.len() as u64;
             progress(done.min(self.total), self.total);
@@ -51,7 +50,6 @@ impl WeightSource for FileWeights<'_> {
     }
 
     fn decode(&self, dtype: DType, raw: &[u8], out: &mut [f32]) -> Result<(), BackendError> {
-        let decoded = tokkata_quant::dequantize(dtype, raw, out);
-        decoded.map_err(|e| BackendError::Weight(e.to_string()))
+        self.inner.decode(dtype, raw, out)
     }
 }

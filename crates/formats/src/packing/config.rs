@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{GptqZeros, Scheme};
 use crate::error::{Fault, Quoted};
 
-type Settings = Map<String, Value>;
+pub(super) type Settings = Map<String, Value>;
 
 /// Settings of no influence on a stored number: how it was found, and how some library computes with it.
 const HISTORY: &[&str] = &[
@@ -61,10 +61,16 @@ impl Quantisation {
             Some("awq") => awq(settings)?,
             Some("fp8") => fp8(settings)?,
             Some("mxfp4") => mxfp4(settings)?,
+            Some("bitsandbytes") => super::more::bitsandbytes(settings)?,
+            Some("compressed-tensors") => super::more::compressed_tensors(settings)?,
             other => {
                 let found =
                     other.map_or("no method".to_owned(), |name| Quoted::new(name).to_string());
-                return Err(unknown("quant_method", &found, "gptq, awq, fp8 or mxfp4"));
+                return Err(unknown(
+                    "quant_method",
+                    &found,
+                    "gptq, awq, fp8, mxfp4, bitsandbytes or compressed-tensors",
+                ));
             }
         };
         Ok(Some(Self {
@@ -86,7 +92,7 @@ impl Quantisation {
     }
 }
 
-fn unknown(key: &str, found: &str, expected: &'static str) -> Fault {
+pub(super) fn unknown(key: &str, found: &str, expected: &'static str) -> Fault {
     Fault::Quantisation {
         key: Quoted::new(key),
         found: found.to_owned(),
@@ -95,7 +101,7 @@ fn unknown(key: &str, found: &str, expected: &'static str) -> Fault {
 }
 
 /// A value as it may stand in a message.
-fn shown(value: &Value) -> String {
+pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Number(number) => number.to_string(),
         Value::Bool(bool) => bool.to_string(),
@@ -106,7 +112,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-fn object<'a>(config: &'a Value, key: &str) -> Result<Option<&'a Settings>, Fault> {
+pub(super) fn object<'a>(config: &'a Value, key: &str) -> Result<Option<&'a Settings>, Fault> {
     match config.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Object(settings)) => Ok(Some(settings)),
@@ -114,7 +120,7 @@ fn object<'a>(config: &'a Value, key: &str) -> Result<Option<&'a Settings>, Faul
     }
 }
 
-fn text<'a>(settings: &'a Settings, key: &str) -> Result<Option<&'a str>, Fault> {
+pub(super) fn text<'a>(settings: &'a Settings, key: &str) -> Result<Option<&'a str>, Fault> {
     match settings.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
@@ -123,7 +129,7 @@ fn text<'a>(settings: &'a Settings, key: &str) -> Result<Option<&'a str>, Fault>
 }
 
 /// A number that must be one of a few.
-fn one_of(
+pub(super) fn one_of(
     settings: &Settings,
     key: &str,
     allowed: &[u64],
@@ -139,7 +145,7 @@ fn one_of(
 }
 
 /// Refuses settings outside `known` and those that only tell history.
-fn only(settings: &Settings, known: &[&str]) -> Result<(), Fault> {
+pub(super) fn only(settings: &Settings, known: &[&str]) -> Result<(), Fault> {
     let strange =
         |key: &&String| !known.contains(&key.as_str()) && !HISTORY.contains(&key.as_str());
     match settings.iter().find(|(key, _)| strange(key)) {
@@ -149,7 +155,7 @@ fn only(settings: &Settings, known: &[&str]) -> Result<(), Fault> {
 }
 
 /// Refuses a switch that is on.
-fn off(settings: &Settings, key: &str) -> Result<(), Fault> {
+pub(super) fn off(settings: &Settings, key: &str) -> Result<(), Fault> {
     match settings.get(key) {
         None | Some(Value::Null | Value::Bool(false)) => Ok(()),
         Some(value) => Err(unknown(key, &shown(value), "false")),
@@ -217,7 +223,7 @@ fn mlx_scheme(settings: &Settings) -> Result<Scheme, Fault> {
 }
 
 /// A group size, of which −1 stands for the whole row.
-fn group_size(settings: &Settings) -> Result<Option<usize>, Fault> {
+pub(super) fn group_size(settings: &Settings) -> Result<Option<usize>, Fault> {
     match settings.get("group_size") {
         Some(value) if value.as_i64() == Some(-1) => Ok(None),
         None => Ok(Some(128)),
@@ -330,7 +336,7 @@ fn fp8(settings: &Settings) -> Result<Scheme, Fault> {
     Ok(Scheme::Fp8 { block })
 }
 
-fn block(value: &Value) -> Option<[usize; 2]> {
+pub(super) fn block(value: &Value) -> Option<[usize; 2]> {
     let [rows, cols] = value.as_array()?.as_slice() else {
         return None;
     };

@@ -26,7 +26,9 @@ enum Need {
 
 fn naming(scheme: Scheme) -> Naming {
     use Need::{Either, May, Must};
-    use Piece::{Biases, GroupIndex, InputScale, Scales, Zeros};
+    use Piece::{
+        Biases, GroupIndex, InputScale, OuterScales, OuterTable, Scales, State, Table, Zeros,
+    };
     let (values, others, whole): (_, &'static [_], _) = match scheme {
         Scheme::Affine { .. } => (
             (".weight", Storage::U32),
@@ -62,6 +64,50 @@ fn naming(scheme: Scheme) -> Naming {
             ".weight",
         ),
         Scheme::Mxfp4Experts => (("_blocks", Storage::U8), &[(Scales, "_scales", Must)], ""),
+        Scheme::Nvfp4Global => (
+            (".weight_packed", Storage::U8),
+            &[
+                (Scales, ".weight_scale", Must),
+                (OuterScales, ".weight_global_scale", Must),
+                (InputScale, ".input_global_scale", May),
+            ],
+            ".weight",
+        ),
+        Scheme::Packed { .. } => (
+            (".weight_packed", Storage::I32),
+            &[
+                (Scales, ".weight_scale", Must),
+                (Zeros, ".weight_zero_point", May),
+                (GroupIndex, ".weight_g_idx", May),
+                (State, ".weight_shape", May),
+            ],
+            ".weight",
+        ),
+        Scheme::Int8Scaled { .. } => (
+            (".weight", Storage::I8),
+            &[
+                (Scales, ".weight_scale", Must),
+                (InputScale, ".input_scale", May),
+            ],
+            ".weight",
+        ),
+        Scheme::Int8 => (
+            (".weight", Storage::I8),
+            &[(Scales, ".SCB", Must), (State, ".weight_format", May)],
+            ".weight",
+        ),
+        Scheme::Table4 { .. } => (
+            (".weight", Storage::U8),
+            &[
+                (Scales, ".weight.absmax", Must),
+                (Table, ".weight.quant_map", Must),
+                (OuterScales, ".weight.nested_absmax", May),
+                (OuterTable, ".weight.nested_quant_map", May),
+                (State, ".weight.quant_state.bitsandbytes__nf4", Either),
+                (State, ".weight.quant_state.bitsandbytes__fp4", Either),
+            ],
+            ".weight",
+        ),
     };
     Naming {
         values,
@@ -74,6 +120,7 @@ fn naming(scheme: Scheme) -> Naming {
 pub(crate) fn group(
     quantisation: &Quantisation,
     stored: Vec<StoredTensor>,
+    read: &Read<'_>,
 ) -> Result<(Vec<PackedWeight>, Vec<StoredTensor>), Fault> {
     let suffix = naming(quantisation.base()).values.0;
     let mut index = HashMap::with_capacity(stored.len());
@@ -103,12 +150,15 @@ pub(crate) fn group(
             .map(|(piece, i)| (piece, stored[i].clone()))
             .collect();
         let name = format!("{module}{}", naming(scheme).whole);
-        packed.push(finish(PackedWeight {
-            name,
-            shape: Vec::new(),
-            scheme,
-            pieces,
-        })?);
+        packed.push(finish(
+            PackedWeight {
+                name,
+                shape: Vec::new(),
+                scheme,
+                pieces,
+            },
+            read,
+        )?);
     }
     let mut taken = taken.into_iter();
     let rest = stored
@@ -153,8 +203,8 @@ fn missing(module: &str, values: &str, suffix: &str) -> Fault {
 }
 
 /// Checks that the pieces fit and fills in the logical shape.
-fn finish(mut weight: PackedWeight) -> Result<PackedWeight, Fault> {
-    match shape(&weight) {
+fn finish(mut weight: PackedWeight, read: &Read<'_>) -> Result<PackedWeight, Fault> {
+    match shape(&mut weight, read) {
         Some(shape) => {
             weight.shape = shape;
             Ok(weight)
@@ -175,7 +225,10 @@ fn finish(mut weight: PackedWeight) -> Result<PackedWeight, Fault> {
 }
 
 /// The logical shape that all pieces agree on.
-fn shape(weight: &PackedWeight) -> Option<Vec<usize>> {
+fn shape(weight: &mut PackedWeight, read: &Read<'_>) -> Option<Vec<usize>> {
+    if let Scheme::Table4 { .. } = weight.scheme {
+        return table4(weight, read);
+    }
     let (values, scales) = (weight.piece(Piece::Values)?, weight.piece(Piece::Scales)?);
     match weight.scheme {
         Scheme::Affine { bits, group } => {
@@ -191,7 +244,116 @@ fn shape(weight: &PackedWeight) -> Option<Vec<usize>> {
         Scheme::Awq { group } => awq(weight, group),
         Scheme::Fp8 { block } => fp8(values, scales, block),
         Scheme::Mxfp4Experts => experts(values, scales),
+        Scheme::Nvfp4Global => nvfp4(weight),
+        Scheme::Packed { bits, group } => packed(weight, (bits.into(), group), read),
+        Scheme::Int8Scaled { block } => fp8(values, scales, block),
+        Scheme::Int8 => {
+            let [n, k] = pair(values)?;
+            (scales.storage == Storage::F32 && scales.shape == [n]).then(|| vec![n, k])
+        }
+        Scheme::Table4 { .. } => None,
     }
+}
+
+/// Bytes of a small tensor.
+pub(crate) type Read<'a> = dyn Fn(&StoredTensor) -> Option<Vec<u8>> + 'a;
+
+fn nvfp4(weight: &PackedWeight) -> Option<Vec<usize>> {
+    let [n, half] = pair(weight.piece(Piece::Values)?)?;
+    let scales = weight.piece(Piece::Scales)?;
+    let global = weight.piece(Piece::OuterScales)?;
+    let k = half.checked_mul(2)?;
+    let fits = scales.storage == Storage::F8E4M3
+        && pair(scales)? == [n, k / 16]
+        && k.is_multiple_of(16)
+        && global.storage == Storage::F32
+        && global.shape.iter().product::<usize>() == 1;
+    fits.then(|| vec![n, k])
+}
+
+fn packed(
+    weight: &PackedWeight,
+    (bits, group): (usize, Option<usize>),
+    read: &Read<'_>,
+) -> Option<Vec<usize>> {
+    let [n, words] = pair(weight.piece(Piece::Values)?)?;
+    let scales = weight.piece(Piece::Scales)?;
+    let whole = words.checked_mul(32 / bits)?;
+    // The last word of a row may hold fewer values than fit.
+    let k = match weight.piece(Piece::State).and_then(|state| read(state)) {
+        Some(bytes) => {
+            let sizes: Vec<_> = bytes
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .map(|w| i64::from_le_bytes(*w))
+                .collect();
+            let [rows, cols] = *sizes.as_slice() else {
+                return None;
+            };
+            let cols = usize::try_from(cols).ok()?;
+            (usize::try_from(rows).ok()? == n && cols <= whole && cols + 32 / bits > whole)
+                .then_some(cols)?
+        }
+        None => whole,
+    };
+    let groups = k.div_ceil(group.unwrap_or(k).max(1));
+    let zeros = weight.piece(Piece::Zeros);
+    let zero_rows = n.div_ceil(32 / bits);
+    let fits = is_float(scales)
+        && pair(scales)? == [n, groups]
+        && zeros.is_none_or(|z| z.storage == Storage::I32 && z.shape == [zero_rows, groups])
+        && weight.piece(Piece::GroupIndex).is_none();
+    fits.then(|| vec![n, k])
+}
+
+/// What bitsandbytes writes about a weight.
+#[derive(serde::Deserialize)]
+struct State4 {
+    blocksize: usize,
+    shape: Vec<usize>,
+    #[serde(default)]
+    nested_blocksize: Option<usize>,
+    #[serde(default)]
+    nested_offset: Option<f32>,
+}
+
+fn table4(weight: &mut PackedWeight, read: &Read<'_>) -> Option<Vec<usize>> {
+    let state: State4 = serde_json::from_slice(&read(weight.piece(Piece::State)?)?).ok()?;
+    let elements = state
+        .shape
+        .iter()
+        .try_fold(1usize, |n, &d| n.checked_mul(d))?;
+    let (values, scales) = (weight.piece(Piece::Values)?, weight.piece(Piece::Scales)?);
+    let blocks = elements.div_ceil(state.blocksize.max(1));
+    let floats = |piece: Piece, len: usize| {
+        let tensor = weight.piece(piece);
+        tensor
+            .is_some_and(|t| t.storage == Storage::F32 && t.shape.iter().product::<usize>() == len)
+    };
+    let nested = weight.piece(Piece::OuterScales).is_some();
+    let scales_fit = match nested {
+        false => scales.storage == Storage::F32,
+        true => {
+            let outer = blocks.div_ceil(256);
+            scales.storage == Storage::U8
+                && state.nested_blocksize == Some(256)
+                && floats(Piece::OuterScales, outer)
+                && floats(Piece::OuterTable, 256)
+        }
+    };
+    let fits = state.blocksize > 0
+        && values.shape.iter().product::<usize>() == elements.div_ceil(2)
+        && scales.shape.iter().product::<usize>() == blocks
+        && floats(Piece::Table, 16)
+        && scales_fit
+        && !state.shape.is_empty();
+    fits.then_some(())?;
+    weight.scheme = Scheme::Table4 {
+        block: state.blocksize,
+        offset: state.nested_offset.unwrap_or(0.0).to_bits(),
+    };
+    Some(state.shape)
 }
 
 fn is_float(tensor: &StoredTensor) -> bool {

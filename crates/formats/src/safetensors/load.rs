@@ -128,7 +128,7 @@ fn join(parts: Vec<Part>, directory: Option<Directory>) -> Result<Contents> {
         Container::Safetensors
     };
     let (packed, rest) = match &directory {
-        Some(directory) => unpack(directory, stored)?,
+        Some(directory) => unpack(directory, stored, &parts)?,
         None => (Vec::new(), stored),
     };
     let (tensors, other) = sort_out(rest);
@@ -148,12 +148,17 @@ fn join(parts: Vec<Part>, directory: Option<Directory>) -> Result<Contents> {
 fn unpack(
     directory: &Directory,
     stored: Vec<StoredTensor>,
+    parts: &[Part],
 ) -> Result<(Vec<PackedWeight>, Vec<StoredTensor>)> {
-    let read = || match Quantisation::read(directory.config())? {
-        Some(quantisation) => group(&quantisation, stored),
+    let bytes = |tensor: &StoredTensor| {
+        let part = parts.get(tensor.part)?;
+        Some(part.slice(tensor.span()).ok()?.to_vec())
+    };
+    let grouped = || match Quantisation::read(directory.config())? {
+        Some(quantisation) => group(&quantisation, stored, &bytes),
         None => Ok((Vec::new(), stored)),
     };
-    read().map_err(|fault| FormatError::at(&directory.path().join(CONFIG), fault))
+    grouped().map_err(|fault| FormatError::at(&directory.path().join(CONFIG), fault))
 }
 
 /// Adds the pairs of one file; files of one model repeat each other's.

@@ -1,0 +1,249 @@
+//! What becomes of a stored tensor on its way to a canonical one.
+
+use tokkata_core::DType;
+use tokkata_ir::{Fold, Recipe};
+
+use super::config::Config;
+use super::rules::TensorRule;
+use crate::error::ArchError;
+use crate::view::Found;
+
+/// A tensor in the making.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    found: Found,
+    /// The canonical name, for messages.
+    name: String,
+}
+
+impl Piece {
+    /// The rows of `parts`, one after the other; with `stack` each part is a matrix of its own.
+    pub(crate) fn join(name: &str, mut parts: Vec<Found>, stack: bool) -> Result<Self, ArchError> {
+        let name = name.to_owned();
+        if parts.len() == 1 && !stack {
+            return Ok(Piece {
+                found: parts.remove(0),
+                name,
+            });
+        }
+        let first = parts[0].clone();
+        let alike = |p: &Found| match stack {
+            true => p.shape == first.shape && p.dtype == first.dtype,
+            false => p.shape[1..] == first.shape[1..] && p.dtype == first.dtype,
+        };
+        if let Some(other) = parts.iter().find(|p| !alike(p)) {
+            let what = format!(
+                "is to be made of {} {:?} and {} {:?}, expected parts alike",
+                first.dtype, first.shape, other.dtype, other.shape
+            );
+            return Err(ArchError::Tensor { name, what });
+        }
+        let rows = parts.iter().map(|p| p.shape.first().copied().unwrap_or(1));
+        let shape = match stack {
+            true => [&[parts.len()], first.shape.as_slice()].concat(),
+            false => [&[rows.sum()], first.shape.get(1..).unwrap_or(&[])].concat(),
+        };
+        let flat = first.shape.len() == 1 && !stack;
+        let recipes = parts.into_iter().map(|p| p.recipe);
+        let recipe = match flat {
+            false => Recipe::Concat(recipes.collect()),
+            // Vectors follow one another within one row.
+            true => reshape(
+                Recipe::Concat(recipes.map(|r| reshape(r, 1)).collect()),
+                shape[0],
+            ),
+        };
+        let found = Found {
+            dtype: first.dtype,
+            shape,
+            recipe,
+        };
+        Ok(Piece { found, name })
+    }
+
+    /// Everything that a rule asks for.
+    pub(crate) fn fold(
+        mut self,
+        rule: &TensorRule,
+        config: &Config<'_>,
+    ) -> Result<Found, ArchError> {
+        if rule.transpose {
+            self.transpose();
+        }
+        if !rule.parts.is_empty() {
+            self.deal(rule, config)?;
+        }
+        if let Some(heads) = &rule.pairs {
+            let heads = config.size(heads)?;
+            let rotated = rule.pair_rows.as_ref().map(|r| config.size(r));
+            self.pair(heads, rotated.transpose()?)?;
+        }
+        if !rule.shape.is_empty() {
+            let sizes = rule.shape.iter().map(|r| config.size(r));
+            self.reshape(sizes.collect::<Result<_, _>>()?)?;
+        }
+        if rule.transpose_out {
+            self.transpose();
+        }
+        self.map(rule, config)?;
+        Ok(self.found)
+    }
+
+    fn map(&mut self, rule: &TensorRule, config: &Config<'_>) -> Result<(), ArchError> {
+        match rule.fold.as_deref() {
+            None => {}
+            Some("neg_exp") => self.apply(Fold::NegExp),
+            Some("exp") => self.apply(Fold::Exp),
+            Some(other) => return Err(self.wrong(format!("has the unknown fold '{other}'"))),
+        }
+        if let Some(scale) = &rule.scale
+            && let Some(crate::expr::Val::Num(x)) = config.eval(&scale.0)?
+            && x != 1.0
+        {
+            self.apply(Fold::MulConst(x as f32));
+        }
+        if let Some(add) = rule.add {
+            self.apply(Fold::AddConst(add as f32));
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, fold: Fold) {
+        let of = Box::new(self.take());
+        self.found.recipe = Recipe::Map { of, fold };
+        self.found.dtype = DType::F32;
+    }
+
+    fn take(&mut self) -> Recipe {
+        std::mem::replace(&mut self.found.recipe, Recipe::Concat(Vec::new()))
+    }
+
+    fn wrong(&self, what: String) -> ArchError {
+        ArchError::Tensor {
+            name: self.name.clone(),
+            what,
+        }
+    }
+
+    fn transpose(&mut self) {
+        let &[ref lead @ .., n, k] = self.found.shape.as_slice() else {
+            return;
+        };
+        let shape = [lead, &[k, n]].concat();
+        let of = Box::new(self.take());
+        let (n, k) = (n as u32, k as u32);
+        self.found = Found {
+            dtype: DType::F32,
+            shape,
+            recipe: Recipe::Transpose { of, n, k },
+        };
+    }
+
+    fn reshape(&mut self, shape: Vec<usize>) -> Result<(), ArchError> {
+        let old = &self.found.shape;
+        if shape.iter().product::<usize>() != old.iter().product::<usize>() {
+            let what = format!("has shape {old:?}, expected as many values as {shape:?}");
+            return Err(self.wrong(what));
+        }
+        if shape.last() != self.found.shape.last() {
+            let inner = self.take();
+            self.found.recipe = reshape(inner, shape.last().copied().unwrap_or(1));
+        }
+        self.found.shape = shape;
+        Ok(())
+    }
+
+    /// Rows of a matrix; of a vector its elements.
+    fn rows(&self) -> usize {
+        match self.found.shape.as_slice() {
+            [n] => *n,
+            shape => shape.iter().rev().skip(1).product(),
+        }
+    }
+
+    /// Keeps and reorders rows.
+    fn pick(&mut self, map: Vec<u32>) {
+        let vector = self.found.shape.len() == 1;
+        let mut of = self.take();
+        if vector {
+            of = reshape(of, 1);
+        }
+        let len = map.len();
+        let start = map.first().copied().unwrap_or(0);
+        let run = (map.iter().zip(start..)).all(|(&a, b)| a == b);
+        let of = Box::new(of);
+        let picked = match run {
+            true => Recipe::Rows {
+                of,
+                start,
+                len: len as u32,
+            },
+            false => Recipe::Permute { of, map },
+        };
+        if vector {
+            self.found.recipe = reshape(picked, len);
+            self.found.shape = vec![len];
+            return;
+        }
+        self.found.recipe = picked;
+        if len != self.rows() {
+            let cols = self.found.shape.last().copied().unwrap_or(1);
+            self.found.shape = vec![len, cols];
+        }
+    }
+
+    fn deal(&mut self, rule: &TensorRule, config: &Config<'_>) -> Result<(), ArchError> {
+        let groups = rule.groups.as_ref().map_or(Ok(1), |r| config.size(r))?;
+        let parts = rule.parts.iter().map(|r| config.size(r));
+        let parts = parts.collect::<Result<Vec<usize>, _>>()?;
+        let total = parts.iter().sum::<usize>();
+        let rows = self.rows();
+        let pieces = groups * total;
+        if pieces == 0 || !rows.is_multiple_of(pieces) {
+            let what =
+                format!("has {rows} rows, expected a multiple of {groups} groups of {total}");
+            return Err(self.wrong(what));
+        }
+        let unit = rows / pieces;
+        let mut map = Vec::with_capacity(rows);
+        let mut first = 0;
+        for (i, &part) in parts.iter().enumerate() {
+            if rule.take.is_none_or(|t| t == i) {
+                for group in 0..groups {
+                    let start = (group * total + first) * unit;
+                    map.extend((start..start + part * unit).map(|r| r as u32));
+                }
+            }
+            first += part;
+        }
+        self.pick(map);
+        Ok(())
+    }
+
+    /// Rows `i` and `i + half` of a head become neighbours.
+    fn pair(&mut self, heads: usize, rotated: Option<usize>) -> Result<(), ArchError> {
+        let rows = self.rows();
+        let width = rows / heads.max(1);
+        let rotated = rotated.unwrap_or(width);
+        if heads == 0 || width * heads != rows || rotated > width || !rotated.is_multiple_of(2) {
+            let what = format!("has {rows} rows, expected {heads} heads of an even width");
+            return Err(self.wrong(what));
+        }
+        let half = rotated / 2;
+        let place = |row: usize| match row % width {
+            r if r >= rotated => row,
+            r => row - r + r / 2 + (r % 2) * half,
+        };
+        let shape = self.found.shape.clone();
+        self.pick((0..rows).map(|r| place(r) as u32).collect());
+        self.found.shape = shape;
+        Ok(())
+    }
+}
+
+fn reshape(of: Recipe, cols: usize) -> Recipe {
+    Recipe::Reshape {
+        of: Box::new(of),
+        cols: cols as u32,
+    }
+}

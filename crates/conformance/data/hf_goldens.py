@@ -1,0 +1,182 @@
+"""Writes goldens of tiny Hugging Face checkpoints with Transformers as the oracle.
+
+    python hf_goldens.py FOLDER [NAME ...]      the goldens, NAME.json and NAME.f32 each
+    python hf_goldens.py --save DIR NAME ...    the checkpoints themselves, one directory each
+    python hf_goldens.py --list                 what the table below holds and this Transformers can build
+
+Weights follow from the names of the tensors, so a golden holds shapes and rows only.
+"""
+
+import json
+import os
+import sys
+import tempfile
+
+import numpy as np
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+SMALL = dict(vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=128)
+MOE = dict(num_experts_per_tok=2, moe_intermediate_size=48)
+LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=16)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16)
+
+
+
+def without(settings, *keys):
+    return {k: v for k, v in settings.items() if k not in keys}
+
+
+# name: (class of the model, class of its configuration, settings, centre of norm weights)
+MODELS = {
+    "llama": ("LlamaForCausalLM", "LlamaConfig", dict(SMALL), 1),
+    "llama+llama3": ("LlamaForCausalLM", "LlamaConfig", dict(SMALL, rope_parameters=LLAMA3, tie_word_embeddings=True), 1),
+    "llama+yarn": ("LlamaForCausalLM", "LlamaConfig", dict(SMALL, rope_parameters=YARN), 1),
+    "llama+bias": ("LlamaForCausalLM", "LlamaConfig", dict(SMALL, attention_bias=True, mlp_bias=True, head_dim=32), 1),
+    "mistral": ("MistralForCausalLM", "MistralConfig", dict(SMALL, sliding_window=None), 1),
+    "mixtral": ("MixtralForCausalLM", "MixtralConfig", dict(SMALL, num_local_experts=4, num_experts_per_tok=2), 1),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", dict(SMALL), 1),
+    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", dict(SMALL, head_dim=32), 1),
+    "qwen2moe": ("Qwen2MoeForCausalLM", "Qwen2MoeConfig",
+                 dict(SMALL, num_experts=4, shared_expert_intermediate_size=40, **MOE), 1),
+    "qwen3moe": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig",
+                 dict(SMALL, head_dim=16, num_experts=4, norm_topk_prob=True, **MOE), 1),
+    "gemma": ("GemmaForCausalLM", "GemmaConfig", dict(SMALL, head_dim=32), 0),
+    "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", dict(SMALL, head_dim=32, sliding_window=8, query_pre_attn_scalar=32), 0),
+    "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig",
+               dict(SMALL, num_hidden_layers=7, head_dim=32, sliding_window=8, query_pre_attn_scalar=32), 0),
+    "phi3": ("Phi3ForCausalLM", "Phi3Config", dict(SMALL, pad_token_id=0, sliding_window=None), 1),
+    "bert": ("BertModel", "BertConfig", without(SMALL, "num_key_value_heads"), 1),
+}
+
+
+def mix(z):
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def noise(name, n):
+    """Numbers in -1..1 that follow from a name and an index alone."""
+    seed = 0xCBF29CE484222325
+    for byte in name.encode():
+        seed = ((seed ^ byte) * 0x0100000001B3) % 2**64
+    with np.errstate(over="ignore"):
+        golden = np.uint64(0x9E3779B97F4A7C15)
+        counter = np.arange(n, dtype=np.uint64) * golden
+        bits = mix(mix(np.uint64(seed) + golden) ^ counter) >> np.uint64(40)
+    return bits.astype(np.float32) / np.float32(8388608.0) - np.float32(1.0)
+
+
+def spread(name, shape, centre):
+    """Centre and spread of a tensor's values: norms near their centre, matrices of variance 1/fan-in."""
+    low = name.lower()
+    if name.endswith(("A_log", "A_logs")):
+        return 0.3, 0.8
+    if name.endswith((".D", "dt_bias")):
+        return 1.0, 0.5
+    if "conv" in low and name.endswith("weight") and len(shape) >= 2:
+        return 0.0, round((3.0 / max(shape[1:])) ** 0.5, 6)
+    if "norm" in low or ".ln_" in low or "layernorm" in low or low.endswith("ln_f.weight"):
+        return (0.0, 0.2) if name.endswith("bias") else (float(centre), 0.3)
+    if name.endswith("e_score_correction_bias"):
+        return 0.0, 0.1
+    if name.endswith("bias") or "sinks" in low:
+        return 0.0, 0.2
+    if "embed" in low or "wte" in low or "wpe" in low or low.startswith("shared."):
+        return 0.0, 1.0
+    return 0.0, round((3.0 / (shape[-1] if shape else 1)) ** 0.5, 6)
+
+
+def values(name, shape, rule):
+    u = noise(name, int(np.prod(shape)) if shape else 1)
+    return (np.float32(rule[0]) + np.float32(rule[1]) * u).astype(np.float32).reshape(shape)
+
+
+def ids(seed, n, vocabulary):
+    state, out = seed, []
+    for _ in range(n):
+        state = (state * 1664525 + 1013904223) % 2**32
+        out.append((state >> 8) % vocabulary)
+    return out
+
+
+def build(name, folder):
+    """A checkpoint with weights from names; its tensors with their spreads."""
+    model_class, config_class, settings, centre = MODELS[name]
+    config = getattr(transformers, config_class)(**settings)
+    torch.manual_seed(0)
+    model = getattr(transformers, model_class)(config).float().eval()
+    model.save_pretrained(folder)
+    tensors = {}
+    for file in sorted(f for f in os.listdir(folder) if f.endswith(".safetensors")):
+        with safe_open(os.path.join(folder, file), "pt") as f:
+            for key in f.keys():
+                tensors[key] = list(f.get_slice(key).get_shape())
+    rules = {key: spread(key, shape, centre) for key, shape in tensors.items()}
+    weights = {key: values(key, shape, rules[key]) for key, shape in tensors.items()}
+    for file in os.listdir(folder):
+        if "safetensors" in file:
+            os.remove(os.path.join(folder, file))
+    save_file(weights, os.path.join(folder, "model.safetensors"), {"format": "pt"})
+    with open(os.path.join(folder, "config.json")) as f:
+        config = json.load(f)
+    config.pop("transformers_version", None)
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump(config, f, indent=1)
+    # Saved maps of experts are transposed and fused on the way back in, so the model is read again.
+    model, info = getattr(transformers, model_class).from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    missing = [k for k in info["missing_keys"]]
+    assert not missing and not info["unexpected_keys"], info
+    return model.eval(), config, {key: [tensors[key], *rules[key]] for key in tensors}
+
+
+def golden(name, out, positions=24, seed=7):
+    with tempfile.TemporaryDirectory() as folder:
+        model, config, tensors = build(name, folder)
+        text = config.get("text_config", config)
+        fed = torch.tensor([ids(seed, positions, text["vocab_size"])])
+        with torch.no_grad():
+            result = model(input_ids=fed) if not config.get("is_encoder_decoder") else model(
+                input_ids=fed, decoder_input_ids=torch.tensor([ids(seed + 1, positions // 2, text["vocab_size"])]))
+        rows = "logits" if hasattr(result, "logits") else "vectors"
+        rows = "decoder" if config.get("is_encoder_decoder") else rows
+        found = (result.logits if hasattr(result, "logits") else result.last_hidden_state)[0].float().numpy()
+    assert np.isfinite(found).all()
+    stride = max(1, found.shape[1] // 24)
+    with open(os.path.join(out, name + ".json"), "w") as f:
+        head = dict(oracle=f"Transformers {transformers.__version__}", rows=rows, positions=positions, seed=seed,
+                    stride=stride)
+        lines = ",\n".join(f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in tensors.items())
+        config = json.dumps(config, indent=1).replace("\n", "\n  ")
+        head = json.dumps(head, indent=2)[:-2]
+        f.write(f'{head},\n  "config": {config},\n  "tensors": {{\n{lines}\n  }}\n}}\n')
+    np.ascontiguousarray(found[:, ::stride]).astype("<f4").tofile(os.path.join(out, name + ".f32"))
+    return float(found.std())
+
+
+def main(args):
+    if args == ["--list"]:
+        for name, (model, config, _, _) in MODELS.items():
+            there = hasattr(transformers, model) and hasattr(transformers, config)
+            print(f"{name:<20} {model:<34} {'builds' if there else 'not in this Transformers'}")
+        return
+    if args[0] == "--save":
+        for name in args[2:]:
+            build(name, os.path.join(args[1], name))
+        return
+    for name in args[1:] or MODELS:
+        try:
+            print(f"{name:<24} rows of deviation {golden(name, args[0]):.3f}", flush=True)
+        except Exception as error:
+            print(f"{name:<24} {type(error).__name__}: {error}", flush=True)
+
+
+if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()
+    main(sys.argv[1:])

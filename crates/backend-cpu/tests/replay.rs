@@ -424,7 +424,7 @@ fn blocks_move_between_instances() {
         let mut from = run_on(&fixture, &options(1));
         feed(&mut from, logits, &[vec![part(0, 0..40)]]);
         let mut to = run_on(&fixture, &options(1));
-        for group in [tokkata_ir::GroupId(0), tokkata_ir::GroupId(1)] {
+        for group in [GroupId(0), GroupId(1)] {
             for block in 0..from.program.group(group).n_blocks {
                 let data = from.instance.export_block(group, block);
                 to.instance.import_block(group, block, &data);

@@ -6,7 +6,7 @@ use serde_json::json;
 use tokkata_text::grammar::{Grammar, GrammarSource, TokenTrie, Vocabulary};
 use tokkata_text::parse::{OutputFormat, OutputParser};
 use tokkata_text::template::{ChatRequest, ChatTemplate, Clock};
-use tokkata_text::tokenizer::hf::HfFiles;
+use tokkata_text::tokenizer::HfFiles;
 use tokkata_text::tokenizer::{DecodeOptions, EncodeOptions, Tokenizer};
 
 /// Tokens that a walk through a grammar takes.

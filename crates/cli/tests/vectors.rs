@@ -13,7 +13,7 @@ use tokkata_conformance::generate::gguf;
 use tokkata_conformance::golden::Golden;
 
 const WORDS: &str =
-    "[PAD] [UNK] [CLS] [SEP] [MASK] ▁the ▁cat ▁dog ▁sat ▁ran ▁red ▁on ▁mat s ▁is ▁what ▁who ?";
+    "[PAD] [UNK] [CLS] [SEP] [MASK] ▁the ▁cat ▁dog ▁sat ▁ran ▁red ▁on ▁mat s ▁is ▁what ▁who ▁?";
 
 struct Tiny {
     _dir: tempfile::TempDir,

@@ -141,6 +141,19 @@ impl Checkpoint {
     pub fn generation(&self) -> Result<Way> {
         Ok(self.spec(1)?.generation)
     }
+
+    /// Whether the model writes text at all.
+    ///
+    /// # Errors
+    /// A model that gives vectors alone, or that cannot be run.
+    pub fn must_write(&self) -> Result<()> {
+        match self.generation()? {
+            Way::None => Err(Error::NoText {
+                file: self.path().display().to_string(),
+            }),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl OpenOptions {

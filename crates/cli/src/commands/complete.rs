@@ -70,6 +70,7 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<()> {
     let (_, rest) = args.model.split()?;
     let prompts = prompts(args, args.prompt.read(rest)?)?;
     let (checkpoint, options) = load::open(&args.model, &args.device, &args.sizes)?;
+    checkpoint.must_write()?;
     let tokenizer = checkpoint.tokenizer()?.clone();
     let encode = |i: usize, prompt: &Prompt| encode(&checkpoint, &tokenizer, prompt, i == 0);
     let prompts: Result<Vec<Vec<u32>>> = prompts

@@ -79,6 +79,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
 
 fn open(args: &RunArgs) -> Result<Chat> {
     let (checkpoint, options) = load::open(&args.model, &args.device, &args.sizes)?;
+    checkpoint.must_write()?;
     let tokenizer = checkpoint.tokenizer()?.clone();
     let (sampling, made_up) = args.sampling.sampling(&tokenizer)?;
     if let Some(seed) = made_up {

@@ -57,15 +57,15 @@ fn bounded(schema: &Json, depth: usize) -> Json {
         _ => Map::new(),
     };
     let settled = ["enum", "const", "anyOf", "oneOf", "allOf", "$ref"];
-    if !fields.contains_key("type") && !settled.iter().any(|key| fields.contains_key(*key)) {
+    let settled = settled.iter().any(|key| fields.contains_key(*key));
+    if !fields.contains_key("type") {
         let told = |(_, keys): &&(&str, &[&str])| keys.iter().any(|key| fields.contains_key(*key));
         let found: Vec<&str> = TYPES.iter().filter(told).map(|(name, _)| *name).collect();
-        let types = if found.is_empty() || depth == MAX_DEPTH {
-            scalars["type"].clone()
-        } else {
-            json!(found)
-        };
-        fields.insert("type".into(), types);
+        if !found.is_empty() && depth < MAX_DEPTH {
+            fields.insert("type".into(), json!(found));
+        } else if !settled {
+            fields.insert("type".into(), scalars["type"].clone());
+        }
     }
     bound_here(&mut fields);
     for key in ["items", "additionalProperties"] {
@@ -147,7 +147,9 @@ fn cases(tiny: &Tiny) -> Vec<Case> {
     let suite: Vec<Json> = serde_json::from_str(SUITE).expect("JSON");
     let case = |case: &Json| {
         let original = &case["schema"];
-        if original.to_string().contains("$ref") {
+        // What references stand for is not bounded, and bounds change which one of several schemas holds.
+        let text = original.to_string();
+        if text.contains("$ref") || text.contains("oneOf") {
             return None;
         }
         let schema = bounded(original, 0);
@@ -192,7 +194,8 @@ impl Tally {
         }
         self.ended += 1;
         assert!(walk.is_accepting(), "{text}");
-        let value: Json = serde_json::from_str(&text).expect("JSON");
+        let value = serde_json::from_str(&text);
+        let value: Json = value.unwrap_or_else(|e| panic!("{}: {e}: {text}", case.schema));
         for validator in &case.validators {
             assert!(validator.is_valid(&value), "{}: {text}", case.schema);
         }

@@ -248,7 +248,7 @@ impl Lark {
             ));
         };
         // The id, where there is one, is the model's to choose; it may come first or last.
-        let id = format!("/\"\\w*id\"/ {SPACE} \":\" {SPACE} /\"[\\w.:-]{{1,64}}\"/");
+        let id = format!("/\"[A-Za-z_]*id\"/ {SPACE} \":\" {SPACE} /\"[A-Za-z0-9_.:-]{{1,64}}\"/");
         Ok(format!(
             "\"{{\" {SPACE} ({id} {SPACE} \",\" {SPACE})? {} {} {SPACE} \",\" {SPACE} {} {arguments} {SPACE} (\",\" {SPACE} {id} {SPACE})? \"}}\"",
             key(name_key),
@@ -410,7 +410,7 @@ fn header_items(header: &[Part], name: &str) -> String {
     let item = |part: &Part| match part {
         Part::Literal(literal) => quoted(literal),
         Part::Name => quoted(name),
-        Part::Id => "/[\\w.:-]{1,64}/".to_owned(),
+        Part::Id => "/[A-Za-z0-9_.:-]{1,64}/".to_owned(),
         Part::Skip => "/[0-9]{1,4}/".to_owned(),
     };
     header.iter().map(item).collect::<Vec<_>>().join(" ")

@@ -6,8 +6,7 @@ use serde_json::json;
 use tokkata_text::grammar::{Grammar, GrammarSource, TokenTrie, Vocabulary};
 use tokkata_text::parse::{OutputFormat, OutputParser};
 use tokkata_text::template::{ChatRequest, ChatTemplate, Clock};
-use tokkata_text::tokenizer::HfFiles;
-use tokkata_text::tokenizer::{DecodeOptions, EncodeOptions, Tokenizer};
+use tokkata_text::tokenizer::{DecodeOptions, EncodeOptions, HfFiles, Tokenizer};
 
 /// Tokens that a walk through a grammar takes.
 const WALK: usize = 24;
@@ -63,7 +62,7 @@ fn walk(grammar: &Grammar, mut choice: usize) {
             return;
         }
         let token = allowed[choice % allowed.len()];
-        choice = choice * 31 + 7;
+        choice = choice.wrapping_mul(31).wrapping_add(7);
         state.accept(token).expect("the mask allows it");
         if token == END {
             return;

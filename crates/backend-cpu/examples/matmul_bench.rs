@@ -142,7 +142,7 @@ fn raw_rows(dtype: DType, k: usize) -> Vec<u8> {
             if i % 2 == 1 {
                 0x1c
             } else {
-                (i * 37 >> 3) as u8
+                ((i * 37) >> 3) as u8
             }
         })
         .collect()

@@ -37,12 +37,12 @@ impl Bench {
             flags: if prompt { ROW_PROMPT } else { 0 },
             ..SeqStep::default()
         });
-        let start = Instant::now();
+        let start = self.now();
         let done = self
             .instance
             .replay(0, builder.finish(), &StepInputs::default());
         done.expect("a step");
-        start.elapsed().as_secs_f64()
+        self.now() - start
     }
 
     /// Seconds of this thread's processor time when it works alone, of the clock otherwise.

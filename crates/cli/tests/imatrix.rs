@@ -56,7 +56,7 @@ fn sums_are_those_of_llama_imatrix() {
             assert_eq!(inputs.counts, golden.entries[name].counts, "{name}");
         }
         assert_eq!((found.chunks, found.chunk_tokens), (3, Some(64)));
-        assert_eq!(found.datasets, [text.clone()]);
+        assert_eq!(found.datasets, std::slice::from_ref(&text));
     }
 
     // The older format, copies on the way, no numbers.

@@ -55,15 +55,15 @@ fn phase(section: &Section) -> String {
         .map(|(layer, rows)| (layer_name(*layer), bar(rows)))
         .collect();
     let all: u64 = names.iter().map(|n| n.1).sum();
-    let blocks = names
+    let blocks: Vec<String> = names
         .iter()
         .map(|(name, ns)| block(name, name, *ns, all))
         .collect();
-    text += &line(blocks);
+    text += &line(&blocks);
     for (layer, rows) in &layers {
         let _ = writeln!(text, "<small>{}</small>", layer_name(*layer));
-        let blocks = rows.iter().map(|row| kernel(row, widest)).collect();
-        text += &line(blocks);
+        let blocks: Vec<String> = rows.iter().map(|row| kernel(row, widest)).collect();
+        text += &line(&blocks);
     }
     text
 }
@@ -72,7 +72,7 @@ fn layer_name(layer: Option<u32>) -> String {
     layer.map_or("outside the layers".to_owned(), |l| format!("layer {l}"))
 }
 
-fn line(blocks: Vec<String>) -> String {
+fn line(blocks: &[String]) -> String {
     format!("<div class=\"bar\">{}</div>\n", blocks.concat())
 }
 

@@ -20,6 +20,13 @@ const TABLES: &[&str] = &[
     "spec.rs",
 ];
 
+/// Longest descriptor.
+const DESCRIPTOR_LINES: usize = 60;
+/// Descriptors that only change another one a little.
+const SMALL: &[(&str, usize)] = &[("/smollm3.toml", 15)];
+/// Largest file of a golden.
+const GOLDEN_BYTES: u64 = 50_000;
+
 /// Folders and files in which `unsafe` is allowed.
 const UNSAFE: &[&str] = &[
     "crates/backend-cpu/",
@@ -57,10 +64,48 @@ pub(crate) fn check() -> Result<()> {
             .to_string();
         faults.extend(faults_of(&path, &text, &names));
     }
+    faults.extend(data_faults(&root)?);
     if !faults.is_empty() {
         bail!("{} rules broken:\n{}", faults.len(), faults.join("\n"));
     }
     Ok(())
+}
+
+/// Descriptors and goldens that outgrew what they are for.
+fn data_faults(root: &Path) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for entry in std::fs::read_dir(root.join("crates/archs/archs"))? {
+        let path = entry?.path();
+        let text = std::fs::read_to_string(&path)?;
+        faults.extend(descriptor_fault(&path.display().to_string(), &text));
+    }
+    for entry in std::fs::read_dir(root.join("crates/conformance/goldens"))? {
+        let entry = entry?;
+        let bytes = entry.metadata()?.len();
+        if bytes > GOLDEN_BYTES {
+            let path = entry.path();
+            faults.push(format!(
+                "{}: {bytes} bytes; a golden has at most {GOLDEN_BYTES}",
+                path.display()
+            ));
+        }
+    }
+    Ok(faults)
+}
+
+/// What is wrong with a descriptor's length; its table of names in another container does not count.
+fn descriptor_fault(path: &str, text: &str) -> Option<String> {
+    let mut counts = true;
+    let lines = text.lines().filter(|line| {
+        if line.starts_with('[') {
+            counts = !line.starts_with("[hf");
+        }
+        counts
+    });
+    let lines = lines.count();
+    let small = SMALL.iter().find(|s| path.ends_with(s.0));
+    let most = small.map_or(DESCRIPTOR_LINES, |s| s.1);
+    (lines > most).then(|| format!("{path}: {lines} lines; at most {most}"))
 }
 
 fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
@@ -139,7 +184,17 @@ fn architectures(root: &Path) -> Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::faults_of;
+    use super::{descriptor_fault, faults_of};
+
+    #[test]
+    fn descriptors_stay_short() {
+        let long = "x = 1\n".repeat(61);
+        assert!(descriptor_fault("a.toml", &long).is_some());
+        assert!(descriptor_fault("a.toml", &long[..300]).is_none());
+        let named = format!("{}[hf]\n{long}", &long[..300]);
+        assert!(descriptor_fault("a.toml", &named).is_none());
+        assert!(descriptor_fault("archs/smollm3.toml", &long[..80]).is_some());
+    }
 
     #[test]
     fn rules_see_what_they_are_for() {

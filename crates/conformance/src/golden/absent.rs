@@ -29,11 +29,18 @@ fn class(name: &str) -> String {
     format!("{}*{}", &name[..at], &name[at + digits..])
 }
 
+/// Whether a tensor goes when a class is left out: with a weight goes its bias.
+fn goes(name: &str, absent: &str) -> bool {
+    let class = class(name);
+    let weight = absent.strip_suffix("weight");
+    class == absent || weight.is_some_and(|stem| class == format!("{stem}bias"))
+}
+
 /// The golden without a class of tensors.
 #[must_use]
 pub fn without(golden: &Golden, absent: &str) -> Golden {
     let mut golden = golden.clone();
-    golden.tensors.retain(|t| class(&t.0) != absent);
+    golden.tensors.retain(|t| !goes(&t.0, absent));
     golden
 }
 
@@ -61,7 +68,10 @@ const SETS: &[(&str, u32)] = &[
 /// Other forms of a golden, with what was done to it.
 #[must_use]
 pub fn forms(golden: &Golden) -> Vec<(String, Golden)> {
-    let tensors: [(&str, fn(&Golden) -> Tensors); 4] = [
+    let tensors: [(&str, fn(&Golden) -> Tensors); 7] = [
+        ("with factors of frequencies", with_factors),
+        ("with an output matrix", with_output),
+        ("with queries, keys and values apart", with_split),
         ("with gates", with_gates),
         ("with halves of fused tensors", with_halves),
         ("with queries, keys and values in one", with_fused),
@@ -118,6 +128,50 @@ fn with_halves(golden: &Golden) -> Tensors {
             tensors.retain(|t| t.0 != *name);
             tensors.push((name.clone(), half.clone()));
             tensors.push((format!("{layer}.ffn_gate.weight"), half));
+        }
+    }
+    tensors
+}
+
+/// An output matrix where the token table serves as one.
+fn with_output(golden: &Golden) -> Tensors {
+    let mut tensors = golden.tensors.clone();
+    let table = tensors.iter().find(|t| t.0 == "token_embd.weight").cloned();
+    if let (Some((_, shape)), false) = (table, tensors.iter().any(|t| t.0 == "output.weight")) {
+        tensors.push(("output.weight".to_owned(), shape));
+    }
+    tensors
+}
+
+/// Divisors of the rotation's angles where there are none.
+fn with_factors(golden: &Golden) -> Tensors {
+    let mut tensors = golden.tensors.clone();
+    let key = format!("{}.rope.dimension_count", golden.arch());
+    let absent = tensors.iter().all(|t| !t.0.starts_with("rope_f"));
+    if let (Some(columns), true) = (golden.metadata.uint(&key), absent) {
+        tensors.push(("rope_freqs.weight".to_owned(), vec![columns as usize / 2]));
+    }
+    tensors
+}
+
+/// Queries, keys and values in place of one tensor.
+fn with_split(golden: &Golden) -> Tensors {
+    let size = |key: &str| golden.metadata.uint(&format!("{}.{key}", golden.arch()));
+    let heads = size("attention.head_count").unwrap_or(0) as usize;
+    let kv = size("attention.head_count_kv").map_or(heads, |kv| kv as usize);
+    let mut tensors = Tensors::new();
+    for (name, shape) in &golden.tensors {
+        match name.split_once(".attn_qkv.") {
+            Some((layer, end)) if heads > 0 && shape[0] % (heads + 2 * kv) == 0 => {
+                let columns = shape[0] / (heads + 2 * kv);
+                for (part, count) in [("q", heads), ("k", kv), ("v", kv)] {
+                    let mut part_shape = shape.clone();
+                    part_shape[0] = count * columns;
+                    tensors.push((format!("{layer}.attn_{part}.{end}"), part_shape));
+                }
+            }
+            Some((_, end)) if end.ends_with("scale") => {}
+            _ => tensors.push((name.clone(), shape.clone())),
         }
     }
     tensors
@@ -222,13 +276,14 @@ impl View for Without<'_> {
     }
 
     fn tensor(&self, name: &str) -> Option<Found> {
-        let there = class(name) != self.absent;
-        there.then(|| self.view.tensor(name)).flatten()
+        (!goes(name, self.absent))
+            .then(|| self.view.tensor(name))
+            .flatten()
     }
 
     fn names(&self) -> Vec<String> {
         let mut names = self.view.names();
-        names.retain(|name| class(name) != self.absent);
+        names.retain(|name| !goes(name, self.absent));
         names
     }
 
@@ -239,12 +294,14 @@ impl View for Without<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::class;
+    use super::{class, goes};
 
     #[test]
     fn a_class_is_one_tensor_of_every_layer() {
         assert_eq!(class("blk.12.attn_q.weight"), "blk.*.attn_q.weight");
         assert_eq!(class("enc.blk.0.ffn_up.weight"), "enc.blk.*.ffn_up.weight");
         assert_eq!(class("output.weight"), "output.weight");
+        assert!(goes("blk.0.attn_q.bias", "blk.*.attn_q.weight"));
+        assert!(!goes("blk.0.attn_q.weight", "blk.*.attn_q.bias"));
     }
 }

@@ -45,10 +45,9 @@ impl<'a> HfView<'a> {
             .map(|d| d.config())
             .ok_or(ArchError::NoConfig)?;
         let stored = names::stored(file);
-        let descriptor = choose(registry, root, &stored)?;
+        let descriptor = choose(registry, root, file)?;
         let rule = &descriptor.hf;
-        let sizes = |name: &str| stored.get(name).map(|t| t.1.clone());
-        let config = Config::new(root, rule, sizes);
+        let config = Config::new(root, rule, file);
         config.check()?;
         let arch = rule.arch.as_ref().or(descriptor.names.first());
         let arch = arch.map_or("", String::as_str);
@@ -104,7 +103,7 @@ fn constant(name: &str, values: &[f32]) -> Found {
 fn choose<'r>(
     registry: &'r Registry,
     root: &serde_json::Value,
-    stored: &std::collections::HashMap<&str, (DType, Vec<usize>)>,
+    file: &ModelFile,
 ) -> Result<&'r Descriptor, ArchError> {
     let class = root.get("architectures").and_then(|a| a.get(0)?.as_str());
     let class = class.ok_or(ArchError::NoClass)?;
@@ -114,8 +113,7 @@ fn choose<'r>(
             continue;
         }
         reads = true;
-        let sizes = |name: &str| stored.get(name).map(|t| t.1.clone());
-        let config = Config::new(root, &descriptor.hf, sizes);
+        let config = Config::new(root, &descriptor.hf, file);
         let rule = descriptor.hf.when.as_ref();
         if rule.map_or(Ok(true), |r| config.truth(r))? {
             return Ok(descriptor);

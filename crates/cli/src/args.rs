@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use tokkata::{DType, OpenOptions};
+use tokkata::{DType, OpenOptions, Preset};
 
 /// A command line that makes no sense; exits with 2.
 #[derive(Debug, thiserror::Error)]
@@ -21,9 +21,18 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
 /// Which model, and whatever else stands without a flag.
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
-    /// The model file; also the first argument without a flag
+    /// The model file or directory; also the first argument without a flag
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
+    /// The model of a repository (also -hf), such as user/name or user/name:q4_k_m, downloaded if need be
+    #[arg(
+        long = "hf-repo",
+        value_name = "USER/NAME[:QUANT]",
+        conflicts_with = "model"
+    )]
+    hf_repo: Option<String>,
+    #[arg(skip)]
+    pulled: std::sync::OnceLock<PathBuf>,
     /// The model file, unless -m is given, then further values
     #[arg(value_name = "ARGS")]
     rest: Vec<OsString>,
@@ -34,12 +43,27 @@ pub(crate) struct ModelArgs {
 
 impl ModelArgs {
     /// The model file, if one was named, and the remaining arguments.
-    pub(crate) fn split_optional(&self) -> (Option<&Path>, &[OsString]) {
-        match (&self.model, self.rest.split_first()) {
+    pub(crate) fn split_optional(&self) -> Result<(Option<&Path>, &[OsString])> {
+        if let Some(path) = self.repository()? {
+            return Ok((Some(path), &self.rest));
+        }
+        Ok(match (&self.model, self.rest.split_first()) {
             (Some(model), _) => (Some(model), &self.rest),
             (None, Some((model, rest))) => (Some(Path::new(model)), rest),
             (None, None) => (None, &[]),
+        })
+    }
+
+    /// The path of the model of `-hf`, downloaded when it is first asked for.
+    fn repository(&self) -> Result<Option<&Path>> {
+        let Some(repo) = &self.hf_repo else {
+            return Ok(None);
+        };
+        if self.pulled.get().is_none() {
+            let path = crate::hub::pull(repo)?;
+            return Ok(Some(self.pulled.get_or_init(|| path)));
         }
+        Ok(self.pulled.get().map(PathBuf::as_path))
     }
 
     /// The model file of `-m` alone, and all arguments without a flag.
@@ -49,8 +73,9 @@ impl ModelArgs {
 
     /// The model file and the remaining arguments.
     pub(crate) fn split(&self) -> Result<(&Path, &[OsString])> {
-        let (model, rest) = self.split_optional();
-        let model = model.ok_or_else(|| usage("no model was named; give -m FILE"))?;
+        let (model, rest) = self.split_optional()?;
+        let model =
+            model.ok_or_else(|| usage("no model was named; give -m FILE or -hf USER/NAME"))?;
         Ok((model, rest))
     }
 
@@ -88,6 +113,9 @@ pub(crate) struct DeviceArgs {
     /// Type of cached values; the same as that of the keys
     #[arg(long = "cache-type-v", visible_alias = "ctv", value_name = "TYPE", value_parser = cache_type)]
     cache_v: Option<DType>,
+    /// Quantise the weights while they are loaded, such as to q8_0 or q4_k_m
+    #[arg(short, long, value_name = "TYPE", value_parser = mix)]
+    quantize: Option<&'static Preset>,
     /// Positions per cache block
     #[arg(long, value_name = "N", hide = true)]
     block_size: Option<NonZeroU32>,
@@ -97,6 +125,11 @@ pub(crate) struct DeviceArgs {
     /// Compute from the mapped file, without repacked weights
     #[arg(long)]
     no_repack: bool,
+}
+
+fn mix(text: &str) -> Result<&'static Preset, String> {
+    Preset::from_name(text)
+        .ok_or_else(|| format!("found '{text}', expected a mix such as q8_0 or q4_k_m"))
 }
 
 fn cache_type(text: &str) -> Result<DType, String> {
@@ -118,6 +151,7 @@ impl DeviceArgs {
             device: self.device.clone(),
             cpu_features: self.cpu_features.clone(),
             kv: k.unwrap_or(kv),
+            quantize: self.quantize,
             block_size: self.block_size,
             arch_files: model.arch_files.clone(),
             no_fuse: self.no_fuse,

@@ -4,6 +4,7 @@ mod archs;
 mod bench;
 mod classify;
 mod complete;
+mod convert;
 mod detokenize;
 mod embed;
 mod imatrix;
@@ -13,6 +14,7 @@ mod parse;
 mod perplexity;
 mod plan;
 mod profile;
+mod pull;
 mod quantize;
 mod rerank;
 mod run;
@@ -62,6 +64,14 @@ pub(crate) enum Command {
     Imatrix(imatrix::ImatrixArgs),
     /// Write a model in smaller element types
     Quantize(quantize::QuantizeArgs),
+    /// Write a model in another container: a directory as GGUF, a GGUF file as safetensors
+    Convert(convert::ConvertArgs),
+    /// Download a model into the cache and tell where it is
+    Pull(pull::PullArgs),
+    /// List the models in the cache
+    Ls,
+    /// Delete models from the cache
+    Rm(pull::RemoveArgs),
     /// Cut a model into several files
     Split(split::SplitArgs),
     /// Put a split model together
@@ -90,6 +100,10 @@ impl Command {
             Command::Perplexity(args) => perplexity::run(&args),
             Command::Imatrix(args) => imatrix::run(&args),
             Command::Quantize(args) => quantize::run(&args),
+            Command::Convert(args) => convert::run(&args),
+            Command::Pull(args) => pull::pull(&args),
+            Command::Ls => pull::list(),
+            Command::Rm(args) => pull::remove(&args),
             Command::Split(args) => split::split(&args),
             Command::Merge(args) => split::merge(&args),
         }

@@ -6,6 +6,8 @@ use std::ffi::OsString;
 const ALIASES: &[(&str, &str)] = &[
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
+    ("-hf", "--hf-repo"),
+    ("-hfr", "--hf-repo"),
     ("-npl", "--npl"),
     ("-pg", "--pg"),
     ("-sys", "--system-prompt"),

@@ -8,6 +8,7 @@ mod commands;
 mod console;
 mod constrain;
 mod diffusion;
+mod hub;
 mod interrupt;
 mod legacy;
 mod load;

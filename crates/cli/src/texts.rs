@@ -98,7 +98,7 @@ pub(crate) fn vectors(model: &mut Model, texts: &[Vec<u32>]) -> Result<Vec<Vec<f
 
 /// What a model is called in answers.
 pub(crate) fn model_name(checkpoint: &Checkpoint) -> String {
-    let name = checkpoint.file().metadata().str("general.name");
+    let name = checkpoint.metadata().str("general.name");
     name.map_or_else(|| stem(checkpoint.path()), str::to_owned)
 }
 

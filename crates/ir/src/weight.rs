@@ -287,8 +287,11 @@ fn read_rows(
         Recipe::Concat(parts) => read_concat(source, parts, start, rows, out),
         Recipe::Permute { of, map } => {
             let bytes = out.len() / rows.max(1);
-            for (i, row) in out.chunks_exact_mut(bytes.max(1)).take(rows).enumerate() {
-                read_rows(source, of, map[start + i] as usize, 1, row)?;
+            let mut out = out;
+            for run in map[start..start + rows].chunk_by(|a, b| a + 1 == *b) {
+                let (now, later) = out.split_at_mut(run.len() * bytes);
+                read_rows(source, of, run[0] as usize, run.len(), now)?;
+                out = later;
             }
             Ok(())
         }

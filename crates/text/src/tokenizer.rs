@@ -325,6 +325,12 @@ impl Tokenizer {
         self.vocab.kinds.get(id as usize).copied()
     }
 
+    /// The score of token `id`: a merge is better the higher its result's; 0 where files have none.
+    #[must_use]
+    pub fn token_score(&self, id: u32) -> f64 {
+        self.vocab.scores.get(id as usize).copied().unwrap_or(0.0)
+    }
+
     /// The token that the file spells `text`.
     #[must_use]
     pub fn find_token(&self, text: &[u8]) -> Option<u32> {

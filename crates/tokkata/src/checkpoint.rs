@@ -12,6 +12,7 @@ use tokkata_text::template::ChatTemplate;
 use tokkata_text::tokenizer::{HfFiles, Tokenizer};
 
 use crate::error::{Error, Result};
+use crate::recast::{Recast, Target};
 
 /// An opened file and the descriptors to read it by.
 pub struct Checkpoint {
@@ -100,10 +101,10 @@ impl Checkpoint {
     pub fn unread_keys(&self) -> Vec<&str> {
         let ctx = self.trained_ctx().unwrap_or(1);
         let read = self.registry.keys_read(&self.file, &ResolveOptions { ctx });
-        let (Ok(read), Some(arch)) = (read, self.file.architecture()) else {
+        let (Ok(read), Some(arch)) = (read, self.metadata().str("general.architecture")) else {
             return Vec::new();
         };
-        let keys = self.file.metadata().iter().map(|(key, _)| key);
+        let keys = self.metadata().iter().map(|(key, _)| key);
         let below = |key: &&str| key.strip_prefix(arch).is_some_and(|k| k.starts_with('.'));
         keys.filter(below)
             .filter(|key| !read.contains(*key))
@@ -115,8 +116,37 @@ impl Checkpoint {
     /// # Errors
     /// As [`Checkpoint::spec`]; limits that make no sense.
     pub fn program(&self, limits: &Limits, options: &BuildOptions) -> Result<Program> {
-        let spec = self.spec(limits.ctx)?;
-        let program = tokkata_plan::build_with(&spec, limits, options);
+        self.program_of(&self.spec(limits.ctx)?, limits, options)
+    }
+
+    /// Its tensors in other types.
+    ///
+    /// # Errors
+    /// A directory that no descriptor reads.
+    pub fn recast(&self, target: Target) -> Result<Recast<'_>> {
+        Recast::new(&self.registry, &self.file, target).map_err(Error::arch(self.path()))
+    }
+
+    /// [`Checkpoint::spec`] over a view of its tensors.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::spec`].
+    pub fn spec_of(&self, view: &dyn View, ctx: u32) -> Result<ModelSpec> {
+        let spec = self.registry.resolve_view(view, &ResolveOptions { ctx });
+        spec.map_err(Error::arch(self.path()))
+    }
+
+    /// The program of a specification.
+    ///
+    /// # Errors
+    /// Limits that make no sense.
+    pub fn program_of(
+        &self,
+        spec: &ModelSpec,
+        limits: &Limits,
+        options: &BuildOptions,
+    ) -> Result<Program> {
+        let program = tokkata_plan::build_with(spec, limits, options);
         program.map_err(Error::plan(self.path()))
     }
 

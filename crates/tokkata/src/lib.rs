@@ -29,6 +29,7 @@
 
 pub mod chat;
 pub mod checkpoint;
+pub mod convert;
 pub mod cost;
 pub mod decode;
 pub mod device;
@@ -43,8 +44,10 @@ pub mod perplexity;
 pub mod probe;
 pub mod quantize;
 pub mod rank;
+pub mod recast;
 pub mod synthetic;
 pub mod vectors;
+mod vocabulary;
 pub mod weights;
 
 pub use chat::Message;

@@ -7,7 +7,7 @@ use tokkata_engine::{
     CacheOptions, Engine, Event, EventKind, Request, RequestId, ScorePlan, SessionId,
 };
 use tokkata_ir::spec::Generation as Way;
-use tokkata_ir::{Limits, Program};
+use tokkata_ir::{Limits, Program, WeightSource};
 use tokkata_plan::BuildOptions;
 use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
 
@@ -18,6 +18,7 @@ use crate::diffusion::Diffusion;
 use crate::error::{Bytes, Error, Result};
 use crate::memory::{MemoryNeed, available};
 use crate::options::{OpenOptions, Purpose};
+use crate::recast::Target;
 use crate::vectors::VectorShape;
 use crate::weights::{FileWeights, Progress};
 
@@ -68,19 +69,32 @@ impl Model {
         if diffusion.is_some() {
             build.outputs = vec!["logits".to_owned()];
         }
+        let recast = options
+            .quantize
+            .map(|p| checkpoint.recast(Target::Preset(p)))
+            .transpose()?;
+        let spec = match &recast {
+            Some(recast) => checkpoint.spec_of(recast, limits.ctx)?,
+            None => checkpoint.spec(limits.ctx)?,
+        };
         let (program, vectors) = match options.purpose {
-            Purpose::Text => (checkpoint.program(&limits, &build)?, None),
+            Purpose::Text => (checkpoint.program_of(&spec, &limits, &build)?, None),
             Purpose::Vectors(pooling) => {
-                let (program, shape) = checkpoint.vector_program(&limits, &build, pooling)?;
+                let (program, shape) = checkpoint.vector_program(spec, &limits, &build, pooling)?;
                 (program, Some(shape))
             }
         };
         let program = Arc::new(program);
-        let weights = FileWeights::new(checkpoint.file(), progress);
-        check_memory(&checkpoint, MemoryNeed::of(&program, &weights), &limits)?;
+        let plain = FileWeights::new(checkpoint.file(), progress);
+        let weights: &dyn WeightSource = match &recast {
+            Some(recast) => recast,
+            None => &plain,
+        };
+        check_memory(&checkpoint, MemoryNeed::of(&program, weights), &limits)?;
         let load = options.load_options();
-        let instance = backend.load(program.clone(), &weights, &load);
+        let instance = backend.load(program.clone(), weights, &load);
         let instance = instance.map_err(Error::backend(checkpoint.path()))?;
+        drop(recast);
         let cache = CacheOptions {
             no_prefix_cache: options.no_prefix_cache || diffusion.is_some(),
             shuffle_blocks: None,

@@ -50,6 +50,8 @@ pub struct OpenOptions {
     pub no_repack: bool,
     /// Forces a lower instruction set, by name.
     pub cpu_features: Option<String>,
+    /// Quantise weights to this mix while they are loaded.
+    pub quantize: Option<&'static tokkata_quant::mix::Preset>,
     /// Forget a sequence's cache as soon as it ends.
     pub no_prefix_cache: bool,
     /// Keep what goes into every product, for [`Collector`](crate::importance::Collector).
@@ -72,6 +74,7 @@ impl Default for OpenOptions {
             no_fuse: false,
             no_repack: false,
             cpu_features: None,
+            quantize: None,
             no_prefix_cache: false,
             product_inputs: false,
         }

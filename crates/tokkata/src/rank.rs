@@ -78,7 +78,7 @@ impl Labels {
     pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
         let spec = checkpoint.spec(1)?;
         let key = format!("{}.classifier.output_labels", spec.arch);
-        let names = match checkpoint.file().metadata().get(&key) {
+        let names = match checkpoint.metadata().get(&key) {
             Some(Value::Array(Array::Str(names))) => {
                 names.iter().map(ToString::to_string).collect()
             }

@@ -111,11 +111,11 @@ impl Checkpoint {
 
     pub(crate) fn vector_program(
         &self,
+        mut spec: ModelSpec,
         limits: &Limits,
         build: &BuildOptions,
         asked: Option<Pooling>,
     ) -> Result<(Program, VectorShape)> {
-        let mut spec = self.spec(limits.ctx)?;
         let pooling = self.pooling(&spec, asked)?;
         let (name, kind) = pooling.output();
         spec.main.head.pool = kind;
@@ -123,8 +123,7 @@ impl Checkpoint {
             outputs: vec![name.to_owned()],
             ..build.clone()
         };
-        let program = tokkata_plan::build_with(&spec, limits, &build);
-        let program = program.map_err(Error::plan(self.path()))?;
+        let program = self.program_of(&spec, limits, &build)?;
         let main = &program.plans[0];
         let value = main
             .output(name)
@@ -147,7 +146,7 @@ impl Checkpoint {
             return Err(Error::NoVectors { file: file(), why });
         }
         let key = format!("{}.pooling_type", spec.arch);
-        let number = self.file().metadata().uint(&key);
+        let number = self.metadata().uint(&key);
         let own = number.and_then(|n| Pooling::ALL.get(usize::try_from(n).ok()?));
         let usual = if spec.bidirectional {
             Pooling::Mean

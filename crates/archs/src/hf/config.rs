@@ -6,18 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value as Json;
 
 use super::rules::{Formula, HfRule, shared};
+use tokkata_formats::ModelFile;
+
 use crate::error::ArchError;
 use crate::expr::{Env, EvalError, Expr, Val};
 use crate::resolve::glob;
 use crate::schema::Rule;
 
-type Sizes<'a> = Box<dyn Fn(&str) -> Option<Vec<usize>> + 'a>;
-
 /// A configuration with the rules that read it.
 pub(crate) struct Config<'a> {
     root: &'a Json,
     rule: &'a HfRule,
-    sizes: Sizes<'a>,
+    file: &'a ModelFile,
     layer: Cell<Option<u32>>,
     /// Variables being evaluated: inside, their names mean the settings they complete.
     open: RefCell<Vec<String>>,
@@ -32,15 +32,11 @@ const NESTED: [&str; 4] = [
 ];
 
 impl<'a> Config<'a> {
-    pub(crate) fn new(
-        root: &'a Json,
-        rule: &'a HfRule,
-        sizes: impl Fn(&str) -> Option<Vec<usize>> + 'a,
-    ) -> Self {
+    pub(crate) fn new(root: &'a Json, rule: &'a HfRule, file: &'a ModelFile) -> Self {
         Config {
             root,
             rule,
-            sizes: Box::new(sizes),
+            file,
             layer: Cell::new(None),
             open: RefCell::default(),
         }
@@ -147,16 +143,54 @@ impl<'a> Config<'a> {
         }
     }
 
+    /// A requirement that speaks of `il` holds for every layer; one about a missing key holds.
     fn requirements(&self) -> Result<(), ArchError> {
         let all = self.rule.require.iter().chain(&shared().require);
         for rule in all {
-            if self.eval(&rule.that.0)?.is_some_and(|v| !v.truth()) {
-                return Err(ArchError::ConfigRequirement {
-                    say: rule.say.clone(),
-                });
+            let layers = match rule.that.0.names().iter().any(|n| n == "il") {
+                true => self.layers()?.map(Some).collect(),
+                false => vec![None],
+            };
+            for layer in layers {
+                self.set_layer(layer);
+                let holds = self.eval(&rule.that.0)?.is_none_or(|v| v.truth());
+                self.set_layer(None);
+                if !holds {
+                    let say = rule.say.clone();
+                    return Err(ArchError::ConfigRequirement { say });
+                }
             }
         }
         Ok(())
+    }
+
+    fn layers(&self) -> Result<std::ops::Range<u32>, ArchError> {
+        let count = self.size(&Rule::of("$block_count"))?;
+        Ok(0..count.min(1 << 16) as u32)
+    }
+
+    /// Name of a tensor in a rule, where `{il}` stands for the layer.
+    fn tensor_name(&self, name: &str) -> String {
+        name.replace("{il}", &self.layer.get().unwrap_or(0).to_string())
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        let name = self.tensor_name(name);
+        let plain = self.file.tensor(&name).map(|t| t.shape.clone());
+        plain.or_else(|| Some(self.file.packed_weight(&name)?.shape.clone()))
+    }
+
+    /// The first value of a tensor.
+    fn first_value(&self, name: &str) -> Option<f64> {
+        let tensor = self.file.tensor(&self.tensor_name(name))?;
+        if tensor.dtype.block_elems() != 1 || tensor.elements() == 0 {
+            return None;
+        }
+        let mut bytes = vec![0; tensor.dtype.block_bytes()];
+        self.file.read_at(tensor, 0, &mut bytes).ok()?;
+        let mut value = [0.0];
+        tokkata_quant::dequantize(tensor.dtype, &bytes, &mut value).ok()?;
+        Some(value[0].into())
     }
 
     /// Every path that some rule reads.
@@ -303,14 +337,17 @@ impl Env for Config<'_> {
         let flag = |b: bool| Ok(Val::Num(f64::from(u8::from(b))));
         let list = |path: &str| self.find(path).and_then(Json::as_array);
         match (name, args) {
-            ("has", [Val::Text(t)]) => flag((self.sizes)(t).is_some()),
+            ("has", [Val::Text(t)]) => flag(self.shape(t).is_some()),
             ("rows", [Val::Text(t)]) => {
-                let shape = (self.sizes)(t).ok_or_else(|| missing(t))?;
+                let shape = self.shape(t).ok_or_else(|| missing(t))?;
                 Ok(Val::Num(shape.first().copied().unwrap_or(1) as f64))
             }
             ("cols", [Val::Text(t)]) => {
-                let shape = (self.sizes)(t).ok_or_else(|| missing(t))?;
+                let shape = self.shape(t).ok_or_else(|| missing(t))?;
                 Ok(Val::Num(shape.last().copied().unwrap_or(1) as f64))
+            }
+            ("value", [Val::Text(t)]) => {
+                self.first_value(t).map(Val::Num).ok_or_else(|| missing(t))
             }
             ("len", [Val::Text(path)]) => {
                 let list = list(path).ok_or_else(|| missing(path))?;

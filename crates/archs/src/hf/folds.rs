@@ -6,6 +6,7 @@ use tokkata_ir::{Fold, Recipe};
 use super::config::Config;
 use super::rules::TensorRule;
 use crate::error::ArchError;
+use crate::schema::Rule;
 use crate::view::Found;
 
 /// A tensor in the making.
@@ -70,6 +71,9 @@ impl Piece {
         if rule.transpose {
             self.transpose();
         }
+        if !rule.reshape.is_empty() {
+            self.resize(&rule.reshape, config)?;
+        }
         if !rule.parts.is_empty() {
             self.deal(rule, config)?;
         }
@@ -78,9 +82,9 @@ impl Piece {
             let rotated = rule.pair_rows.as_ref().map(|r| config.size(r));
             self.pair(heads, rotated.transpose()?)?;
         }
-        if !rule.shape.is_empty() {
-            let sizes = rule.shape.iter().map(|r| config.size(r));
-            self.reshape(sizes.collect::<Result<_, _>>()?)?;
+        // A bias keeps its shape; a vector that is no bias takes the one that is asked for.
+        if !self.name.ends_with(".bias") || self.found.shape.len() > 1 {
+            self.resize(&rule.shape, config)?;
         }
         if rule.transpose_out {
             self.transpose();
@@ -102,7 +106,7 @@ impl Piece {
         {
             self.apply(Fold::MulConst(x as f32));
         }
-        if let Some(add) = rule.add {
+        if let Some(add) = rule.add.filter(|_| !self.name.ends_with(".bias")) {
             self.apply(Fold::AddConst(add as f32));
         }
         Ok(())
@@ -139,7 +143,14 @@ impl Piece {
         };
     }
 
-    fn reshape(&mut self, shape: Vec<usize>) -> Result<(), ArchError> {
+    fn resize(&mut self, sizes: &[Rule], config: &Config<'_>) -> Result<(), ArchError> {
+        if sizes.is_empty() {
+            return Ok(());
+        }
+        let shape = sizes
+            .iter()
+            .map(|r| config.size(r))
+            .collect::<Result<Vec<_>, _>>()?;
         let old = &self.found.shape;
         if shape.iter().product::<usize>() != old.iter().product::<usize>() {
             let what = format!("has shape {old:?}, expected as many values as {shape:?}");
@@ -208,7 +219,7 @@ impl Piece {
         let mut map = Vec::with_capacity(rows);
         let mut first = 0;
         for (i, &part) in parts.iter().enumerate() {
-            if rule.take.is_none_or(|t| t == i) {
+            if rule.take.is_empty() || rule.take.contains(&i) {
                 for group in 0..groups {
                     let start = (group * total + first) * unit;
                     map.extend((start..start + part * unit).map(|r| r as u32));

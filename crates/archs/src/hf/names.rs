@@ -76,7 +76,7 @@ impl<'a> Names<'a> {
         for (name, rules) in HfRule::merged(&rule.layers, &shared().layers) {
             self.per_layer(&format!("blk.{{il}}.{name}"), rules, prefix, layers)?;
         }
-        self.check_leftovers()?;
+        self.check_leftovers(prefix, layers)?;
         Ok(self.found)
     }
 
@@ -173,11 +173,21 @@ impl<'a> Names<'a> {
         })
     }
 
-    fn check_leftovers(&self) -> Result<(), ArchError> {
+    /// Layers behind the trunk, which predict further tokens, are left alone where the configuration tells of them.
+    fn check_leftovers(&self, prefix: &str, layers: u32) -> Result<(), ArchError> {
+        let more = self.config.find("num_nextn_predict_layers");
+        let more = more
+            .and_then(serde_json::Value::as_u64)
+            .unwrap_or(0)
+            .min(64) as u32;
+        let behind: Vec<String> = (layers..layers + more)
+            .map(|il| prefix.replace("{il}", &il.to_string()))
+            .collect();
+        let drafts = |name: &str| behind.iter().any(|p| name.contains(p.as_str()));
         let patterns = || self.rule.unused.iter().chain(&shared().unused);
         let mut left: Vec<&str> = (self.stored.keys().copied())
             .filter(|n| !self.used.contains(*n))
-            .filter(|n| !patterns().any(|p| glob(p, n)))
+            .filter(|n| !patterns().any(|p| glob(p, n)) && !drafts(n))
             .collect();
         left.sort_unstable();
         match left.first() {

@@ -112,17 +112,19 @@ pub struct TensorRule {
     pub when: Option<Rule>,
     /// The stored matrix is transposed.
     pub transpose: bool,
+    /// Sizes before rows are picked.
+    pub reshape: Vec<Rule>,
     /// Rows come in so many groups of [`TensorRule::parts`]; 1 where nothing is said.
     pub groups: Option<Rule>,
     /// Rows of a group in so many units; what was `[groups, parts, unit]` becomes `[parts, groups, unit]`.
     pub parts: Vec<Rule>,
-    /// The only part taken.
-    pub take: Option<usize>,
+    /// The parts taken; all where nothing is said.
+    pub take: Vec<usize>,
     /// Heads whose rows are stored by halves and wanted in adjacent pairs.
     pub pairs: Option<Rule>,
     /// Rotated rows of a head, where only the first ones are stored by halves.
     pub pair_rows: Option<Rule>,
-    /// Sizes of the result.
+    /// Sizes of the result, where it is no vector.
     pub shape: Vec<Rule>,
     /// The matrices of the result are transposed.
     pub transpose_out: bool,
@@ -130,7 +132,7 @@ pub struct TensorRule {
     pub fold: Option<String>,
     /// Multiplies every element.
     pub scale: Option<Rule>,
-    /// Added to every element.
+    /// Added to every element of a weight, but not of a bias.
     pub add: Option<f64>,
 }
 

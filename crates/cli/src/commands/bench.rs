@@ -98,7 +98,7 @@ impl Subject {
                 _temporary: None,
             });
         };
-        let (model, rest) = args.model.split_optional();
+        let (model, rest) = args.model.split_optional()?;
         if model.is_some() {
             return Err(usage(
                 "found a model file and --synthetic, expected one of them",

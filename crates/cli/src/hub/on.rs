@@ -1,0 +1,95 @@
+//! A build with downloads.
+
+use std::env;
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow};
+use tokkata::Bytes;
+use tokkata_hub::{Hub, Wanted};
+
+use crate::args::usage;
+use crate::console::say;
+use crate::progress::Bar;
+
+fn set(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+fn on(name: &str) -> bool {
+    set(name).is_some_and(|v| !matches!(v.to_lowercase().as_str(), "0" | "false" | "no" | "off"))
+}
+
+/// The folder of the cache: `HF_HUB_CACHE`, `HF_HOME/hub`, or the usual one below the user's own.
+fn cache() -> Result<PathBuf> {
+    let own = || {
+        let home = set("HOME").or_else(|| set("USERPROFILE"))?;
+        let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
+        let cache = cache.unwrap_or_else(|| PathBuf::from(home).join(".cache"));
+        Some(cache.join("huggingface").join("hub"))
+    };
+    let named = set("HF_HUB_CACHE").map(PathBuf::from);
+    let home = || Some(PathBuf::from(set("HF_HOME")?).join("hub"));
+    named
+        .or_else(home)
+        .or_else(own)
+        .ok_or_else(|| anyhow!("found no home folder, expected HF_HOME to name the cache"))
+}
+
+fn hub() -> Result<Hub> {
+    let mut hub = Hub::new(cache()?);
+    if let Some(endpoint) = set("HF_ENDPOINT") {
+        hub.endpoint = endpoint.trim_end_matches('/').to_owned();
+    }
+    hub.token = set("HF_TOKEN");
+    hub.offline = on("HF_HUB_OFFLINE");
+    Ok(hub)
+}
+
+/// The path of a repository's model, downloaded if need be.
+pub(crate) fn pull(name: &str) -> Result<PathBuf> {
+    let wanted: Wanted = name
+        .parse()
+        .map_err(|e: tokkata_hub::HubError| usage(e.to_string()))?;
+    let mut bar: Option<(String, Bar)> = None;
+    let path = hub()?.pull(&wanted, &mut |file, done, total| {
+        if bar.as_ref().is_none_or(|b| b.0 != file) {
+            bar = Some((file.to_owned(), Bar::new(file)));
+        }
+        if let Some((_, bar)) = &mut bar {
+            bar.set(done, total);
+        }
+    })?;
+    Ok(path)
+}
+
+/// Prints what the cache holds.
+pub(crate) fn list() -> Result<()> {
+    use std::io::Write;
+    let hub = hub()?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    for found in hub.cache.list()? {
+        writeln!(
+            out,
+            "{:<50} {:>10}",
+            found.repo,
+            Bytes(found.bytes).to_string()
+        )?;
+        for file in found.files.iter().filter(|f| f.ends_with(".gguf")) {
+            writeln!(out, "  {file}")?;
+        }
+        if found.unfinished > 0 {
+            writeln!(out, "  {} unfinished", Bytes(found.unfinished))?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+/// Deletes a repository from the cache.
+pub(crate) fn remove(name: &str) -> Result<()> {
+    let wanted: Wanted = name
+        .parse()
+        .map_err(|e: tokkata_hub::HubError| usage(e.to_string()))?;
+    let bytes = hub()?.cache.remove(&wanted.repo)?;
+    say(&format!("{}: {} freed", wanted.repo, Bytes(bytes)));
+    Ok(())
+}

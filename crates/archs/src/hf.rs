@@ -13,7 +13,7 @@ pub mod rules;
 
 use std::collections::BTreeMap;
 
-use tokkata_core::{DType, Metadata};
+use tokkata_core::{DType, Metadata, Value};
 use tokkata_formats::ModelFile;
 use tokkata_ir::{Recipe, read_f32};
 
@@ -51,19 +51,12 @@ impl<'a> HfView<'a> {
         config.check()?;
         let arch = rule.arch.as_ref().or(descriptor.names.first());
         let arch = arch.map_or("", String::as_str);
-        let metadata = keys::metadata(&config, rule, arch)?;
+        let mut metadata = keys::metadata(&config, rule, arch, stored.len() as u64)?;
+        if let Some(pooling) = pooling(file) {
+            metadata.insert(format!("{arch}.pooling_type"), Value::U32(pooling));
+        }
         let count = |key: &str| metadata.uint(&format!("{arch}.{key}")).unwrap_or(0);
         let (layers, experts) = (count("block_count"), count("expert_count"));
-        let limit = stored.len() as u64;
-        for (key, found) in [("block_count", layers), ("expert_count", experts)] {
-            if found > limit {
-                return Err(ArchError::ConfigValue {
-                    key: key.to_owned(),
-                    value: found.to_string(),
-                    expected: format!("no more than the {limit} tensors of the file"),
-                });
-            }
-        }
         let names = Names::new(&stored, &config, rule);
         let mut tensors = names.all(layers as u32, experts as usize)?;
         let made = factors::factors(&config, rule)?;
@@ -89,6 +82,21 @@ impl<'a> HfView<'a> {
     pub fn made(&self) -> &BTreeMap<String, Vec<f32>> {
         &self.made
     }
+}
+
+/// How rows become one vector, by the file in which sentence encoders keep it: GGUF's number for it.
+fn pooling(file: &ModelFile) -> Option<u32> {
+    let config = file
+        .directory()?
+        .read_json("1_Pooling/config.json")
+        .ok()??;
+    let kinds = [
+        ("pooling_mode_mean_tokens", 1),
+        ("pooling_mode_cls_token", 2),
+        ("pooling_mode_lasttoken", 3),
+    ];
+    let on = |key: &str| config.get(key).and_then(serde_json::Value::as_bool) == Some(true);
+    kinds.into_iter().find(|k| on(k.0)).map(|k| k.1)
 }
 
 fn constant(name: &str, values: &[f32]) -> Found {

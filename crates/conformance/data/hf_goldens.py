@@ -18,6 +18,8 @@ import transformers
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from hf_values import ids, values
+
 SMALL = dict(vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=128)
 MOE = dict(num_experts_per_tok=2, moe_intermediate_size=48)
@@ -135,24 +137,6 @@ MODELS = {
 }
 
 
-def mix(z):
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-def noise(name, n):
-    """Numbers in -1..1 that follow from a name and an index alone."""
-    seed = 0xCBF29CE484222325
-    for byte in name.encode():
-        seed = ((seed ^ byte) * 0x0100000001B3) % 2**64
-    with np.errstate(over="ignore"):
-        golden = np.uint64(0x9E3779B97F4A7C15)
-        counter = np.arange(n, dtype=np.uint64) * golden
-        bits = mix(mix(np.uint64(seed) + golden) ^ counter) >> np.uint64(40)
-    return bits.astype(np.float32) / np.float32(8388608.0) - np.float32(1.0)
-
-
 def spread(name, shape, centre):
     """Centre and spread of a tensor's values: norms near their centre, matrices of variance 1/fan-in."""
     low = name.lower()
@@ -171,19 +155,6 @@ def spread(name, shape, centre):
     if "embed" in low or "wte" in low or "wpe" in low or low.startswith("shared."):
         return 0.0, 1.0
     return 0.0, round((3.0 / (shape[-1] if shape else 1)) ** 0.5, 6)
-
-
-def values(name, shape, rule):
-    u = noise(name, int(np.prod(shape)) if shape else 1)
-    return (np.float32(rule[0]) + np.float32(rule[1]) * u).astype(np.float32).reshape(shape)
-
-
-def ids(seed, n, vocabulary):
-    state, out = seed, []
-    for _ in range(n):
-        state = (state * 1664525 + 1013904223) % 2**32
-        out.append((state >> 8) % vocabulary)
-    return out
 
 
 def build(name, folder):

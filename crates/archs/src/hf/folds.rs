@@ -30,7 +30,7 @@ impl Piece {
         let first = parts[0].clone();
         let alike = |p: &Found| match stack {
             true => p.shape == first.shape && p.dtype == first.dtype,
-            false => p.shape[1..] == first.shape[1..] && p.dtype == first.dtype,
+            false => p.shape.get(1..) == first.shape.get(1..) && p.dtype == first.dtype,
         };
         if let Some(other) = parts.iter().find(|p| !alike(p)) {
             let what = format!(
@@ -152,7 +152,8 @@ impl Piece {
             .map(|r| config.size(r))
             .collect::<Result<Vec<_>, _>>()?;
         let old = &self.found.shape;
-        if shape.iter().product::<usize>() != old.iter().product::<usize>() {
+        let elements = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        if elements != Some(old.iter().product()) || elements == Some(0) {
             let what = format!("has shape {old:?}, expected as many values as {shape:?}");
             return Err(self.wrong(what));
         }
@@ -209,7 +210,7 @@ impl Piece {
         let parts = parts.collect::<Result<Vec<usize>, _>>()?;
         let total = parts.iter().sum::<usize>();
         let rows = self.rows();
-        let pieces = groups * total;
+        let pieces = groups.saturating_mul(total);
         if pieces == 0 || !rows.is_multiple_of(pieces) {
             let what =
                 format!("has {rows} rows, expected a multiple of {groups} groups of {total}");

@@ -49,6 +49,7 @@ pub(crate) fn metadata(
     config: &Config<'_>,
     rule: &HfRule,
     arch: &str,
+    tensors: u64,
 ) -> Result<Metadata, ArchError> {
     let mut out = Metadata::default();
     out.insert("general.architecture", Value::from(arch));
@@ -59,6 +60,17 @@ pub(crate) fn metadata(
     for (key, formula) in HfRule::merged(&rule.keys, &shared().keys) {
         if let Some(found) = value(config, formula)? {
             out.insert(name(key), typed(key, &found)?);
+        }
+    }
+    for key in ["block_count", "decoder_block_count", "expert_count"] {
+        let found = out.uint(&format!("{arch}.{key}")).unwrap_or(0);
+        // Each layer and each expert has a tensor at least.
+        if found > tensors {
+            return Err(ArchError::ConfigValue {
+                key: key.to_owned(),
+                value: found.to_string(),
+                expected: format!("no more than the {tensors} tensors of the file"),
+            });
         }
     }
     let layers = out.uint(&format!("{arch}.block_count")).unwrap_or(0);

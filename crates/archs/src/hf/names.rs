@@ -150,6 +150,9 @@ impl<'a> Names<'a> {
 
     /// Names of the tensors of a rule, if all of them are there under one root.
     fn sources(&self, rule: &TensorRule, prefix: &str, end: &str) -> Option<Vec<String>> {
+        if rule.from.0.is_empty() {
+            return None;
+        }
         let roots = match self.rule.roots.is_empty() {
             true => &shared().roots,
             false => &self.rule.roots,

@@ -6,11 +6,12 @@ use crate::{licences, rules, shell};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     ("format", format),
     ("size and name rules", rules::check),
     ("licences", licences::check),
     ("lints", lints),
+    ("the command without its model", without_demo),
     ("documentation", documentation),
     ("fast tests", tests),
 ];
@@ -38,6 +39,12 @@ fn lints() -> Result<()> {
         "-D",
         "warnings",
     ]))
+}
+
+fn without_demo() -> Result<()> {
+    let package = ["clippy", "-p", "tokkata-cli", "--no-default-features"];
+    let strict = ["--all-targets", "--locked", "--", "-D", "warnings"];
+    shell::run(&mut shell::cargo(&[&package[..], &strict].concat()))
 }
 
 fn documentation() -> Result<()> {

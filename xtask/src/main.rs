@@ -2,6 +2,7 @@
 
 mod check;
 mod conformance;
+mod demo;
 mod formats;
 mod golden;
 mod licences;
@@ -23,6 +24,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                                     which architectures agree; the table of models; where a run goes wrong;
                                     changes of descriptors that no golden notices
   bench-peers [OPTIONS]             our speed beside other engines', interleaved
+  demo [--weights FILE] [--python PROGRAM]
+                                    make the model inside the program anew; needs Python, PyTorch and a GPU
   formats                           what is known of every element type, each cell found by trying";
 
 fn main() -> ExitCode {
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
         Some("formats") => formats::run(),
         Some("conformance") => conformance::run(&args[1..]),
         Some("golden") => golden::run(&args[1..]),
+        Some("demo") => demo::demo(&args[1..]),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

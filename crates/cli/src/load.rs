@@ -1,21 +1,47 @@
 //! Models opened and loaded, with progress shown.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use tokkata::{Checkpoint, DType, Model, OpenOptions};
+use tokkata::{Checkpoint, DType, Model, ModelFile, OpenOptions};
 
 use crate::args::{DeviceArgs, ModelArgs, SizeArgs};
 use crate::console::Wait;
+use crate::demo;
 
-/// Opens the file that the flags name, and the options to load it with.
+/// Opens the model file at a path, or the built-in model by its name.
+pub(crate) fn file(path: &Path) -> Result<ModelFile> {
+    match demo::BYTES {
+        Some(bytes) if path == Path::new(demo::NAME) => {
+            Ok(ModelFile::from_named_bytes(demo::NAME, bytes)?)
+        }
+        _ => Ok(ModelFile::open(path)?),
+    }
+}
+
+/// The same, with the descriptors to read it by.
+pub(crate) fn checkpoint(path: &Path, arch_files: &[PathBuf]) -> Result<Checkpoint> {
+    Ok(Checkpoint::new(file(path)?, arch_files)?)
+}
+
+/// Opens the model that the flags name, and the options to load it with.
 pub(crate) fn open(
     model: &ModelArgs,
     device: &DeviceArgs,
     sizes: &SizeArgs,
 ) -> Result<(Checkpoint, OpenOptions)> {
     let (path, _) = model.split()?;
-    let checkpoint = Checkpoint::open(path, &model.arch_files)?;
+    open_at(path, model, device, sizes)
+}
+
+/// The same, with the model at a path.
+pub(crate) fn open_at(
+    path: &Path,
+    model: &ModelArgs,
+    device: &DeviceArgs,
+    sizes: &SizeArgs,
+) -> Result<(Checkpoint, OpenOptions)> {
+    let checkpoint = checkpoint(path, &model.arch_files)?;
     // A model that cannot be run is told before anything that only some commands need, such as a tokenizer.
     checkpoint.generation()?;
     let mut options = device.options(model, DType::F16)?;

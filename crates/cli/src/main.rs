@@ -7,6 +7,8 @@ mod args;
 mod commands;
 mod console;
 mod constrain;
+#[cfg_attr(not(feature = "demo"), path = "no_demo.rs")]
+mod demo;
 mod diffusion;
 mod hub;
 mod interrupt;

@@ -87,6 +87,18 @@ impl ModelFile {
         Self::from_bytes_parts([bytes])
     }
 
+    /// The same under a name, which takes the place of a path in messages.
+    ///
+    /// # Errors
+    /// As [`ModelFile::open`].
+    pub fn from_named_bytes(
+        name: &str,
+        bytes: impl AsRef<[u8]> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let part = Part::memory(name.to_owned(), bytes);
+        Self::new(Path::new(name), gguf::from_parts(vec![part])?)
+    }
+
     /// Reads a split GGUF model from memory, its files in order.
     ///
     /// # Errors

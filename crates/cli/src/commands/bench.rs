@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 use tokkata::synthetic::Synthetic;
-use tokkata::{Checkpoint, DType, Model};
+use tokkata::{DType, Model};
 
 use self::grid::Numbers;
 use self::measure::Test;
@@ -170,7 +170,7 @@ fn load(
     threads: Option<usize>,
     tests: &[Test],
 ) -> Result<Model> {
-    let checkpoint = Checkpoint::open(&subject.path, &args.model.arch_files)?;
+    let checkpoint = load::checkpoint(&subject.path, &args.model.arch_files)?;
     let mut options = args.device.options(&args.model, DType::F16)?;
     let most = |f: fn(&Test) -> usize| tests.iter().map(f).max().unwrap_or(1) as u32;
     let tokens = most(|t| t.depth + t.prompt + t.generated);

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use tokkata::convert::{Conversion, OutType};
-use tokkata::{Checkpoint, Container, DType, Preset};
+use tokkata::{Container, DType, Preset};
 
 use crate::args::{ModelArgs, refuse, usage};
 use crate::console::say;
 use crate::interrupt::Interrupt;
+use crate::load;
 use crate::progress::Bar;
 
 /// Flags of `convert`.
@@ -47,7 +48,7 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<()> {
         (None, None) => (None, rest),
     };
     refuse(rest)?;
-    let checkpoint = Checkpoint::open(path, &args.model.arch_files)?;
+    let checkpoint = load::checkpoint(path, &args.model.arch_files)?;
     let ending = match checkpoint.file().container() {
         Container::Gguf => "safetensors",
         Container::Safetensors | Container::Mlx => "gguf",

@@ -4,9 +4,10 @@ use std::io::{IsTerminal, Write};
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use tokkata::{Checkpoint, DecodeOptions};
+use tokkata::DecodeOptions;
 
 use crate::args::{ModelArgs, read_stdin, token_ids, usage};
+use crate::load;
 
 /// Flags of `detokenize`.
 #[derive(Debug, Args)]
@@ -31,7 +32,7 @@ pub(crate) fn run(args: &DetokenizeArgs) -> Result<()> {
         text = String::from_utf8_lossy(&read_stdin()?).into_owned();
     }
     let ids = token_ids(&text.replace('\n', " ")).map_err(usage)?;
-    let checkpoint = Checkpoint::open(path, &args.model.arch_files)?;
+    let checkpoint = load::checkpoint(path, &args.model.arch_files)?;
     let tokenizer = checkpoint.tokenizer()?;
     let n = tokenizer.vocab_size();
     if let Some(id) = ids.iter().find(|&&id| id as usize >= n) {

@@ -124,7 +124,7 @@ fn collect(args: &ImatrixArgs, mut importance: Importance, text: &[u8]) -> Resul
         )));
     }
     let path = args.model.only_model()?;
-    let checkpoint = Checkpoint::open(path, &args.model.arch_files)?;
+    let checkpoint = load::checkpoint(path, &args.model.arch_files)?;
     let ids = tokens(args, &checkpoint, text)?;
     // Such models see a chunk as a whole, and predict no next token.
     let both_ways = checkpoint.spec(args.ctx.get())?.bidirectional;

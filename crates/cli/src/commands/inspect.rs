@@ -12,6 +12,7 @@ use tokkata::weights::FileWeights;
 use tokkata::{Array, BuildOptions, Bytes, Checkpoint, OpenOptions, Value};
 
 use crate::args::ModelArgs;
+use crate::load;
 
 /// Elements of an array that are shown.
 const SHOWN: usize = 6;
@@ -47,7 +48,7 @@ enum Format {
 
 pub(crate) fn run(args: &InspectArgs) -> Result<()> {
     let path = args.model.only_model()?;
-    let checkpoint = Checkpoint::open(path, &args.model.arch_files)?;
+    let checkpoint = load::checkpoint(path, &args.model.arch_files)?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     match args.output {
         Format::Text => text(&checkpoint, args, &mut out)?,

@@ -67,7 +67,7 @@ fn ids_of(text: &str) -> Result<Ids, String> {
 
 pub(crate) fn run(args: &LogitsArgs) -> Result<()> {
     let path = args.model.only_model()?;
-    let checkpoint = Checkpoint::open(path, &args.model.arch_files)?;
+    let checkpoint = load::checkpoint(path, &args.model.arch_files)?;
     let ids = ids(args, &checkpoint)?;
     if args.decoder_ids.is_some() || args.drafts > 0 {
         return probe(args, &checkpoint, &ids);

@@ -49,7 +49,7 @@ pub(crate) struct PerplexityArgs {
 
 pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     let path = args.model.only_model()?;
-    let checkpoint = Checkpoint::open(path, &args.model.arch_files)?;
+    let checkpoint = load::checkpoint(path, &args.model.arch_files)?;
     match &args.kl_divergence_base {
         Some(base) if args.kl_divergence => compare(args, checkpoint, BaseReader::open(base)?),
         _ => score(args, checkpoint),

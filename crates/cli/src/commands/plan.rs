@@ -8,10 +8,11 @@ use tokkata::cost::{Cost, Costs, StepClass, usual_classes};
 use tokkata::measure::Rates;
 use tokkata::memory::{MemoryNeed, available};
 use tokkata::weights::FileWeights;
-use tokkata::{BuildOptions, Bytes, Checkpoint, DType, Program, dump};
+use tokkata::{BuildOptions, Bytes, DType, Program, dump};
 
 use crate::args::{DeviceArgs, ModelArgs, SizeArgs};
 use crate::console::Wait;
+use crate::load;
 
 /// Flags of `plan`.
 #[derive(Debug, Args)]
@@ -32,7 +33,7 @@ pub(crate) struct PlanArgs {
 
 pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let path = args.model.only_model()?;
-    let checkpoint = Checkpoint::open(path, &args.model.arch_files)?;
+    let checkpoint = load::checkpoint(path, &args.model.arch_files)?;
     let mut options = args.device.options(&args.model, DType::F16)?;
     args.sizes.apply(&mut options, checkpoint.trained_ctx())?;
     let limits = options.limits(checkpoint.trained_ctx());

@@ -9,8 +9,8 @@ use std::num::NonZeroU32;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use tokkata::DType;
 use tokkata::measure::Rates;
-use tokkata::{Checkpoint, DType};
 
 use self::report::Report;
 use crate::args::{DeviceArgs, ModelArgs};
@@ -68,7 +68,7 @@ pub(crate) struct ProfileArgs {
 
 pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     let path = args.model.only_model()?;
-    let checkpoint = Checkpoint::open(path, &args.model.arch_files)?;
+    let checkpoint = load::checkpoint(path, &args.model.arch_files)?;
     let mut options = args.device.options(&args.model, DType::F16)?;
     let tokens = args.n_depth + args.n_prompt + args.n_gen;
     options.ctx = NonZeroU32::new(tokens.max(1));

@@ -12,6 +12,7 @@ use tokkata::{Bytes, DType, MixOptions, ModelFile, Preset};
 use crate::args::{refuse, usage};
 use crate::console::say;
 use crate::interrupt::Interrupt;
+use crate::load;
 use crate::progress::Bar;
 
 /// Flags of `quantize`.
@@ -74,7 +75,7 @@ fn dtype(text: &str) -> Result<DType, String> {
 
 pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
     let places = places(args)?;
-    let file = ModelFile::open(&args.input)?;
+    let file = load::file(&args.input)?;
     let options = options(args, &places)?;
     let plan = Quantization::plan(&file, &options)?;
     if args.dry_run {

@@ -3,8 +3,9 @@
 mod chat;
 mod line;
 
+use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -16,6 +17,7 @@ use super::template::read_template;
 use crate::args::{DeviceArgs, ModelArgs, PromptArgs, SizeArgs};
 use crate::console::say;
 use crate::constrain::GrammarArgs;
+use crate::demo;
 use crate::diffusion::DiffusionArgs;
 use crate::load;
 use crate::sampling::SamplingArgs;
@@ -63,9 +65,9 @@ pub(crate) struct RunArgs {
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
-    let (_, rest) = args.model.split()?;
+    let (path, rest) = named_or_demo(&args.model)?;
     let questions = args.prompt.read(rest)?;
-    let mut chat = open(args)?;
+    let mut chat = open(args, path)?;
     if !questions.is_empty() {
         for question in questions {
             let text = String::from_utf8(question)
@@ -77,8 +79,19 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     converse(&mut chat)
 }
 
-fn open(args: &RunArgs) -> Result<Chat> {
-    let (checkpoint, options) = load::open(&args.model, &args.device, &args.sizes)?;
+/// The model file and the remaining arguments; without a name, the built-in model, which is said.
+fn named_or_demo(model: &ModelArgs) -> Result<(&Path, &[OsString])> {
+    match model.split_optional()? {
+        (None, rest) if demo::BYTES.is_some() => {
+            say(demo::NOTE);
+            Ok((Path::new(demo::NAME), rest))
+        }
+        _ => model.split(),
+    }
+}
+
+fn open(args: &RunArgs, path: &Path) -> Result<Chat> {
+    let (checkpoint, options) = load::open_at(path, &args.model, &args.device, &args.sizes)?;
     checkpoint.must_write()?;
     let tokenizer = checkpoint.tokenizer()?.clone();
     let (sampling, made_up) = args.sampling.sampling(&tokenizer)?;

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use tokkata::{ModelFile, ShardLimit, copy_gguf};
+use tokkata::{ShardLimit, copy_gguf};
 
 use crate::args::usage;
 use crate::console::say;
 use crate::interrupt::Interrupt;
+use crate::load;
 use crate::progress::Bar;
 
 /// Tensors of a file when no limit was asked for, as in llama.cpp's tool.
@@ -70,7 +71,7 @@ pub(crate) fn merge(args: &MergeArgs) -> Result<()> {
 }
 
 fn copy(input: &Path, output: &Path, limit: ShardLimit) -> Result<()> {
-    let file = ModelFile::open(input)?;
+    let file = load::file(input)?;
     if file.container() != tokkata::Container::Gguf {
         let text = format!("{}: found no GGUF model, expected one", input.display());
         return Err(anyhow::anyhow!(text));

@@ -9,6 +9,7 @@ use clap::Args;
 use tokkata::{ChatRequest, ChatTemplate, Checkpoint, Clock};
 
 use crate::args::{ModelArgs, read_bytes, refuse, usage};
+use crate::load;
 
 /// Flags of `template`. The argument is the request: `messages`, `tools`, `documents`, `add_generation_prompt`,
 /// `continue_final_message`, `bos_token`, `eos_token`, and further names for the template.
@@ -69,7 +70,7 @@ impl TemplateSource {
             ),
             None => {
                 let (path, rest) = model.split()?;
-                let checkpoint = Checkpoint::open(path, &model.arch_files)?;
+                let checkpoint = load::checkpoint(path, &model.arch_files)?;
                 (checkpoint.template()?, Some(checkpoint), path, rest)
             }
         };

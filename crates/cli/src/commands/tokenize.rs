@@ -4,10 +4,11 @@ use std::io::Write;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use tokkata::{Checkpoint, EncodeOptions, Tokenizer};
+use tokkata::{EncodeOptions, Tokenizer};
 
 use crate::args::{ModelArgs, PromptArgs, read_stdin};
 use crate::console::say;
+use crate::load;
 
 /// Flags of `tokenize`.
 #[derive(Debug, Args)]
@@ -42,7 +43,7 @@ pub(crate) fn run(args: &TokenizeArgs) -> Result<()> {
     if args.stdin || texts.is_empty() {
         texts.push(read_stdin()?);
     }
-    let checkpoint = Checkpoint::open(path, &args.model.arch_files)?;
+    let checkpoint = load::checkpoint(path, &args.model.arch_files)?;
     let tokenizer = checkpoint.tokenizer()?;
     let options = EncodeOptions {
         add_special: !args.no_bos,

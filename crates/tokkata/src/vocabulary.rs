@@ -62,6 +62,12 @@ pub(crate) fn describe(
         out.insert("tokenizer.ggml.merges", Value::Array(Array::Str(merges)));
     }
     roles(tokenizer, model, out);
+    let lower = json
+        .as_ref()
+        .and_then(|j| j["normalizer"]["lowercase"].as_bool());
+    if let Some(lower) = lower {
+        out.insert("tokenizer.ggml.normalizer.lowercase", Value::Bool(lower));
+    }
     if let Some(template) = directory_template(directory)? {
         out.insert("tokenizer.chat_template", Value::from(template.as_str()));
     }
@@ -99,14 +105,16 @@ fn tokens(tokenizer: &Tokenizer, model: Model, vocabulary: Option<u64>, out: &mu
             (TokenKind::Unused, _) if tokenizer.token_text(id).is_empty() => {
                 format!("[PAD{id}]").into_bytes()
             }
-            (TokenKind::Normal | TokenKind::Unknown, Model::WordPiece) => {
-                phantom(tokenizer.token_text(id))
-            }
+            (TokenKind::Normal, Model::WordPiece) => phantom(tokenizer.token_text(id)),
             _ => tokenizer.token_text(id).to_vec(),
         };
         texts.push(text.into());
         scores.push(tokenizer.token_score(id) as f32);
-        kinds.push(number(kind));
+        kinds.push(match (kind, model) {
+            // Only tokenizers with scores tell an unknown token from other special ones.
+            (TokenKind::Unknown, Model::Gpt2 | Model::WordPiece) => number(TokenKind::Control),
+            _ => number(kind),
+        });
     }
     out.insert("tokenizer.ggml.tokens", Value::Array(Array::Str(texts)));
     if matches!(model, Model::Spm | Model::Unigram) {
@@ -166,7 +174,6 @@ fn roles(tokenizer: &Tokenizer, model: Model, out: &mut Metadata) {
         ("unknown", special.unk),
         ("seperator", special.sep),
         ("padding", special.pad),
-        ("cls", special.cls),
         ("mask", special.mask),
     ];
     for (role, id) in ids {
@@ -174,9 +181,15 @@ fn roles(tokenizer: &Tokenizer, model: Model, out: &mut Metadata) {
             out.insert(format!("tokenizer.ggml.{role}_token_id"), Value::U32(id));
         }
     }
-    out.insert("tokenizer.ggml.add_bos_token", Value::Bool(special.add_bos));
-    if special.add_eos {
+    let word_piece = model == Model::WordPiece;
+    let (first, last) = (special.add_bos || word_piece, special.add_eos || word_piece);
+    out.insert("tokenizer.ggml.add_bos_token", Value::Bool(first));
+    if last {
         out.insert("tokenizer.ggml.add_eos_token", Value::Bool(true));
+    }
+    if word_piece {
+        let separate = Value::Bool(special.add_sep);
+        out.insert("tokenizer.ggml.add_sep_token", separate);
     }
     if model == Model::Spm {
         let space = Value::Bool(special.add_space_prefix);

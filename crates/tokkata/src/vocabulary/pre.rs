@@ -17,7 +17,7 @@ const TEXT: &str = concat!(
     "ake it, 'D you like some tea? We'Ve a'lL",
 );
 
-/// SHA-256 of the ids, written as a list of Python, and the name.
+/// SHA-256 of the ids, written as a list of Python, and the name; of two entries the later one counts.
 const NAMES: &[(&str, &str)] = &[
     (
         "b6e8e1518dc4305be2fe39c313ed643381c4da5db34a98f6a04c093f8afbe99b",
@@ -423,5 +423,5 @@ pub(crate) fn name(tokenizer: &Tokenizer) -> Option<&'static str> {
         .collect();
     let list = format!("[{}]", ids.join(", "));
     let hash = Sha256::hex(list.as_bytes());
-    NAMES.iter().find(|n| n.0 == hash).map(|n| n.1)
+    NAMES.iter().rev().find(|n| n.0 == hash).map(|n| n.1)
 }

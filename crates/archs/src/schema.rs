@@ -793,4 +793,16 @@ impl Descriptor {
             .as_ref()
             .is_some_and(|s| *s == Word::of("encoder_decoder"))
     }
+
+    /// The files it is run from: GGUF always, directories of safetensors where it names their classes.
+    #[must_use]
+    pub fn containers(&self) -> &'static str {
+        if self.unsupported.is_some() {
+            "–"
+        } else if self.hf.classes.is_empty() {
+            "gguf"
+        } else {
+            "gguf, safetensors"
+        }
+    }
 }

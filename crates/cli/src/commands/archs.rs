@@ -12,9 +12,6 @@ use crate::args::read_bytes;
 
 include!(concat!(env!("OUT_DIR"), "/verified.rs"));
 
-/// The container that models are run from, whatever their architecture.
-const CONTAINER: &str = "gguf";
-
 /// Flags of `archs`.
 #[derive(Debug, Args)]
 pub(crate) struct ArchsArgs {
@@ -63,7 +60,8 @@ fn list(out: &mut impl Write) -> Result<()> {
             (None, false) => against.join(", "),
         };
         let kind = kind(descriptor);
-        writeln!(out, "{name:<20} {kind:<32} {CONTAINER:<10} {against}")?;
+        let containers = descriptor.containers();
+        writeln!(out, "{name:<20} {kind:<32} {containers:<17} {against}")?;
     }
     writeln!(out, "{known} architectures, {verified} with goldens")?;
     Ok(())

@@ -69,7 +69,7 @@ fn bounded(schema: &Json, depth: usize) -> Json {
     }
     bound_here(&mut fields);
     for key in ["items", "additionalProperties"] {
-        if let Some(inner) = fields.get_mut(key).filter(|inner| !inner.is_boolean()) {
+        if let Some(inner) = fields.get_mut(key).filter(|inner| **inner != json!(false)) {
             *inner = bounded(inner, depth + 1);
         }
     }

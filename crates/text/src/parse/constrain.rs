@@ -248,7 +248,8 @@ impl Lark {
             ));
         };
         // The id, where there is one, is the model's to choose; it may come first or last.
-        let id = format!("/\"[A-Za-z_]*id\"/ {SPACE} \":\" {SPACE} /\"[A-Za-z0-9_.:-]{{1,64}}\"/");
+        let id =
+            format!("/\"[a-z_]{{0,16}}id\"/ {SPACE} \":\" {SPACE} /\"[A-Za-z0-9_.:-]{{1,64}}\"/");
         Ok(format!(
             "\"{{\" {SPACE} ({id} {SPACE} \",\" {SPACE})? {} {} {SPACE} \",\" {SPACE} {} {arguments} {SPACE} (\",\" {SPACE} {id} {SPACE})? \"}}\"",
             key(name_key),

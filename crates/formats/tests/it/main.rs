@@ -8,6 +8,7 @@ mod exercise;
 mod faults;
 mod hostile;
 mod mutate;
+mod packed_values;
 mod packing;
 mod round_trip;
 mod safetensors;

@@ -794,15 +794,15 @@ impl Descriptor {
             .is_some_and(|s| *s == Word::of("encoder_decoder"))
     }
 
-    /// The files it is run from: GGUF always, directories of safetensors where it names their classes.
+    /// The files it is run from: GGUF always, Hugging Face directories where it names their classes.
     #[must_use]
     pub fn containers(&self) -> &'static str {
         if self.unsupported.is_some() {
             "–"
         } else if self.hf.classes.is_empty() {
-            "gguf"
+            "GGUF"
         } else {
-            "gguf, safetensors"
+            "GGUF, Hugging Face"
         }
     }
 }

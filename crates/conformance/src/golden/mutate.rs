@@ -62,7 +62,8 @@ impl Vocabulary {
     pub fn of<'a>(descriptors: impl IntoIterator<Item = &'a Table>) -> Self {
         let mut words = BTreeMap::new();
         for table in descriptors {
-            collect(&Value::Table(table.clone()), "", &mut words);
+            let fields = table.iter().filter(|f| !IGNORED.contains(&f.0.as_str()));
+            fields.for_each(|(key, value)| collect(value, key, &mut words));
         }
         Vocabulary(words)
     }
@@ -92,6 +93,8 @@ fn collect(value: &Value, key: &str, words: &mut BTreeMap<String, BTreeSet<Strin
 #[must_use]
 pub fn mutants(table: &Table, vocabulary: &Vocabulary) -> Vec<Mutant> {
     let mut all = Vec::new();
+    // Names in another container are no part of what goldens can notice.
+    let table = &without(table, "hf");
     for path in paths(table) {
         let key = path.last().map_or("", String::as_str);
         let Some(value) = at(table, &path) else {
@@ -108,6 +111,12 @@ pub fn mutants(table: &Table, vocabulary: &Vocabulary) -> Vec<Mutant> {
         }
     }
     all
+}
+
+fn without(table: &Table, key: &str) -> Table {
+    let kept = table.iter().filter(|field| field.0 != key);
+    kept.map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
 }
 
 /// Drops, other words, other numbers.

@@ -1,5 +1,6 @@
 //! `embed`, `rerank` and `classify` from outside, on a tiny BERT with a vocabulary of words. `golden/vectors.json`
-//! holds what llama-embedding prints for it. With `TOKKATA_EXPORT=FOLDER` the model is also written there.
+//! holds what llama-embedding prints for it when it computes GELU rather than looking it up. With
+//! `TOKKATA_EXPORT=FOLDER` the model is also written there.
 
 mod common;
 
@@ -13,7 +14,7 @@ use tokkata_conformance::generate::gguf;
 use tokkata_conformance::golden::Golden;
 
 const WORDS: &str =
-    "[PAD] [UNK] [CLS] [SEP] [MASK] ▁the ▁cat ▁dog ▁sat ▁ran ▁red ▁on ▁mat s ▁is ▁what ▁who ▁?";
+    "[PAD] [UNK] [CLS] [SEP] [MASK] ▁the ▁cat ▁dog ▁sat ▁ran ▁red ▁on ▁mat s ▁is ▁what ▁who";
 
 struct Tiny {
     _dir: tempfile::TempDir,
@@ -78,7 +79,7 @@ fn floats(json: &Json) -> Vec<f32> {
 fn close(got: &[f32], want: &[f32]) {
     assert_eq!(got.len(), want.len());
     for (a, b) in got.iter().zip(want) {
-        assert!((a - b).abs() < 2e-5, "{a} instead of {b}");
+        assert!((a - b).abs() < 5e-6, "{a} instead of {b}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{HubError, Result};
 
@@ -73,16 +74,16 @@ impl Cache {
     pub(crate) fn link(&self, repo: &str, hash: &str, snapshot: &Path, name: &str) -> Result<()> {
         let path = snapshot.join(name);
         make_parent(&path)?;
-        if path.symlink_metadata().is_ok() {
-            fs::remove_file(&path).map_err(HubError::io(&path, "replace"))?;
-        }
         let depth = name.matches('/').count() + 2;
         let target = PathBuf::from("../".repeat(depth)).join("blobs").join(hash);
         let blob = self.blob(repo, hash);
-        let linked = symlink(&target, &path);
+        // Made aside and renamed: others who link or read the same name never find it missing.
+        let aside = path.with_file_name(format!("{hash}.{}.link", aside_number()));
+        let linked = symlink(&target, &aside);
         // A system without links gets a second name of the same bytes, or a copy.
-        let done = linked.or_else(|_| fs::hard_link(&blob, &path));
-        done.or_else(|_| fs::copy(&blob, &path).map(|_| ()))
+        let done = linked.or_else(|_| fs::hard_link(&blob, &aside));
+        done.or_else(|_| fs::copy(&blob, &aside).map(|_| ()))
+            .and_then(|()| fs::rename(&aside, &path))
             .map_err(HubError::io(&path, "link"))
     }
 
@@ -187,6 +188,13 @@ fn names(path: &Path) -> Result<Vec<String>> {
         .collect();
     names.sort();
     Ok(names)
+}
+
+/// A number that no other link in the making has, in this process or another.
+fn aside_number() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{}-{next}", std::process::id())
 }
 
 pub(crate) fn make_parent(path: &Path) -> Result<()> {

@@ -42,7 +42,7 @@ impl<'a> HfView<'a> {
     pub fn new(registry: &Registry, file: &'a ModelFile) -> Result<Self, ArchError> {
         let root = file
             .directory()
-            .map(|d| d.config())
+            .map(tokkata_formats::Directory::config)
             .ok_or(ArchError::NoConfig)?;
         let stored = names::stored(file);
         let descriptor = choose(registry, root, file)?;

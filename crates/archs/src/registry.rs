@@ -115,7 +115,7 @@ impl Registry {
             Some(hf) if own.contains_key("hf") => {
                 ["classes", "when", "arch"].iter().for_each(|key| {
                     hf.remove(*key);
-                })
+                });
             }
             _ => {
                 merged.remove("hf");

@@ -34,7 +34,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (log, answer) = (log.clone(), answer.clone());
-                std::thread::spawn(move || serve(stream, &log, &*answer));
+                std::thread::spawn(move || serve(&stream, &log, &*answer));
             }
         });
         Server { address, asked }
@@ -55,7 +55,7 @@ impl Server {
     }
 }
 
-fn serve(stream: TcpStream, log: &Mutex<Vec<Asked>>, answer: &Answer) {
+fn serve(stream: &TcpStream, log: &Mutex<Vec<Asked>>, answer: &Answer) {
     let mut reader = BufReader::new(stream.try_clone().expect("a stream"));
     let mut line = String::new();
     if reader.read_line(&mut line).unwrap_or(0) == 0 {
@@ -89,7 +89,8 @@ fn serve(stream: TcpStream, log: &Mutex<Vec<Asked>>, answer: &Answer) {
         log.push(asked.clone());
         same
     };
-    let _ = (&stream).write_all(&answer(&asked, before));
+    let mut stream = stream;
+    let _ = stream.write_all(&answer(&asked, before));
 }
 
 /// An answer; a `HEAD` has no body whatever its length says.

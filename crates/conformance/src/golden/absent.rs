@@ -68,7 +68,8 @@ const SETS: &[(&str, u32)] = &[
 /// Other forms of a golden, with what was done to it.
 #[must_use]
 pub fn forms(golden: &Golden) -> Vec<(String, Golden)> {
-    let tensors: [(&str, fn(&Golden) -> Tensors); 7] = [
+    type Form = (&'static str, fn(&Golden) -> Tensors);
+    let tensors: [Form; 7] = [
         ("with factors of frequencies", with_factors),
         ("with an output matrix", with_output),
         ("with queries, keys and values apart", with_split),

@@ -191,7 +191,7 @@ fn decode(weight: &PackedWeight, p: &Pieces<'_>, (row, cols): (usize, usize), ou
             }
         }
         Scheme::Table4 { block, offset } => {
-            table4(p, (block, f32::from_bits(offset)), (row, cols), out)
+            table4(p, (block, f32::from_bits(offset)), (row, cols), out);
         }
         Scheme::Packed { bits, group } => packed(p, (bits.into(), group), (row, cols), out),
     }

@@ -280,7 +280,7 @@ fn packed(
     let scales = weight.piece(Piece::Scales)?;
     let whole = words.checked_mul(32 / bits)?;
     // The last word of a row may hold fewer values than fit.
-    let k = match weight.piece(Piece::State).and_then(|state| read(state)) {
+    let k = match weight.piece(Piece::State).and_then(read) {
         Some(bytes) => {
             let sizes: Vec<_> = bytes
                 .as_chunks::<8>()

@@ -56,7 +56,8 @@ pub(crate) fn load(checkpoint: Checkpoint, options: &OpenOptions) -> Result<Mode
     Ok(Model::load(checkpoint, options, Some(&progress))?)
 }
 
-fn name_of(path: &Path) -> String {
+/// What to call a model in a message: its file name.
+pub(crate) fn name_of(path: &Path) -> String {
     path.file_name()
         .unwrap_or(path.as_os_str())
         .display()

@@ -13,8 +13,6 @@
 
 pub mod dtype;
 pub mod metadata;
-pub mod sha256;
 
 pub use dtype::DType;
 pub use metadata::{Array, Metadata, Value};
-pub use sha256::Sha256;

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use tokkata_core::Sha256;
+use sha2::{Digest, Sha256};
 
 use crate::client::{Ask, Client, header};
 use crate::error::{HubError, Result};
@@ -181,12 +181,16 @@ fn starts_at(answer: &ureq::http::Response<ureq::Body>, at: u64) -> bool {
 
 fn hash_of(path: &Path) -> Result<String> {
     let mut file = File::open(path).map_err(HubError::io(path, "read"))?;
-    let (mut hash, mut chunk) = (Sha256::default(), vec![0; CHUNK]);
+    let (mut hash, mut chunk) = (Sha256::new(), vec![0; CHUNK]);
     loop {
         let read = file.read(&mut chunk).map_err(HubError::io(path, "read"))?;
         if read == 0 {
-            return Ok(hash.finish());
+            return Ok(hex(&hash.finalize()));
         }
         hash.update(&chunk[..read]);
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,14 +1,17 @@
 //! Grammars against what their notation means, over a byte vocabulary and one with longer tokens.
 
+use std::sync::Arc;
+
 use serde_json::{Value as Json, json};
 use tokkata_text::grammar::{
     Grammar, GrammarError, GrammarSource, GrammarState, TokenTrie, Trigger, Vocabulary,
 };
 
 const EOS: u32 = 256;
+const N_TOKENS: u32 = 268;
 
 /// All bytes, an end token, and a few tokens that cross the borders of lexemes.
-fn trie() -> TokenTrie {
+fn vocabulary() -> Vocabulary {
     let longer = [
         "ab", "abc", "\":", "\", \"", "{\"", "true", "call>{", ">{\"", "<call>", "null}", "}}",
     ];
@@ -16,12 +19,36 @@ fn trie() -> TokenTrie {
     let tokens = bytes
         .chain([b"<end>".to_vec()])
         .chain(longer.map(|text| text.as_bytes().to_vec()));
-    TokenTrie::new(Vocabulary {
+    Vocabulary {
         tokens: tokens.collect(),
         special: vec![EOS],
         eos: vec![EOS],
-    })
-    .expect("a vocabulary")
+    }
+}
+
+fn trie() -> TokenTrie {
+    TokenTrie::new(vocabulary()).expect("a vocabulary")
+}
+
+/// The same with a tokenizer that takes the longest token each time.
+fn encoding_trie() -> TokenTrie {
+    let tokens = vocabulary().tokens;
+    let longest = move |text: &[u8]| {
+        let fits = |(_, token): &(usize, &Vec<u8>)| text.starts_with(token);
+        let found = tokens.iter().enumerate().filter(fits);
+        found
+            .max_by_key(|(_, token)| token.len())
+            .map(|(id, token)| (id as u32, token.len()))
+    };
+    let encoder = move |mut text: &[u8]| {
+        let mut ids = Vec::new();
+        while let Some((id, len)) = longest(text) {
+            ids.push(id);
+            text = &text[len..];
+        }
+        ids
+    };
+    TokenTrie::with_encoder(vocabulary(), Arc::new(encoder)).expect("a vocabulary")
 }
 
 fn compile(source: GrammarSource) -> Grammar {
@@ -56,6 +83,62 @@ fn allowed(state: &mut GrammarState, trie: &TokenTrie) -> Vec<u32> {
 
 fn gbnf(source: &str, valid: &[&str], invalid: &[&str]) {
     check(&GrammarSource::Gbnf(source.into()), valid, invalid);
+}
+
+/// Walks at random and compares each mask with what each token is told alone.
+fn walk(grammar: &Grammar, trie: &TokenTrie, (seed, steps): (u64, usize)) {
+    let mut random = seed;
+    let mut state = grammar.start();
+    let mut said = Vec::new();
+    for _ in 0..steps {
+        for token in state.forced() {
+            if state.accept(token).is_err() {
+                break;
+            }
+            said.push(token);
+        }
+        let allowed = allowed(&mut state, trie);
+        for token in 0..trie.mask_len() as u32 * 32 {
+            let alone = state.allows(token) && token < N_TOKENS;
+            assert_eq!(
+                allowed.contains(&token),
+                alone,
+                "token {token} after {said:?}"
+            );
+        }
+        if allowed.is_empty() || state.is_complete() {
+            return;
+        }
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(99);
+        let token = allowed[(random >> 33) as usize % allowed.len()];
+        state.accept(token).expect("the mask allows it");
+        said.push(token);
+        if token == EOS {
+            return;
+        }
+    }
+}
+
+#[test]
+fn masks_say_what_each_token_is_told_alone() {
+    let sources = [
+        GrammarSource::Regex(r"\w+".into()),
+        GrammarSource::Regex(r"(\w|-){2,40}@\w{3,}".into()),
+        GrammarSource::Regex(r"[^\x00-\x{7f}]+\d*".into()),
+        GrammarSource::Regex(r"x[\u{c0}-\u{ff}]{3}.{1,12}\W".into()),
+        GrammarSource::JsonSchema(json!({"type": "string", "pattern": r"^\w+$"})),
+        GrammarSource::JsonSchema(json!({"type": "string", "maxLength": 9})),
+        GrammarSource::JsonSchema(json!({"enum": ["\u{e9}\u{e8}", "\u{e9}\u{e9}x", true]})),
+        GrammarSource::Lark("start: /\\w+/ \",\" /\\W+/".into()),
+    ];
+    for trie in [trie(), encoding_trie()] {
+        for source in &sources {
+            let grammar = Grammar::compile(source.clone(), &trie).expect("a grammar");
+            (0..12).for_each(|seed| walk(&grammar, &trie, (seed, 24)));
+        }
+    }
 }
 
 #[test]

@@ -30,8 +30,6 @@ fn load(name: &str, no_prefix_cache: bool) -> Model {
         ctx: std::num::NonZeroU32::new(128),
         rows: 16,
         no_prefix_cache,
-        // Its steps on two threads have a fault of their own, see docs/limits.md.
-        threads: (name == "plamo2").then_some(1).or(options().threads),
         ..options()
     };
     Model::load(checkpoint(name, &golden(name)), &options, None).expect(name)

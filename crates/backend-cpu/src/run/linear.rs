@@ -94,6 +94,14 @@ impl Epilogue for Put<'_, '_> {
     }
 }
 
+/// The panels of columns that start at a panel, or of none.
+fn panels(cols: Range<usize>) -> Range<usize> {
+    if cols.is_empty() {
+        return 0..0;
+    }
+    cols.start / PANEL_ROWS..cols.end.div_ceil(PANEL_ROWS)
+}
+
 /// `out = (x · weightᵀ) ⊙ scale + bias`.
 pub(crate) struct Product {
     pub(crate) matrix: Arc<Matrix>,
@@ -107,10 +115,7 @@ pub(crate) struct Product {
 impl Kernel for Product {
     fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
         let panels = match self.part {
-            Some(part) => {
-                let cols = columns(self.out.width, part, worker);
-                cols.start / PANEL_ROWS..cols.end.div_ceil(PANEL_ROWS)
-            }
+            Some(part) => panels(columns(self.out.width, part, worker)),
             None => self.matrix.share(worker.index(), worker.count()),
         };
         if panels.is_empty() || cx.count(self.out.lead) == 0 {
@@ -126,5 +131,32 @@ impl Kernel for Product {
             finish: &self.finish,
         };
         cx.kernel.matmul(&self.matrix, x, panels, scratch, &mut put);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::pool::Pool;
+
+    #[test]
+    fn each_panel_has_one_worker() {
+        for workers in 1..5 {
+            let pool = Pool::new(workers);
+            for width in [1, 8, 16, 24, 40, 64] {
+                let taken = Mutex::new(Vec::new());
+                pool.run(&|worker| {
+                    let panels = panels(columns(width, PANEL_ROWS, worker));
+                    taken.lock().expect("no panic").extend(panels);
+                })
+                .expect("no panic");
+                let mut taken = taken.into_inner().expect("no panic");
+                taken.sort_unstable();
+                let all: Vec<usize> = (0..width.div_ceil(PANEL_ROWS)).collect();
+                assert_eq!(taken, all, "{width} columns, {workers} workers");
+            }
+        }
     }
 }

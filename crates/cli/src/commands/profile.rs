@@ -80,7 +80,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     };
     let mut model = load::load(checkpoint, &options)?;
     let phases = collect::phases(&mut model, args.n_depth, args.n_prompt, args.n_gen)?;
-    let report = Report::new(&mut model, &phases, rates);
+    let report = Report::new(&model, &phases, rates);
     let mut out = std::io::stdout().lock();
     match args.output {
         Format::Table => report.table(args.by, &mut out)?,

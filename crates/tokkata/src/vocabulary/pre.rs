@@ -3,7 +3,7 @@
 //! Files of GGUF name how a byte-level tokenizer cuts text before it merges. A directory has the cutting itself; what
 //! llama.cpp's converter does to name it is to encode one text and look the ids up in a table by their SHA-256.
 
-use tokkata_core::Sha256;
+use sha2::{Digest, Sha256};
 use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
 
 /// The text.
@@ -422,6 +422,9 @@ pub(crate) fn name(tokenizer: &Tokenizer) -> Option<&'static str> {
         .map(u32::to_string)
         .collect();
     let list = format!("[{}]", ids.join(", "));
-    let hash = Sha256::hex(list.as_bytes());
+    let hash: String = Sha256::digest(list.as_bytes())
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     NAMES.iter().rev().find(|n| n.0 == hash).map(|n| n.1)
 }

@@ -12,6 +12,7 @@ use tokkata::{Model, Program};
 
 use super::Group;
 use super::collect::Phase;
+use crate::load;
 
 /// A kernel of a node, over all steps of a phase.
 #[derive(Clone, Debug)]
@@ -42,8 +43,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(model: &mut Model, phases: &[Phase], rates: Rates) -> Self {
-        let program = &*model.engine().program().clone();
+    pub(super) fn new(model: &Model, phases: &[Phase], rates: Rates) -> Self {
+        let program = model.program();
         let weights = FileWeights::new(model.checkpoint().file(), None);
         let costs = Costs::new(program, &weights);
         let section = |phase: &Phase| Section {
@@ -52,13 +53,8 @@ impl Report {
             wall_ns: phase.wall_ns,
             rows: rows(program, &costs, phase, rates),
         };
-        let path = model.checkpoint().path();
         Report {
-            model: path
-                .file_name()
-                .unwrap_or(path.as_os_str())
-                .display()
-                .to_string(),
+            model: load::name_of(model.checkpoint().path()),
             rates,
             sections: phases.iter().map(section).collect(),
         }

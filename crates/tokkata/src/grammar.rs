@@ -206,14 +206,13 @@ fn token_trie(tokenizer: &Arc<Tokenizer>, trigger: &Trigger, markers: &str) -> R
     Ok(TokenTrie::with_encoder(vocabulary, encoder)?)
 }
 
-/// The tokens of forced text, which goes on with other text: of as much of it as is UTF-8.
-fn encode(tokenizer: &Tokenizer, text: &[u8]) -> Vec<u32> {
-    let whole = text.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+/// The tokens of forced text, which goes on with other text.
+fn encode(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
     let options = EncodeOptions::default();
     if !tokenizer.special().add_space_prefix {
-        return tokenizer.encode(whole, options);
+        return tokenizer.encode(text, options);
     }
-    let ids = tokenizer.encode(&format!("{}{whole}", char::from(BORDER)), options);
+    let ids = tokenizer.encode(&format!("{}{text}", char::from(BORDER)), options);
     let border = |&id: &u32| tokenizer.token_bytes(id).last() == Some(&BORDER);
     let after = ids.iter().position(border).map_or(ids.len(), |at| at + 1);
     ids[after..].to_vec()

@@ -106,6 +106,8 @@ impl GrammarState {
     pub fn allows(&mut self, token: u32) -> bool {
         let trie = &self.grammar.trie;
         match &mut self.phase {
+            // A matcher that is asked for a token which does not exist gives up for good.
+            _ if token as usize >= trie.tokens().len() => false,
             Phase::Early(_) => true,
             Phase::Waiting(matched) => {
                 let watch = self.grammar.watch.as_ref();

@@ -11,8 +11,9 @@ use llguidance::toktrie::{
 
 use super::{GrammarError, first_line};
 
-/// Turns text into the tokens the model's tokenizer would use, special tokens not parsed.
-pub type Encoder = Arc<dyn Fn(&[u8]) -> Vec<u32> + Send + Sync>;
+/// Turns text into the tokens the model's tokenizer would use, special tokens not parsed. The tokens must spell the
+/// whole text.
+pub type Encoder = Arc<dyn Fn(&str) -> Vec<u32> + Send + Sync>;
 
 /// What a grammar must know of a vocabulary.
 #[derive(Clone, Debug)]
@@ -51,7 +52,7 @@ impl TokenizerEnv for Env {
 
     fn tokenize_bytes(&self, text: &[u8]) -> Vec<TokenId> {
         match &self.encoder {
-            Some(encoder) => encoder(text),
+            Some(encoder) => self.encode(encoder, text),
             None => self.trie.greedy_tokenize(text),
         }
     }
@@ -59,6 +60,33 @@ impl TokenizerEnv for Env {
     fn tokenize_is_canonical(&self) -> bool {
         self.encoder.is_some()
     }
+}
+
+impl Env {
+    /// Forced bytes may begin and end inside a character: those parts become tokens of bytes.
+    fn encode(&self, encoder: &Encoder, text: &[u8]) -> Vec<TokenId> {
+        let mut tokens = Vec::new();
+        for chunk in text.utf8_chunks() {
+            if !chunk.valid().is_empty() {
+                tokens.extend(encoder(chunk.valid()));
+            }
+            tokens.extend(self.trie.greedy_tokenize(chunk.invalid()));
+        }
+        tokens
+    }
+}
+
+/// Whether every byte of a character of several bytes is a token.
+fn spells_parts(tokens: &[Vec<u8>]) -> bool {
+    let mut found = [false; 256];
+    for token in tokens {
+        if let [byte] = token[..] {
+            found[usize::from(byte)] = true;
+        }
+    }
+    (0x80..=0xbf)
+        .chain(0xc2..=0xf4)
+        .all(|byte: usize| found[byte])
 }
 
 impl TokenTrie {
@@ -70,12 +98,14 @@ impl TokenTrie {
         Self::build(vocabulary, None)
     }
 
-    /// Prepares a vocabulary with the tokenizer that forced text is to be encoded with.
+    /// Prepares a vocabulary with the tokenizer that forced text is to be encoded with. A vocabulary that cannot spell
+    /// parts of a character has no forced tokens.
     ///
     /// # Errors
     /// As [`TokenTrie::new`].
     pub fn with_encoder(vocabulary: Vocabulary, encoder: Encoder) -> Result<Self, GrammarError> {
-        Self::build(vocabulary, Some(encoder))
+        let encoder = Some(encoder).filter(|_| spells_parts(&vocabulary.tokens));
+        Self::build(vocabulary, encoder)
     }
 
     fn build(vocabulary: Vocabulary, encoder: Option<Encoder>) -> Result<Self, GrammarError> {

@@ -5,6 +5,7 @@ mod conformance;
 mod demo;
 mod formats;
 mod golden;
+mod kernels;
 mod licences;
 mod mutate;
 mod oracle;
@@ -24,6 +25,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                                     which architectures agree; the table of models; where a run goes wrong;
                                     changes of descriptors that no golden notices
   bench-peers [OPTIONS]             our speed beside other engines', interleaved
+  kernels [PROGRAM]                 whether the inner loops of an optimised build keep their sums in registers
   demo [--weights FILE] [--python PROGRAM]
                                     make the model inside the program anew; needs Python, PyTorch and a GPU
   formats                           what is known of every element type, each cell found by trying";
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Some("check") => check::run(),
         Some("test") => test::run(&args[1..]),
         Some("bench-peers") => peers::run(&args[1..]),
+        Some("kernels") => kernels::run(&args[1..]),
         Some("formats") => formats::run(),
         Some("conformance") => conformance::run(&args[1..]),
         Some("golden") => golden::run(&args[1..]),

@@ -18,14 +18,16 @@ use self::suite::Case;
 
 const USAGE: &str =
     "usage: cargo xtask bench-peers [--peer NAME=LLAMA_BENCH]… [--ours TOKKATA] [--models FOLDER]
-       [--rounds N] [--full] [--only TEXT] [--write]
+       [--rounds N] [--threads N] [--full] [--quick] [--only TEXT]… [--write]
 
   --peer     another engine's llama-bench; without one only our own figures are printed
   --ours     the command to measure (default target/release/tokkata)
   --models   where made-up models are kept (default target/bench-models)
   --rounds   interleaved rounds whose medians count (default 3)
+  --threads  so many threads in every case
   --full     every model, format and thread count; hours
-  --only     cases whose name contains this
+  --quick    peers with flash attention only
+  --only     cases whose name contains this, or ends with it before a '$'; may be given several times
   --write    put the table into docs/performance.md";
 
 struct Options {
@@ -33,8 +35,10 @@ struct Options {
     ours: PathBuf,
     models: PathBuf,
     rounds: usize,
+    threads: Option<usize>,
     full: bool,
-    only: String,
+    quick: bool,
+    only: Vec<String>,
     write: bool,
 }
 
@@ -42,11 +46,22 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let options = parse(args)?;
     let mut engines = vec![Engine::ours(&options.ours)];
     for (name, path) in &options.peers {
-        engines.push(Engine::peer(name, path)?);
+        engines.push(Engine::peer(name, path, options.quick)?);
     }
-    let cases = suite::cases(options.full);
+    let cases = suite::cases(options.full, options.threads);
+    let wanted = |c: &&Case| {
+        let name = c.name();
+        options.only.is_empty()
+            || options
+                .only
+                .iter()
+                .any(|only| match only.strip_suffix('$') {
+                    Some(end) => name.ends_with(end),
+                    None => name.contains(only),
+                })
+    };
     let mut lines = Vec::new();
-    for case in cases.iter().filter(|c| c.name().contains(&options.only)) {
+    for case in cases.iter().filter(wanted) {
         let line = measure(case, &engines, &options)?;
         eprintln!("{}", line.row());
         lines.push(line);
@@ -67,8 +82,10 @@ fn parse(args: &[String]) -> Result<Options> {
         ours: root.join("target/release/tokkata"),
         models: root.join("target/bench-models"),
         rounds: 3,
+        threads: None,
         full: false,
-        only: String::new(),
+        quick: false,
+        only: Vec::new(),
         write: false,
     };
     let mut args = args.iter();
@@ -83,7 +100,9 @@ fn parse(args: &[String]) -> Result<Options> {
             "--ours" => options.ours = value()?.into(),
             "--models" => options.models = value()?.into(),
             "--rounds" => options.rounds = value()?.parse()?,
-            "--only" => options.only.clone_from(value()?),
+            "--threads" => options.threads = Some(value()?.parse()?),
+            "--only" => options.only.push(value()?.clone()),
+            "--quick" => options.quick = true,
             "--full" => options.full = true,
             "--write" => options.write = true,
             _ => bail!("{USAGE}"),

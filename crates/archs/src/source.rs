@@ -2,7 +2,7 @@
 
 use tokkata_core::DType;
 use tokkata_formats::{FormatError, ModelFile, PackedWeight};
-use tokkata_ir::{BackendError, WeightSource};
+use tokkata_ir::{BackendError, Mapped, WeightSource};
 
 /// Tensors of an opened file.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,11 @@ impl WeightSource for FileWeights<'_> {
         let absent = || BackendError::Weight(format!("tensor {name} is absent"));
         let packed = self.0.packed_weight(name).ok_or_else(absent)?;
         read_packed(self.0, packed, offset, out).map_err(wrong)
+    }
+
+    fn mapped(&self, name: &str) -> Option<Mapped> {
+        let (owner, range) = self.0.shared(self.0.tensor(name)?).ok()??;
+        Mapped::new(owner, range)
     }
 
     fn decode(&self, dtype: DType, raw: &[u8], out: &mut [f32]) -> Result<(), BackendError> {

@@ -9,11 +9,13 @@ pub enum Level {
     Avx2,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
+    /// AVX-512 and tiles of bytes.
+    Amx,
 }
 
 impl Level {
     /// Every level, slowest first.
-    pub const ALL: [Level; 3] = [Level::Portable, Level::Avx2, Level::Avx512];
+    pub const ALL: [Level; 4] = [Level::Portable, Level::Avx2, Level::Avx512, Level::Amx];
 
     /// The name that `--cpu-features` takes.
     #[must_use]
@@ -22,6 +24,7 @@ impl Level {
             Level::Portable => "portable",
             Level::Avx2 => "avx2",
             Level::Avx512 => "avx512",
+            Level::Amx => "amx",
         }
     }
 }
@@ -30,7 +33,7 @@ impl Level {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CapsError {
     /// No kernel set has this name.
-    #[error("unknown CPU feature set `{0}`: use portable, avx2 or avx512")]
+    #[error("unknown CPU feature set `{0}`: use portable, avx2, avx512 or amx")]
     Unknown(String),
     /// The processor lacks the instructions of the set.
     #[error("this processor cannot run the `{wanted}` kernels; its best set is `{best}`")]
@@ -49,10 +52,12 @@ pub struct Caps {
 }
 
 impl Caps {
-    /// The best set this processor has.
+    /// The best set this processor has. Tiles are left to [`crate::tuning`]: the float part between two products takes
+    /// most of the time, and they win on some processors only.
     #[must_use]
     pub fn detect() -> Self {
-        let level = Level::ALL.into_iter().rev().find(|&l| supported(l));
+        let usual = |&l: &Level| l < Level::Amx && supported(l);
+        let level = Level::ALL.into_iter().rev().find(usual);
         Self {
             level: level.unwrap_or(Level::Portable),
         }
@@ -98,6 +103,7 @@ fn supported(level: Level) -> bool {
     match level {
         Level::Portable => true,
         Level::Avx2 => avx2,
+        Level::Amx => supported(Level::Avx512) && crate::kernels::matmul::amx::available(),
         Level::Avx512 => {
             avx2 && has!("avx512f")
                 && has!("avx512bw")
@@ -124,7 +130,11 @@ mod tests {
             Level::Portable
         );
         assert_eq!(Caps::all()[0].level(), Level::Portable);
-        assert_eq!(*Caps::all().last().unwrap(), Caps::detect());
+        let usual: Vec<Caps> = Caps::all()
+            .into_iter()
+            .filter(|c| c.level() < Level::Amx)
+            .collect();
+        assert_eq!(*usual.last().unwrap(), Caps::detect());
     }
 
     #[test]
@@ -132,7 +142,7 @@ mod tests {
         let error = Caps::limited_to("mmx").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown CPU feature set `mmx`: use portable, avx2 or avx512"
+            "unknown CPU feature set `mmx`: use portable, avx2, avx512 or amx"
         );
     }
 }

@@ -8,6 +8,7 @@ use crate::caps::Caps;
 use crate::kernels::Kernel;
 use crate::pool::Pool;
 use crate::run::CpuInstance;
+use crate::tuning::{Tuning, TuningError};
 
 /// The CPU backend.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,11 +48,21 @@ impl Backend for CpuBackend {
 
 fn kernel_set(options: &LoadOptions) -> Result<Kernel, BackendError> {
     let unsupported = |op: String| BackendError::Unsupported { backend: "cpu", op };
+    let tuning: Option<Tuning> = match &options.tuning {
+        Some(text) => Some(
+            text.parse()
+                .map_err(|e: TuningError| unsupported(e.to_string()))?,
+        ),
+        None => None,
+    };
+    let tuned = || Caps::limited_to(tuning?.set.name()).ok();
     let caps = match &options.cpu_features {
         Some(name) => Caps::limited_to(name).map_err(|e| unsupported(e.to_string()))?,
-        None => Caps::detect(),
+        None => tuned().unwrap_or_else(Caps::detect),
     };
-    Kernel::new(&caps).ok_or_else(|| unsupported(format!("the {} kernels", caps.level().name())))
+    let kernel = Kernel::new(&caps)
+        .ok_or_else(|| unsupported(format!("the {} kernels", caps.level().name())))?;
+    Ok(tuning.map_or(kernel, |t| kernel.tuned(&t)))
 }
 
 /// Fails when `needed` bytes are more than the system has to give.

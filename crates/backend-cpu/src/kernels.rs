@@ -15,10 +15,11 @@ pub mod quantize;
 pub(crate) mod rope;
 pub(crate) mod scan;
 
-pub use matmul::{Add, Epilogue, Scratch, Store};
+pub use matmul::{Add, Epilogue, MAX_STREAM_ROWS, Scratch, Store};
 pub use quantize::{Activations, Forms, RowWriter};
 
 use crate::caps::{Caps, Level};
+use crate::tuning::Tuning;
 use matmul::portable::Portable;
 use matmul::simd::{Simd, Task};
 
@@ -26,6 +27,8 @@ use matmul::simd::{Simd, Task};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel {
     level: Level,
+    stream_rows: usize,
+    group_bytes: usize,
 }
 
 impl Kernel {
@@ -33,15 +36,38 @@ impl Kernel {
     #[must_use]
     pub fn new(caps: &Caps) -> Option<Self> {
         let built = cfg!(target_arch = "x86_64") || caps.level() == Level::Portable;
+        let Tuning {
+            stream_rows,
+            group_kib,
+            ..
+        } = Tuning::usual(caps.level());
         built.then_some(Self {
             level: caps.level(),
+            stream_rows,
+            group_bytes: group_kib << 10,
         })
+    }
+
+    /// This set with the other choices of `tuning`.
+    #[must_use]
+    pub fn tuned(self, tuning: &Tuning) -> Self {
+        Self {
+            level: self.level,
+            stream_rows: tuning.stream_rows.clamp(1, MAX_STREAM_ROWS),
+            group_bytes: tuning.group_kib << 10,
+        }
     }
 
     /// The set.
     #[must_use]
     pub fn level(&self) -> Level {
         self.level
+    }
+
+    /// Whether `rows` rows of activations lie row by row inside their blocks, as tiles want them, rather than quad by
+    /// quad.
+    pub(crate) fn by_rows(&self, rows: usize) -> bool {
+        self.level == Level::Amx && rows > self.stream_rows
     }
 
     /// Runs a task compiled for this set.
@@ -53,7 +79,7 @@ impl Kernel {
                 #[cfg(target_arch = "x86_64")]
                 Level::Avx2 => matmul::avx2::Avx2::vectorize(task),
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx512 => matmul::avx512::Avx512::vectorize(task),
+                Level::Avx512 | Level::Amx => matmul::avx512::Avx512::vectorize(task),
                 #[cfg(not(target_arch = "x86_64"))]
                 _ => unreachable!("`new` refuses sets that are not built"),
             }

@@ -4,7 +4,8 @@
 //! A [`Matrix`] is made of *parts* (file tensors or slices of them) that may differ in format, such
 //! as Q, K and V. Parts follow each other, or alternate panel by panel so that a gate and its up
 //! projection meet in one epilogue. Panels of [`PANEL_ROWS`] rows are packed in parallel, straight
-//! from the file's bytes; the last panel of a part is padded with zeros.
+//! from the file's bytes; the last panel of a part is padded with zeros. A matrix may also stay in the mapped file:
+//! its panels are packed anew whenever they are used.
 #![allow(unsafe_code)]
 
 mod pack;
@@ -14,6 +15,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use tokkata_core::DType;
+use tokkata_ir::Mapped;
 
 use crate::kernels::Forms;
 use crate::memory::{Piece, Slab};
@@ -58,6 +60,9 @@ pub enum LayoutError {
         /// Elements per row.
         k: usize,
     },
+    /// The map has other sizes than the parts.
+    #[error("the mapped rows are not those of the matrix")]
+    MapTooShort,
     /// Alternating parts need to be two alike.
     #[error("only two parts with one element type and equally many rows can alternate")]
     CannotAlternate,
@@ -108,15 +113,25 @@ pub(crate) struct PanelAt {
     pub(crate) rows: usize,
 }
 
-/// A packed weight matrix: `rows` outputs of `k` inputs each.
+/// Where a matrix lies.
+#[derive(Debug)]
+enum Memory {
+    Panels(Piece),
+    /// The rows of each segment, in the map of the file.
+    Rows(Vec<Mapped>),
+}
+
+/// A weight matrix: `rows` outputs of `k` inputs each.
 #[derive(Debug)]
 pub struct Matrix {
     k: usize,
     rows: usize,
     panels: usize,
+    /// Of all panels.
+    bytes: usize,
     order: Order,
     segments: Vec<Segment>,
-    memory: Piece,
+    memory: Memory,
 }
 
 /// Gives the bytes of rows `range` of part `part`: fills the buffer, which is exactly as long.
@@ -150,8 +165,9 @@ impl Matrix {
         (parts, order): (&[Part], Order),
         source: &Source<'_>,
     ) -> Result<Self, LayoutError> {
-        let mut matrix = Self::plan(k, parts, order, slab)?;
-        let start = Shared(matrix.memory.as_mut_ptr());
+        let mut matrix = Self::plan(k, parts, order)?;
+        let mut piece = slab.take(matrix.bytes);
+        let start = Shared(piece.as_mut_ptr());
         let failure = Mutex::new(None);
         pool.run(&|worker| {
             let panels = matrix.share(worker.index(), worker.count());
@@ -164,10 +180,30 @@ impl Matrix {
             }
         })?;
         let failure = failure.into_inner().expect("no panic under this lock");
+        matrix.memory = Memory::Panels(piece);
         failure.map_or(Ok(matrix), |error| Err(error.into()))
     }
 
-    fn plan(k: usize, parts: &[Part], order: Order, slab: &Slab) -> Result<Self, LayoutError> {
+    /// A matrix that stays where its rows lie, one run of bytes per part.
+    ///
+    /// # Errors
+    /// When shapes do not fit.
+    pub fn map(k: usize, parts: &[Part], rows: Vec<Mapped>) -> Result<Self, LayoutError> {
+        let mut matrix = Self::plan(k, parts, Order::Sequential)?;
+        let bytes = |s: &Segment| s.dtype.row_bytes(k).and_then(|r| r.checked_mul(s.rows));
+        let fits = rows.len() == parts.len()
+            && rows
+                .iter()
+                .zip(&matrix.segments)
+                .all(|(r, s)| Some(r.bytes().len()) == bytes(s));
+        if !fits {
+            return Err(LayoutError::MapTooShort);
+        }
+        matrix.memory = Memory::Rows(rows);
+        Ok(matrix)
+    }
+
+    fn plan(k: usize, parts: &[Part], order: Order) -> Result<Self, LayoutError> {
         let alternate = order == Order::Alternating;
         if alternate && !matches!(parts, [a, b] if a == b) {
             return Err(LayoutError::CannotAlternate);
@@ -220,9 +256,10 @@ impl Matrix {
             k,
             rows: row,
             panels,
+            bytes,
             order,
             segments,
-            memory: slab.take(bytes),
+            memory: Memory::Rows(Vec::new()),
         })
     }
 
@@ -261,7 +298,16 @@ impl Matrix {
     /// Bytes of all panels.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.memory.len()
+        self.bytes
+    }
+
+    /// Bytes that it holds itself.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        match &self.memory {
+            Memory::Panels(piece) => piece.len(),
+            Memory::Rows(_) => 0,
+        }
     }
 
     /// The forms of activations that its parts read.
@@ -332,9 +378,41 @@ impl Matrix {
         }
     }
 
-    /// Address of a panel.
-    pub(crate) fn at(&self, panel: PanelAt) -> *const u8 {
-        self.memory.bytes()[panel.byte..].as_ptr()
+    /// Address of the first panel; `None` for a matrix in the map.
+    pub(crate) fn start(&self) -> Option<*const u8> {
+        match &self.memory {
+            Memory::Panels(piece) => Some(piece.bytes().as_ptr()),
+            Memory::Rows(_) => None,
+        }
+    }
+
+    /// Packs a panel out of the map into zeros.
+    pub(crate) fn pack_mapped(&self, panel: PanelAt, to: &mut [u8]) {
+        let Memory::Rows(maps) = &self.memory else {
+            unreachable!("panels in memory are used where they lie")
+        };
+        let segment = &self.segments[panel.segment];
+        let first = panel.row - segment.first_row;
+        pack::panel(
+            segment,
+            self.k,
+            (maps[panel.segment].bytes(), first, panel.rows),
+            to,
+        );
+    }
+
+    /// Element type and bytes of row `row` in the map; `None` for a matrix in panels.
+    pub(crate) fn mapped_row(&self, row: usize) -> Option<(DType, &[u8])> {
+        let Memory::Rows(maps) = &self.memory else {
+            return None;
+        };
+        let (index, row) = self.locate(row);
+        let dtype = self.segments[index].dtype;
+        let bytes = dtype.row_bytes(self.k)?;
+        maps[index]
+            .bytes()
+            .get(row * bytes..(row + 1) * bytes)
+            .map(|b| (dtype, b))
     }
 
     /// The segment and the row inside it of output `row`.

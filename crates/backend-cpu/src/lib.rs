@@ -26,6 +26,7 @@ pub mod pool;
 pub mod rates;
 mod run;
 mod select;
+pub mod tuning;
 
 pub use device::CpuBackend;
 pub use run::CpuInstance;

@@ -184,9 +184,9 @@ impl CpuInstance {
         (pool, kernel): (Pool, Set),
     ) -> Result<Self, BackendError> {
         let cache_bytes = cache::bytes_needed(&program)?;
-        let weight_bytes = weights::bytes_needed(&program, source)?;
+        let weight_bytes = weights::bytes_needed(&program, source, options.no_repack)?;
         crate::device::check_memory("the model's weights and cache", weight_bytes + cache_bytes)?;
-        let weights = Weights::load(&program, source, &pool)?;
+        let weights = Weights::load(&program, source, &pool, options.no_repack)?;
         let draft = draft(&program, &weights, options);
         let arena_floats = draft.places.iter().map(|p| p.1).max().unwrap_or(0) + 64;
         let work = arena_floats as u64 * 4 + act_bytes(&program, &draft.keys);

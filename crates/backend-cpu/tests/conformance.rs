@@ -34,6 +34,18 @@ fn subject(set: &str, threads: usize) -> Subject {
     subject
 }
 
+/// The best set, on weights that stay where the source has them.
+fn mapped() -> Subject {
+    let mut subject = subject("portable", 2);
+    subject.options.cpu_features = None;
+    subject.options.no_repack = true;
+    subject
+}
+
+mod mapped {
+    tokkata_conformance::suite!(super::mapped());
+}
+
 mod portable {
     tokkata_conformance::suite!(super::subject("portable", 1));
 }
@@ -44,4 +56,8 @@ mod avx2 {
 
 mod avx512 {
     tokkata_conformance::suite!(super::subject("avx512", 2));
+}
+
+mod amx {
+    tokkata_conformance::suite!(super::subject("amx", 2));
 }

@@ -104,7 +104,7 @@ pub(crate) struct DeviceArgs {
     /// Where to compute: cpu, or ref for the slow reference
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// Use no more than these instruction sets: avx512, avx2 or portable
+    /// Use no more than these instruction sets: amx, avx512, avx2 or portable
     #[arg(long, value_name = "NAME")]
     cpu_features: Option<String>,
     /// Type of cached keys: f32, f16, bf16 or q8_0
@@ -122,7 +122,7 @@ pub(crate) struct DeviceArgs {
     /// Compute op by op, without fused kernels
     #[arg(long)]
     no_fuse: bool,
-    /// Compute from the mapped file, without repacked weights
+    /// Compute from the mapped file, packing weights whenever they are used: little memory, slow
     #[arg(long)]
     no_repack: bool,
 }
@@ -156,6 +156,7 @@ impl DeviceArgs {
             arch_files: model.arch_files.clone(),
             no_fuse: self.no_fuse,
             no_repack: self.no_repack,
+            tuning: crate::tuned::load(),
             ..OpenOptions::default()
         })
     }

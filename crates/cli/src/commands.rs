@@ -21,6 +21,7 @@ mod run;
 mod split;
 mod template;
 mod tokenize;
+mod tune;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -46,6 +47,8 @@ pub(crate) enum Command {
     Plan(plan::PlanArgs),
     /// Show where the time of a model's steps goes
     Profile(profile::ProfileArgs),
+    /// Measure which kernels are fastest on this machine, for later runs
+    Tune(tune::TuneArgs),
     /// Show the tokens of a text
     Tokenize(tokenize::TokenizeArgs),
     /// Show the text of tokens
@@ -91,6 +94,7 @@ impl Command {
             Command::Inspect(args) => inspect::run(&args),
             Command::Plan(args) => plan::run(&args),
             Command::Profile(args) => profile::run(&args),
+            Command::Tune(args) => tune::run(&args),
             Command::Tokenize(args) => tokenize::run(&args),
             Command::Detokenize(args) => detokenize::run(&args),
             Command::Template(args) => template::run(&args),

@@ -17,6 +17,7 @@ mod load;
 mod progress;
 mod sampling;
 mod texts;
+mod tuned;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;

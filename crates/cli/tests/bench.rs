@@ -90,3 +90,65 @@ fn mistakes_are_one_line_and_exit_with_2() {
         assert!(text.starts_with("tokkata: "), "{text}");
     }
 }
+
+#[test]
+fn a_tuning_is_kept_for_later_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let mut command = common::tokkata();
+        command.args(args).env("XDG_CACHE_HOME", dir.path());
+        command.output().unwrap()
+    };
+    let kept = || std::fs::read_dir(dir.path().join("tokkata")).map_or(0, Iterator::count);
+    let measured = run(&["tune", "-t", "1", "--dry-run"]);
+    let text = String::from_utf8(measured.stdout).unwrap();
+    assert!(text.lines().last().unwrap().starts_with("set="), "{text}");
+    assert_eq!(kept(), 0);
+    assert!(run(&["tune", "-t", "1"]).status.success());
+    assert_eq!(kept(), 1);
+    let (_dir, model) = made_up("q4_0");
+    let bench = [
+        "bench",
+        "-m",
+        model.to_str().unwrap(),
+        "-p",
+        "3",
+        "-n",
+        "1",
+        "-r",
+        "1",
+    ];
+    assert!(run(&bench).status.success());
+    let file = std::fs::read_dir(dir.path().join("tokkata"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap();
+    std::fs::write(file.path(), "set=mmx").unwrap();
+    let refused = run(&bench);
+    assert!(!refused.status.success() && stderr(&refused).contains("run `tokkata tune` again"));
+    assert!(run(&["tune", "--forget"]).status.success());
+    assert_eq!(kept(), 0);
+}
+
+#[test]
+fn a_model_runs_from_the_map_with_the_same_logits() {
+    let (dir, model) = made_up("q4_k_m");
+    let logits = |name: &str, more: &[&str]| {
+        let out = dir.path().join(name);
+        let args = [
+            "logits",
+            "-m",
+            model.to_str().unwrap(),
+            "--ids",
+            "1,2,3,4,5",
+            "-o",
+        ];
+        stdout(&[&args[..], &[out.to_str().unwrap()], more].concat());
+        std::fs::read(out).unwrap()
+    };
+    assert_eq!(
+        logits("a.safetensors", &[]),
+        logits("b.safetensors", &["--no-repack"])
+    );
+}

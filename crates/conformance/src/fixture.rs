@@ -9,9 +9,9 @@ use tokkata_ir::sample::{SampleSide, SamplerRecord};
 use tokkata_ir::step::SeqStep;
 use tokkata_ir::{
     Axis, Backend, BackendError, CacheGroup, CacheKind, ConstData, ConstId, DeviceId, GroupId,
-    Instance, Lead, Limits, LoadOptions, Node, Op, Plan, PlanRole, Port, Program, Recipe, Shape,
-    Site, SlotDef, SlotId, StepBuilder, StepInputs, Uses, ValType, ValueDef, ValueId, WeightDef,
-    WeightId, WeightSource,
+    Instance, Lead, Limits, LoadOptions, Mapped, Node, Op, Plan, PlanRole, Port, Program, Recipe,
+    Shape, Site, SlotDef, SlotId, StepBuilder, StepInputs, Uses, ValType, ValueDef, ValueId,
+    WeightDef, WeightId, WeightSource,
 };
 use tokkata_quant::{dequantize, quantize};
 
@@ -41,7 +41,7 @@ pub struct MemoryWeights {
 struct Tensor {
     dtype: DType,
     shape: Vec<usize>,
-    bytes: Vec<u8>,
+    bytes: Arc<Vec<u8>>,
 }
 
 impl MemoryWeights {
@@ -64,7 +64,7 @@ impl MemoryWeights {
         let tensor = Tensor {
             dtype,
             shape: shape.to_vec(),
-            bytes,
+            bytes: Arc::new(bytes),
         };
         self.tensors.insert(name.to_owned(), tensor);
     }
@@ -85,6 +85,12 @@ impl WeightSource for MemoryWeights {
         let bytes = &self.get(name)?.bytes[offset as usize..];
         out.copy_from_slice(&bytes[..out.len()]);
         Ok(())
+    }
+
+    fn mapped(&self, name: &str) -> Option<Mapped> {
+        let bytes = &self.tensors.get(name)?.bytes;
+        let all = 0..bytes.len();
+        Mapped::new(Arc::clone(bytes) as _, all)
     }
 
     fn decode(&self, dtype: DType, raw: &[u8], out: &mut [f32]) -> Result<(), BackendError> {

@@ -32,5 +32,6 @@ pub use gguf::{Endian, GgufOutput, GgufWriter, ShardLimit, copy_gguf};
 pub use model::{Container, Layout, ModelFile};
 pub use output::write_file;
 pub use packing::{GptqZeros, PackedWeight, Piece, Scheme};
+pub use part::SharedSpan;
 pub use safetensors::{Directory, SafetensorsOutput, SafetensorsWriter};
 pub use tensor::{Storage, StoredTensor, TensorInfo};

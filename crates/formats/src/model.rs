@@ -9,7 +9,7 @@ use tokkata_core::Metadata;
 use crate::error::{Fault, FormatError, Quoted, Result};
 use crate::gguf::{self, Endian, swap_blocks, swap_rule};
 use crate::packing::PackedWeight;
-use crate::part::Part;
+use crate::part::{Part, SharedSpan};
 use crate::safetensors::{self, Directory};
 use crate::tensor::{Span, StoredTensor, TensorInfo};
 
@@ -257,6 +257,20 @@ impl ModelFile {
             part.read(tensor.span(), offset, buf)
         };
         read.map_err(|fault| part.fail(fault))
+    }
+
+    /// The data of `tensor` in the map, which outlives this value with its owner; `None` where the file's byte order
+    /// is not the machine's.
+    ///
+    /// # Errors
+    /// Data that leave the file.
+    pub fn shared(&self, tensor: &TensorInfo) -> Result<Option<SharedSpan>> {
+        if big_endian(&self.contents) || cfg!(target_endian = "big") {
+            return Ok(None);
+        }
+        let part = self.part(tensor.part)?;
+        let span = part.shared(tensor.span());
+        span.map(Some).map_err(|fault| part.fail(fault))
     }
 
     /// [`ModelFile::read_at`] for a piece of a packed weight or one of [`ModelFile::other_tensors`].

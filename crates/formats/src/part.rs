@@ -1,16 +1,21 @@
 //! One file of a model.
 
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::error::{Fault, FormatError, Quoted, Result};
 use crate::source::Source;
 use crate::tensor::Span;
 
+/// Bytes that live as long as their owner, and the range of them that is meant.
+pub type SharedSpan = (Arc<dyn AsRef<[u8]> + Send + Sync>, Range<usize>);
+
 /// A file and its name for messages.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) name: String,
-    source: Source,
+    source: Arc<Source>,
 }
 
 impl Part {
@@ -18,19 +23,26 @@ impl Part {
         let source = Source::open(path).map_err(|fault| FormatError::at(path, fault))?;
         Ok(Self {
             name: path.display().to_string(),
-            source,
+            source: Arc::new(source),
         })
     }
 
     pub(crate) fn memory(name: String, bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         Self {
             name,
-            source: Source::Memory(Box::new(bytes)),
+            source: Arc::new(Source::Memory(Box::new(bytes))),
         }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         self.source.bytes()
+    }
+
+    /// The owner of the bytes, and where `span` lies in them.
+    pub(crate) fn shared(&self, span: Span<'_>) -> std::result::Result<SharedSpan, Fault> {
+        let start = self.checked(span, 0, span.bytes)? as usize;
+        let owner: Arc<dyn AsRef<[u8]> + Send + Sync> = Arc::clone(&self.source) as _;
+        Ok((owner, start..start + span.bytes as usize))
     }
 
     pub(crate) fn fail(&self, fault: Fault) -> FormatError {

@@ -32,6 +32,12 @@ impl std::fmt::Debug for Source {
     }
 }
 
+impl AsRef<[u8]> for Source {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
 impl Source {
     pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
         // Looked at before opening: opening a pipe would block.

@@ -4,6 +4,7 @@
 //! [`Instance`]. A replay makes no decision of its own: all that varies is in the [`StepState`] and
 //! [`StepInputs`]. Blocks are named by physical index; which sequence owns which block is the engine's business.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tokkata_core::DType;
@@ -24,11 +25,56 @@ pub trait WeightSource: Sync {
     /// [`BackendError::Weight`] when the tensor is absent or cannot be read.
     fn read(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), BackendError>;
 
+    /// A tensor's data where it lies, in the byte order of the machine; `None` when it has to be read.
+    fn mapped(&self, name: &str) -> Option<Mapped> {
+        let _ = name;
+        None
+    }
+
     /// Decodes raw blocks into floats.
     ///
     /// # Errors
     /// [`BackendError::Weight`] for a format that cannot be decoded.
     fn decode(&self, dtype: DType, raw: &[u8], out: &mut [f32]) -> Result<(), BackendError>;
+}
+
+/// Bytes that stay where they are for as long as anyone holds this.
+#[derive(Clone)]
+pub struct Mapped {
+    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    range: Range<usize>,
+}
+
+impl Mapped {
+    /// `range` of the owner's bytes; `None` when it leaves them.
+    #[must_use]
+    pub fn new(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, range: Range<usize>) -> Option<Self> {
+        (*owner).as_ref().get(range.clone())?;
+        Some(Mapped { owner, range })
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &(*self.owner).as_ref()[self.range.clone()]
+    }
+
+    /// Some of the bytes; `None` when there are fewer.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        let (start, end) = (self.range.start + range.start, self.range.start + range.end);
+        let inside = range.start <= range.end && end <= self.range.end;
+        inside.then(|| Mapped {
+            owner: Arc::clone(&self.owner),
+            range: start..end,
+        })
+    }
+}
+
+impl std::fmt::Debug for Mapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mapped({} bytes)", self.range.len())
+    }
 }
 
 /// What can go wrong on a device. Our own bugs are panics, not variants.
@@ -79,6 +125,8 @@ pub struct LoadOptions {
     pub no_repack: bool,
     /// Forces a lower instruction set, by name.
     pub cpu_features: Option<String>,
+    /// What measurements of this machine chose, in the backend's own words.
+    pub tuning: Option<String>,
 }
 
 impl Default for LoadOptions {
@@ -88,6 +136,7 @@ impl Default for LoadOptions {
             no_fuse: false,
             no_repack: false,
             cpu_features: None,
+            tuning: None,
         }
     }
 }

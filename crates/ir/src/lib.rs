@@ -28,7 +28,7 @@ pub mod step;
 pub mod weight;
 
 pub use backend::{
-    Backend, BackendError, Instance, LoadOptions, StepInputs, StepTime, WeightSource,
+    Backend, BackendError, Instance, LoadOptions, Mapped, StepInputs, StepTime, WeightSource,
 };
 pub use ids::{ConstId, DeviceId, GroupId, Site, SlotId, ValueId, WeightId};
 pub use op::{

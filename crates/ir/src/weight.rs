@@ -5,7 +5,7 @@
 
 use tokkata_core::DType;
 
-use crate::backend::{BackendError, WeightSource};
+use crate::backend::{BackendError, Mapped, WeightSource};
 use crate::ids::Site;
 
 /// The meaning of a weight's dimension.
@@ -178,6 +178,18 @@ impl<'a> RawRows<'a> {
     pub fn read(&self, start: usize, rows: usize, out: &mut [u8]) -> Result<(), BackendError> {
         read_rows(self.source, self.recipe, start, rows, out)
     }
+
+    /// The bytes of every segment where they lie, or `None` when some have to be read.
+    #[must_use]
+    pub fn mapped(&self) -> Option<Vec<Mapped>> {
+        let maps = mapped_rows(self.source, self.recipe)?;
+        let whole = |(s, m): (&SourceInfo, &Mapped)| {
+            let row = s.dtype.row_bytes(s.cols);
+            row.and_then(|r| r.checked_mul(s.rows)) == Some(m.bytes().len())
+        };
+        let fits = maps.len() == self.segments.len() && self.segments.iter().zip(&maps).all(whole);
+        fits.then_some(maps)
+    }
 }
 
 fn missing(name: &str) -> BackendError {
@@ -256,6 +268,35 @@ fn reshaped(inner: &[SourceInfo], cols: usize) -> Result<Vec<SourceInfo>, Backen
     }
     let rows = elements / cols;
     Ok(vec![SourceInfo { dtype, rows, cols }])
+}
+
+/// The segments of a recipe that only takes rows of tensors.
+fn mapped_rows(source: &dyn WeightSource, recipe: &Recipe) -> Option<Vec<Mapped>> {
+    match recipe {
+        Recipe::Source(name) => Some(vec![source.mapped(name)?]),
+        Recipe::Rows { of, start, len } => {
+            let (start, end) = (*start as usize, (*start + *len) as usize);
+            let inner = segments(source, of).ok()?;
+            let (mut out, mut first) = (Vec::new(), 0);
+            for (s, map) in inner.iter().zip(mapped_rows(source, of)?) {
+                let bytes = s.dtype.row_bytes(s.cols)?;
+                let (a, b) = (start.max(first), end.min(first + s.rows));
+                if a < b {
+                    out.push(map.slice((a - first) * bytes..(b - first) * bytes)?);
+                }
+                first += s.rows;
+            }
+            Some(out)
+        }
+        Recipe::Concat(parts) => {
+            let parts = parts.iter().map(|part| mapped_rows(source, part));
+            Some(parts.collect::<Option<Vec<_>>>()?.concat())
+        }
+        Recipe::Permute { .. }
+        | Recipe::Reshape { .. }
+        | Recipe::Map { .. }
+        | Recipe::Transpose { .. } => None,
+    }
 }
 
 fn row_bytes(info: &SourceInfo) -> Result<usize, BackendError> {

@@ -60,6 +60,7 @@ pub use options::{OpenOptions, Purpose};
 pub use rank::{Labels, pair};
 pub use tokkata_archs as archs;
 pub use tokkata_backend_cpu::rates as measure;
+pub use tokkata_backend_cpu::tuning;
 pub use tokkata_core::{Array, DType, Metadata, Value};
 pub use tokkata_engine::{
     Dry, Engine, EngineError, Event, EventKind, Feed, FeedLogits, FinishReason, Logprobs, Request,

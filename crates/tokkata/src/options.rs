@@ -50,6 +50,8 @@ pub struct OpenOptions {
     pub no_repack: bool,
     /// Forces a lower instruction set, by name.
     pub cpu_features: Option<String>,
+    /// What measurements of this machine chose, as [`LoadOptions::tuning`].
+    pub tuning: Option<String>,
     /// Quantise weights to this mix while they are loaded.
     pub quantize: Option<&'static tokkata_quant::mix::Preset>,
     /// Forget a sequence's cache as soon as it ends.
@@ -74,6 +76,7 @@ impl Default for OpenOptions {
             no_fuse: false,
             no_repack: false,
             cpu_features: None,
+            tuning: None,
             quantize: None,
             no_prefix_cache: false,
             product_inputs: false,
@@ -108,6 +111,7 @@ impl OpenOptions {
             no_fuse: self.no_fuse,
             no_repack: self.no_repack,
             cpu_features: self.cpu_features.clone(),
+            tuning: self.tuning.clone(),
         }
     }
 }

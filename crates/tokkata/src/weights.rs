@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokkata_core::DType;
 use tokkata_formats::ModelFile;
-use tokkata_ir::{BackendError, WeightSource};
+use tokkata_ir::{BackendError, Mapped, WeightSource};
 
 /// Reports how much of a load is done: bytes read, bytes in all.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
@@ -47,6 +47,10 @@ impl WeightSource for FileWeights<'_> {
             progress(done.min(self.total), self.total);
         }
         Ok(())
+    }
+
+    fn mapped(&self, name: &str) -> Option<Mapped> {
+        self.inner.mapped(name)
     }
 
     fn decode(&self, dtype: DType, raw: &[u8], out: &mut [f32]) -> Result<(), BackendError> {

@@ -25,6 +25,8 @@ pub(super) struct Engine {
     /// Ours has a subcommand.
     head: &'static [&'static str],
     settings: Vec<Setting>,
+    /// It has `-d`; otherwise `-gp` generates after a prompt.
+    depth: bool,
 }
 
 impl Engine {
@@ -34,11 +36,12 @@ impl Engine {
             program: program.to_owned(),
             head: &["bench"],
             settings: vec![vec![]],
+            depth: true,
         }
     }
 
-    /// A peer with every combination of flash attention and repacking that its help names.
-    pub(super) fn peer(name: &str, program: &Path) -> Result<Self> {
+    /// A peer with every combination of flash attention, always on if `quick`, and repacking that its help names.
+    pub(super) fn peer(name: &str, program: &Path, quick: bool) -> Result<Self> {
         let help = Command::new(program).arg("--help").output();
         let help = help.with_context(|| program.display().to_string())?;
         let help = String::from_utf8_lossy(&help.stdout).into_owned();
@@ -54,7 +57,7 @@ impl Engine {
         } else {
             vec![vec![]]
         };
-        let settings = attention
+        let settings = attention[usize::from(quick)..]
             .iter()
             .flat_map(|a| repacking.iter().map(|r| [a.clone(), r.clone()].concat()))
             .collect();
@@ -63,6 +66,7 @@ impl Engine {
             program: program.to_owned(),
             head: &[],
             settings,
+            depth: help.contains("--n-depth"),
         })
     }
 
@@ -81,17 +85,25 @@ impl Engine {
         let mut command = Command::new(&self.program);
         command.args(self.head).arg("-m").arg(file).args(setting);
         command.args(["-r", "1", "-o", "json"]);
-        command.args(["-p", &number(case.prompt), "-n", &number(case.generated)]);
-        command.args(["-d", &number(case.depth), "-t", &number(case.threads)]);
+        command.args(["-t", &number(case.threads)]);
+        if self.depth || case.depth == 0 {
+            command.args(["-p", &number(case.prompt), "-n", &number(case.generated)]);
+        } else {
+            let after = format!("{},{}", case.depth, case.generated);
+            command.args(["-p", "0", "-n", "0", "-gp", &after]);
+        }
+        if self.depth && case.depth > 0 {
+            command.args(["-d", &number(case.depth)]);
+        }
         let text = shell::output(&mut command).with_context(|| self.name.clone())?;
         let tests: Vec<Json> = serde_json::from_str(&text).with_context(|| self.name.clone())?;
         let mut speed = Speed::default();
         for test in &tests {
             let rate = test["avg_ts"].as_f64();
-            if test["n_prompt"].as_u64() > Some(0) {
-                speed.prefill = rate;
-            } else {
+            if test["n_gen"].as_u64() > Some(0) {
                 speed.decode = rate;
+            } else {
+                speed.prefill = rate;
             }
         }
         Ok(speed)

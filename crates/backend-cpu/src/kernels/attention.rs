@@ -29,6 +29,9 @@ pub(crate) struct Tile {
     pub(crate) keys: [*const u8; GROUPS],
     /// Sixteen rows `[16][value_stride]`.
     pub(crate) values: [*const u8; GROUPS],
+    /// Where the next tile's lie, to be fetched while this one is at work; null where there are none.
+    pub(crate) next_keys: [*const u8; GROUPS],
+    pub(crate) next_values: [*const u8; GROUPS],
     /// Elements from a position's values to the next one's.
     pub(crate) value_stride: usize,
     /// Keys are halves rather than `f32`.

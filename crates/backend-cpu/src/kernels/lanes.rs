@@ -21,7 +21,7 @@ pub(crate) const N: usize = 16;
 
 /// Sixteen floats.
 pub(crate) trait Lanes: Copy {
-    /// Enough registers to keep eight accumulators of this kind beside their operands.
+    /// Enough registers to keep sixteen accumulators of this kind beside their operands.
     const MANY: bool;
 
     fn splat(x: f32) -> Self;
@@ -132,7 +132,7 @@ macro_rules! simd_fn {
                 $crate::caps::Level::Avx2 => unsafe { avx2($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                $crate::caps::Level::Avx512 => unsafe { avx512($($arg),*) },
+                $crate::caps::Level::Avx512 | $crate::caps::Level::Amx => unsafe { avx512($($arg),*) },
                 _ => $kernel::<$crate::kernels::lanes::Portable>($($arg),*),
             }
         }

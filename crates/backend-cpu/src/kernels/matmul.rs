@@ -6,6 +6,8 @@
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
@@ -31,12 +33,17 @@ use portable::Portable;
 use simd::{ROWS, Simd};
 use tile::{Results, TILE_COLS};
 
-/// Panels of a group stay in this much cache while tiles pass over them.
-const GROUP_BYTES: usize = 384 << 10;
+/// Rows up to which panels can be streamed: one tile of columns.
+pub const MAX_STREAM_ROWS: usize = TILE_COLS;
+
+/// Bytes of panels that are packed out of the map at a time.
+const STAGE_BYTES: usize = 256 << 10;
 
 /// Working memory of one worker.
 #[derive(Debug, Default)]
 pub struct Scratch {
+    /// Panels of a mapped matrix.
+    stage: Aligned<u8>,
     /// Unpacked panels.
     loose: Aligned<u8>,
     /// Per tile, the starts of integer sums.
@@ -48,7 +55,10 @@ pub struct Scratch {
 /// What a driver needs besides the format.
 pub(crate) struct Job<'a> {
     pub(crate) matrix: &'a Matrix,
+    /// Address from which the panels' bytes count.
+    pub(crate) start: *const u8,
     pub(crate) x: &'a Activations,
+    pub(crate) kernel: Kernel,
     /// Panels of one segment, by their number inside it; `None` means all of the range's.
     pub(crate) panels: &'a [PanelAt],
     pub(crate) scratch: &'a mut Scratch,
@@ -65,11 +75,18 @@ impl Out {
     }
 }
 
+impl Job<'_> {
+    /// The activations' blocks lie row by row, for tiles.
+    pub(crate) fn by_rows(&self) -> bool {
+        self.kernel.by_rows(self.x.rows())
+    }
+}
+
 impl Kernel {
     /// Multiplies every row of `x` with the panels `panels` of `matrix` and hands each tile of
     /// results to `epilogue`.
     ///
-    /// Results do not depend on the other rows, on the split into panels or on the kernel set.
+    /// `x` was written for this kernel set. Results do not depend on the other rows, on the split into panels or on the kernel set.
     ///
     /// # Panics
     /// When `x` has another length than the matrix's rows or lacks a form that it reads.
@@ -87,24 +104,40 @@ impl Kernel {
             x.forms(),
             "a form of activations is missing"
         );
-        let all: Vec<PanelAt> = panels.map(|p| matrix.panel(p)).collect();
-        for run in runs(matrix, &all) {
-            let job = Job {
-                matrix,
-                x,
-                panels: run,
-                scratch,
-                epilogue,
+        let mut all: Vec<PanelAt> = panels.map(|p| matrix.panel(p)).collect();
+        let mut stage = std::mem::take(&mut scratch.stage);
+        for run in runs(matrix, &mut all) {
+            let at_once = match matrix.start() {
+                Some(_) => run.len(),
+                None => (STAGE_BYTES / matrix.segment(run[0].segment).panel_bytes).max(1),
             };
-            match self.level() {
-                Level::Portable => dispatch::<Portable>(job),
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => dispatch::<avx2::Avx2>(job),
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx512 => dispatch::<avx512::Avx512>(job),
-                #[cfg(not(target_arch = "x86_64"))]
-                _ => unreachable!("`new` refuses sets that are not built"),
+            for panels in run.chunks_mut(at_once) {
+                let start = matrix
+                    .start()
+                    .unwrap_or_else(|| fill(&mut stage, matrix, panels));
+                self.dispatch(Job {
+                    matrix,
+                    start,
+                    x,
+                    kernel: *self,
+                    panels,
+                    scratch,
+                    epilogue,
+                });
             }
+        }
+        scratch.stage = stage;
+    }
+
+    fn dispatch(&self, job: Job<'_>) {
+        match self.level() {
+            Level::Portable => dispatch::<Portable>(job),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => dispatch::<avx2::Avx2>(job),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Amx => dispatch::<avx512::Avx512>(job),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("`new` refuses sets that are not built"),
         }
     }
 
@@ -114,12 +147,15 @@ impl Kernel {
     /// When `row` or the length of `out` does not fit.
     pub fn gather(&self, matrix: &Matrix, row: usize, scratch: &mut Scratch, out: &mut [f32]) {
         assert_eq!(matrix.k(), out.len(), "a row of another length");
+        if let Some((dtype, bytes)) = matrix.mapped_row(row) {
+            return tokkata_quant::dequantize(dtype, bytes, out).expect("a whole row");
+        }
         match self.level() {
             Level::Portable => gather::row::<Portable>(matrix, row, scratch, out),
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => gather::row::<avx2::Avx2>(matrix, row, scratch, out),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => gather::row::<avx512::Avx512>(matrix, row, scratch, out),
+            Level::Avx512 | Level::Amx => gather::row::<avx512::Avx512>(matrix, row, scratch, out),
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("`new` refuses sets that are not built"),
         }
@@ -127,8 +163,27 @@ impl Kernel {
 }
 
 /// Runs of panels with the same kernel.
-fn runs<'a>(matrix: &'a Matrix, panels: &'a [PanelAt]) -> impl Iterator<Item = &'a [PanelAt]> {
-    panels.chunk_by(|a, b| matrix.segment(a.segment).dtype == matrix.segment(b.segment).dtype)
+fn runs<'a>(
+    matrix: &'a Matrix,
+    panels: &'a mut [PanelAt],
+) -> impl Iterator<Item = &'a mut [PanelAt]> {
+    panels.chunk_by_mut(|a, b| matrix.segment(a.segment).dtype == matrix.segment(b.segment).dtype)
+}
+
+/// Packs panels out of the map and gives the address from which their bytes count.
+fn fill(stage: &mut Aligned<u8>, matrix: &Matrix, panels: &mut [PanelAt]) -> *const u8 {
+    let bytes = matrix.segment(panels[0].segment).panel_bytes;
+    stage.resize(panels.len() * bytes);
+    stage.fill(0);
+    for (i, (panel, to)) in panels
+        .iter_mut()
+        .zip(stage.chunks_exact_mut(bytes))
+        .enumerate()
+    {
+        matrix.pack_mapped(*panel, to);
+        panel.byte = i * bytes;
+    }
+    stage.as_ptr()
 }
 
 /// Runs `$go!(Panel)` with the panel type of a format that is stored in chunks.

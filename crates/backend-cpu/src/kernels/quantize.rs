@@ -2,7 +2,8 @@
 //!
 //! Rows are interleaved in tiles of up to [`TILE_COLS`] rows, so that the columns of one tile lie
 //! next to each other. The integer form has one byte per element, one `f32` scale per 32 (largest
-//! magnitude over 127) and the sums of the codes of each 16; the float form keeps the values.
+//! magnitude over 127) and the sums of the codes of each 16; the float form keeps the values. For sets with tiles the
+//! bytes of a 32-block lie row by row, for the others quad by quad, each with the tile's rows interleaved.
 //! A row's numbers depend on that row alone. A block with a value that is not finite gets the scale
 //! NaN, so that the row's outputs are NaN.
 #![allow(unsafe_code)]
@@ -12,6 +13,8 @@ use std::marker::PhantomData;
 use super::Kernel;
 use super::matmul::simd::Task;
 use super::matmul::tile::TILE_COLS;
+#[cfg(target_arch = "x86_64")]
+use crate::caps::Level;
 use crate::layout::BLOCK;
 use crate::memory::Aligned;
 
@@ -187,12 +190,14 @@ impl RowWriter<'_> {
                     values,
                     blocks,
                     width,
-                    codes: self.codes.add(t * TILE_COLS * self.padded_k + 4 * c),
+                    column: c,
+                    by_rows: kernel.by_rows(self.rows),
+                    codes: self.codes.add(t * TILE_COLS * self.padded_k),
                     scales: self.scales.add(t * TILE_COLS * blocks + c),
                     sums: self.sums.add(2 * t * TILE_COLS * blocks + c),
                 }
             };
-            kernel.vectorize(task);
+            task.run_on(kernel);
         }
         if self.forms.float {
             // SAFETY: as above.
@@ -223,6 +228,8 @@ struct Quantize<'a> {
     values: &'a [f32],
     blocks: usize,
     width: usize,
+    column: usize,
+    by_rows: bool,
     codes: *mut i8,
     scales: *mut f32,
     sums: *mut i32,
@@ -247,6 +254,83 @@ impl Task for Quantize<'_> {
     }
 }
 
+impl Quantize<'_> {
+    fn run_on(self, kernel: &Kernel) {
+        #[cfg(target_arch = "x86_64")]
+        if kernel.level() >= Level::Avx512 {
+            // SAFETY: the level proves the processor's instructions; the task is as `write` made it.
+            return unsafe { self.run_avx512() };
+        }
+        kernel.vectorize(self);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn run_avx512(self) {
+        let (whole, rest) = self.values.as_chunks::<BLOCK>();
+        for (b, values) in whole.iter().enumerate() {
+            // SAFETY: as `block`.
+            unsafe { self.block_avx512(b, values) };
+        }
+        for b in whole.len()..self.blocks {
+            let mut values = [0.0; BLOCK];
+            if b == whole.len() {
+                values[..rest.len()].copy_from_slice(rest);
+            }
+            // SAFETY: as `block`.
+            unsafe { self.block_avx512(b, &values) };
+        }
+    }
+
+    /// As [`Quantize::block`]: the conversion to integers rounds ties to even too.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn block_avx512(&self, b: usize, values: &[f32; BLOCK]) {
+        use std::arch::x86_64::*;
+        // SAFETY: both halves of the block's values.
+        let x = unsafe {
+            let p = values.as_ptr();
+            [_mm512_loadu_ps(p), _mm512_loadu_ps(p.add(16))]
+        };
+        let magnitude = _mm512_set1_epi32(0x7fff_ffff);
+        let bits = [
+            _mm512_and_si512(_mm512_castps_si512(x[0]), magnitude),
+            _mm512_and_si512(_mm512_castps_si512(x[1]), magnitude),
+        ];
+        let top = _mm512_reduce_max_epu32(_mm512_max_epu32(bits[0], bits[1]));
+        let (scale, inverse) = factors(f32::from_bits(top));
+        let inverse = _mm512_set1_ps(inverse);
+        let ints = [
+            _mm512_cvtps_epi32(_mm512_mul_ps(x[0], inverse)),
+            _mm512_cvtps_epi32(_mm512_mul_ps(x[1], inverse)),
+        ];
+        let codes = [_mm512_cvtepi32_epi8(ints[0]), _mm512_cvtepi32_epi8(ints[1])];
+        let sums = [
+            _mm512_reduce_add_epi32(ints[0]),
+            _mm512_reduce_add_epi32(ints[1]),
+        ];
+        // SAFETY: sixteen bytes each; `put` as `block`.
+        unsafe {
+            let mut bytes = [0_i8; BLOCK];
+            _mm_storeu_si128(bytes.as_mut_ptr().cast(), codes[0]);
+            _mm_storeu_si128(bytes.as_mut_ptr().add(16).cast(), codes[1]);
+            self.put(b, scale, sums, &bytes);
+        }
+    }
+}
+
+/// Scale of a block whose largest magnitude is `top`, and what its values are multiplied with.
+#[inline(always)]
+fn factors(top: f32) -> (f32, f32) {
+    let (scale, inverse) = if top < TINY {
+        (0.0, 0.0)
+    } else {
+        (top / 127.0, 127.0 / top)
+    };
+    (if top.is_finite() { scale } else { f32::NAN }, inverse)
+}
+
 /// Adding it rounds floats below 2^22 to integers, ties to even; the low bits hold the integer.
 const ROUND: f32 = 12_582_912.0;
 /// Blocks whose largest magnitude is smaller become zero: its reciprocal could overflow.
@@ -259,26 +343,33 @@ impl Quantize<'_> {
         for x in values {
             top = top.max(x.to_bits() & 0x7fff_ffff);
         }
-        let top = f32::from_bits(top);
-        let (scale, inverse) = if top < TINY {
-            (0.0, 0.0)
-        } else {
-            (top / 127.0, 127.0 / top)
-        };
-        let scale = if top.is_finite() { scale } else { f32::NAN };
+        let (scale, inverse) = factors(f32::from_bits(top));
         let mut codes = [0_i8; BLOCK];
         let mut sums = [0; 2];
         for (i, (code, x)) in codes.iter_mut().zip(values).enumerate() {
             *code = (x * inverse + ROUND).to_bits() as i8;
             sums[i / 16] += i32::from(*code);
         }
+        // SAFETY: passed on.
+        unsafe { self.put(b, scale, sums, &codes) };
+    }
+
+    #[inline(always)]
+    unsafe fn put(&self, b: usize, scale: f32, sums: [i32; 2], codes: &[i8; BLOCK]) {
         // SAFETY: block `b` of this column; `begin` made room for every block of every column.
         unsafe {
             *self.scales.add(b * self.width) = scale;
             *self.sums.add(2 * b * self.width) = sums[0];
             *self.sums.add((2 * b + 1) * self.width) = sums[1];
+            let to = self.codes.add(b * BLOCK * self.width);
+            if self.by_rows {
+                to.add(BLOCK * self.column)
+                    .cast::<[i8; BLOCK]>()
+                    .write(*codes);
+                return;
+            }
             for (q, quad) in codes.as_chunks::<4>().0.iter().enumerate() {
-                let to = self.codes.add((b * 8 + q) * 4 * self.width);
+                let to = to.add((q * self.width + self.column) * 4);
                 to.cast::<[i8; 4]>().write(*quad);
             }
         }

@@ -79,6 +79,21 @@ pub(super) unsafe fn panels(
     Ok(())
 }
 
+/// Packs `count` rows from row `first` of a segment's bytes into a panel of zeros.
+pub(super) fn panel(
+    segment: &Segment,
+    k: usize,
+    (bytes, first, count): (&[u8], usize, usize),
+    to: &mut [u8],
+) {
+    let row_bytes = segment
+        .dtype
+        .row_bytes(k)
+        .expect("checked when the matrix was planned");
+    let raw = &bytes[first * row_bytes..(first + count) * row_bytes];
+    pack_panel(segment, k, Rows { raw, row_bytes }, to);
+}
+
 /// The panels of a segment, by their number inside it, that fall into `range`.
 fn locals_of(segment: &Segment, range: &Range<usize>) -> Range<usize> {
     let count = segment.rows.div_ceil(PANEL_ROWS);

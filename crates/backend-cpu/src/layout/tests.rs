@@ -1,7 +1,7 @@
 use super::*;
 
 fn plan(parts: &[Part], order: Order) -> Result<Matrix, LayoutError> {
-    Matrix::plan(256, parts, order, &Slab::default())
+    Matrix::plan(256, parts, order)
 }
 
 const fn part(dtype: DType, rows: usize) -> Part {
@@ -71,13 +71,7 @@ fn alternating_panels_lie_next_to_each_other() {
 
 #[test]
 fn wrong_shapes_are_errors_that_say_so() {
-    let error = Matrix::plan(
-        100,
-        &[part(DType::Q4_0, 4)],
-        Order::Sequential,
-        &Slab::default(),
-    )
-    .unwrap_err();
+    let error = Matrix::plan(100, &[part(DType::Q4_0, 4)], Order::Sequential).unwrap_err();
     assert_eq!(
         error.to_string(),
         "a row of 100 elements is not a whole number of Q4_0 blocks"

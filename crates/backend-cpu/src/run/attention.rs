@@ -214,12 +214,12 @@ impl Attention {
         lo.min(hi)..hi
     }
 
-    /// Gathers one chunk of positions into `scratch.chunk`.
+    /// Gathers one chunk of positions into `scratch.chunk`; this worker goes on up to `until`.
     fn chunk(
         &self,
         cx: &Cx<'_>,
         item: &Item,
-        seen: &Range<usize>,
+        (seen, until): (&Range<usize>, usize),
         chunk: usize,
         scratch: &mut Scratch,
     ) {
@@ -234,7 +234,7 @@ impl Attention {
             let tile = self.fetch(
                 cx,
                 item,
-                first,
+                (first, until),
                 &span,
                 (&mut scratch.keys, &mut scratch.values),
             );
@@ -287,7 +287,7 @@ impl Attention {
         let seen = self.begin(cx, item, scratch);
         scratch.whole.clear(item.len(), dim_v);
         for chunk in chunks(&seen) {
-            self.chunk(cx, item, &seen, chunk, scratch);
+            self.chunk(cx, item, (&seen, seen.end), chunk, scratch);
             let Scratch { chunk, whole, .. } = scratch;
             for i in 0..item.len() {
                 let part = (chunk.top[i], chunk.sum[i], &chunk.mix[i * dim_v..][..dim_v]);
@@ -316,7 +316,8 @@ impl Attention {
         if !chunks(&seen).contains(&chunk) {
             return;
         }
-        self.chunk(cx, &item, &seen, chunk, scratch);
+        let until = seen.end.min((chunk + 1) * CHUNK);
+        self.chunk(cx, &item, (&seen, until), chunk, scratch);
         for i in 0..item.len() {
             // SAFETY: the part of this chunk and query belongs to this worker until the barrier.
             let to = unsafe { cx.partial_mut(cut.part(index, chunk, i, dim_v), dim_v + 2) };

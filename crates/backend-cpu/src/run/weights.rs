@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokkata_core::DType;
 use tokkata_ir::weight::read_f32;
-use tokkata_ir::{BackendError, Op, Program, RawRows, WeightDef, WeightId, WeightSource};
+use tokkata_ir::{BackendError, Mapped, Op, Program, RawRows, WeightDef, WeightId, WeightSource};
 
 use crate::layout::{LayoutError, Matrix, Order, PANEL_ROWS, Part};
 use crate::memory::Slab;
@@ -54,11 +54,14 @@ fn roles(program: &Program) -> BTreeMap<u32, Role> {
 pub(crate) fn bytes_needed(
     program: &Program,
     source: &dyn WeightSource,
+    no_repack: bool,
 ) -> Result<u64, BackendError> {
     let mut bytes = 0;
     for (id, role) in roles(program) {
         let def = &program.weights[id as usize];
-        for segment in RawRows::new(source, &def.recipe)?.segments() {
+        let raw = RawRows::new(source, &def.recipe)?;
+        let packed = role.matrix && !(no_repack && raw.mapped().is_some());
+        for segment in raw.segments() {
             let row = segment
                 .dtype
                 .row_bytes(segment.cols)
@@ -69,7 +72,7 @@ pub(crate) fn bytes_needed(
             } else {
                 0
             };
-            bytes += if role.matrix {
+            bytes += if packed {
                 rows * row + rows * row / 32
             } else {
                 0
@@ -80,18 +83,28 @@ pub(crate) fn bytes_needed(
 }
 
 impl Weights {
-    /// Reads every weight, packing matrices on all workers.
+    /// Reads every weight, packing matrices on all workers, or leaving them in the map where `no_repack` asks for it
+    /// and the source can.
     pub(crate) fn load(
         program: &Program,
         source: &dyn WeightSource,
         pool: &Pool,
+        no_repack: bool,
     ) -> Result<Self, BackendError> {
         let mut weights = Weights::default();
         let slab = Slab::default();
         for (id, role) in roles(program) {
             let def = &program.weights[id as usize];
             if role.matrix {
-                let matrix = pack(def, role.stacked, source, (pool, &slab))?;
+                let mapped = if no_repack {
+                    map(def, role.stacked, source)?
+                } else {
+                    None
+                };
+                let matrix = match mapped {
+                    Some(matrix) => matrix,
+                    None => pack(def, role.stacked, source, (pool, &slab))?,
+                };
                 weights.matrices.insert(id, Arc::new(matrix));
             }
             if role.vector {
@@ -110,7 +123,7 @@ impl Weights {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        let matrices = self.matrices.values().map(|m| m.bytes() as u64);
+        let matrices = self.matrices.values().map(|m| m.held() as u64);
         let vectors = self
             .vectors
             .values()
@@ -172,6 +185,35 @@ fn parts(def: &WeightDef, stacked: bool, raw: &RawRows<'_>) -> Result<Vec<Part>,
             rows,
         })
         .collect())
+}
+
+/// The matrix in the map; `None` when some of it has to be read.
+fn map(
+    def: &WeightDef,
+    stacked: bool,
+    source: &dyn WeightSource,
+) -> Result<Option<Matrix>, BackendError> {
+    let raw = RawRows::new(source, &def.recipe)?;
+    let Some(maps) = raw.mapped() else {
+        return Ok(None);
+    };
+    let parts = parts(def, stacked, &raw)?;
+    let (mut rest, mut rows) = (maps.into_iter(), Vec::new());
+    let mut left: Option<Mapped> = None;
+    for part in &parts {
+        let bytes = part.dtype.row_bytes(def.cols()).unwrap_or(0) * part.rows;
+        let map = left
+            .take()
+            .filter(|m| !m.bytes().is_empty())
+            .or_else(|| rest.next());
+        let split = map.and_then(|m| Some((m.slice(0..bytes)?, m.slice(bytes..m.bytes().len())?)));
+        let (now, later) = split.ok_or_else(|| misshapen(def, bytes))?;
+        rows.push(now);
+        left = Some(later);
+    }
+    Matrix::map(def.cols(), &parts, rows)
+        .map(Some)
+        .map_err(|error| failure(def, error))
 }
 
 fn pack(

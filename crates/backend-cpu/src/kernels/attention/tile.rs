@@ -23,6 +23,56 @@ unsafe fn read<L: Lanes, const HALF: bool>(p: *const u8, element: usize) -> L {
     }
 }
 
+/// Asks for the line with an element.
+#[inline(always)]
+fn fetch<const HALF: bool>(p: *const u8, element: usize) {
+    let at = p.wrapping_add(element * if HALF { 2 } else { 4 });
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which no address makes fail.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Rows that wait for memory rather than for arithmetic.
+const FEW: usize = 4;
+
+/// Runs `$step!(rows, vectors)` for `$n` rows, in blocks whose sums stay in registers and are enough to hide that each
+/// waits for its last addition. `$row` counts them.
+macro_rules! blocks {
+    ($lanes:ident, $n:ident, $row:ident, $step:ident) => {
+        if $lanes::MANY {
+            while $n - $row >= 8 {
+                $step!(8, 2);
+                $row += 8;
+            }
+            if $n - $row >= 4 {
+                $step!(4, 4);
+                $row += 4;
+            }
+            if $n - $row >= 2 {
+                $step!(2, 4);
+                $row += 2;
+            }
+        } else {
+            while $n - $row >= 4 {
+                $step!(4, 1);
+                $row += 4;
+            }
+            if $n - $row >= 2 {
+                $step!(2, 2);
+                $row += 2;
+            }
+        }
+        if $n - $row == 1 {
+            $step!(1, 4);
+        }
+    };
+}
+
 /// Scores of all rows and the given groups.
 ///
 /// # Safety
@@ -52,48 +102,53 @@ unsafe fn scores_of<L: Lanes, const HALF: bool>(
     groups: Range<usize>,
 ) {
     let n = rows.sees.len();
-    let keys = &tile.keys[groups.clone()];
+    let keys = Keys {
+        here: &tile.keys[groups.clone()],
+        next: &tile.next_keys[groups.clone()],
+        dim_k,
+    };
     let mut row = 0;
     // SAFETY: rows and groups stay inside what the caller promised.
     unsafe {
-        let mut step = |count: usize| {
-            let q = rows.queries.as_ptr().add(row * dim_k);
-            let to = rows.scores.as_mut_ptr().add(row * TILE + groups.start * N);
-            row += count;
-            (q, to)
-        };
-        for _ in 0..n / 4 {
-            let (q, to) = step(4);
-            sweep::<L, HALF, 4, 2>(dim_k, q, keys, to);
+        macro_rules! step {
+            ($rows:literal, $groups:literal) => {{
+                let q = rows.queries.as_ptr().add(row * dim_k);
+                let to = rows.scores.as_mut_ptr().add(row * TILE + groups.start * N);
+                sweep::<L, HALF, $rows, $groups>(q, keys, to);
+            }};
         }
-        if n % 4 >= 2 {
-            let (q, to) = step(2);
-            sweep::<L, HALF, 2, 2>(dim_k, q, keys, to);
-        }
-        if n % 2 == 1 {
-            let (q, to) = step(1);
-            sweep::<L, HALF, 1, 4>(dim_k, q, keys, to);
-        }
+        blocks!(L, n, row, step);
     }
 }
 
-/// `R` rows over all groups, `P` at a time where the registers allow.
+/// Panels of a tile, and those that will be wanted after them.
+#[derive(Clone, Copy)]
+struct Keys<'a> {
+    here: &'a [*const u8],
+    next: &'a [*const u8],
+    dim_k: usize,
+}
+
+/// `R` rows over all groups, `P` at a time while there are as many.
 #[inline(always)]
 unsafe fn sweep<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
-    dim_k: usize,
     q: *const f32,
-    keys: &[*const u8],
+    keys: Keys<'_>,
     to: *mut f32,
 ) {
-    let mut g = 0;
+    let (mut g, groups) = (0, keys.here.len());
     // SAFETY: the caller's promise.
     unsafe {
-        while P > 1 && (R < 4 || L::MANY) && keys.len() - g >= P {
-            dots::<L, HALF, R, P>(dim_k, q, &keys[g..], to.add(g * N));
+        while groups - g >= P {
+            dots::<L, HALF, R, P>(q, keys, g, to.add(g * N));
             g += P;
         }
-        while g < keys.len() {
-            dots::<L, HALF, R, 1>(dim_k, q, &keys[g..], to.add(g * N));
+        while P > 2 && groups - g >= 2 {
+            dots::<L, HALF, R, 2>(q, keys, g, to.add(g * N));
+            g += 2;
+        }
+        while g < groups {
+            dots::<L, HALF, R, 1>(q, keys, g, to.add(g * N));
             g += 1;
         }
     }
@@ -101,19 +156,27 @@ unsafe fn sweep<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
 
 #[inline(always)]
 unsafe fn dots<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
-    dim_k: usize,
     q: *const f32,
-    keys: &[*const u8],
+    keys: Keys<'_>,
+    group: usize,
     to: *mut f32,
 ) {
+    let dim_k = keys.dim_k;
     let mut acc = [[L::zero(); P]; R];
     // SAFETY: the caller's promise.
     unsafe {
-        let keys = &keys[..P];
+        let (here, next) = (&keys.here[group..][..P], &keys.next[group..][..P]);
+        // Few rows finish a tile before memory can bring the next.
+        let ahead = R <= FEW && next.iter().all(|p| !p.is_null());
         for d in 0..dim_k {
             let mut k = [L::zero(); P];
             for p in 0..P {
-                k[p] = read::<L, HALF>(*keys.get_unchecked(p), d * N);
+                k[p] = read::<L, HALF>(*here.get_unchecked(p), d * N);
+            }
+            if ahead && (!HALF || d % 2 == 0) {
+                for p in 0..P {
+                    fetch::<HALF>(*next.get_unchecked(p), d * N);
+                }
             }
             for r in 0..R {
                 let q = L::splat(*q.add(r * dim_k + d));
@@ -164,25 +227,18 @@ unsafe fn mix_of<L: Lanes, const HALF: bool>(
     let mut row = 0;
     // SAFETY: rows stay inside what the caller promised.
     unsafe {
-        let mut step = |count: usize| {
-            let at = Mix {
-                weights: rows.scores.as_ptr().add(row * TILE),
-                keep: keep.as_ptr().add(row),
-                mix: rows.gathered.mix.as_mut_ptr().add(row * dim_v),
-                dim_v,
-            };
-            row += count;
-            at
-        };
-        for _ in 0..n / 4 {
-            columns::<L, HALF, 4, 2>(step(4), tile, span);
+        macro_rules! step {
+            ($rows:literal, $vectors:literal) => {{
+                let at = Mix {
+                    weights: rows.scores.as_ptr().add(row * TILE),
+                    keep: keep.as_ptr().add(row),
+                    mix: rows.gathered.mix.as_mut_ptr().add(row * dim_v),
+                    dim_v,
+                };
+                columns::<L, HALF, $rows, $vectors>(at, tile, span);
+            }};
         }
-        if n % 4 >= 2 {
-            columns::<L, HALF, 2, 2>(step(2), tile, span);
-        }
-        if n % 2 == 1 {
-            columns::<L, HALF, 1, 4>(step(1), tile, span);
-        }
+        blocks!(L, n, row, step);
     }
 }
 
@@ -204,9 +260,13 @@ unsafe fn columns<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
     let mut c = 0;
     // SAFETY: the caller's promise.
     unsafe {
-        while P > 1 && (R < 4 || L::MANY) && at.dim_v - c >= P * N {
+        while at.dim_v - c >= P * N {
             gather::<L, HALF, R, P>(at, tile, span, c);
             c += P * N;
+        }
+        while P > 2 && at.dim_v - c >= 2 * N {
+            gather::<L, HALF, R, 2>(at, tile, span, c);
+            c += 2 * N;
         }
         while c < at.dim_v {
             gather::<L, HALF, R, 1>(at, tile, span, c);
@@ -232,12 +292,16 @@ unsafe fn gather<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
             }
         }
         for g in lo / N..hi.div_ceil(N) {
-            let values = tile.values[g];
+            let (values, next) = (tile.values[g], tile.next_values[g]);
+            let ahead = R <= FEW && !next.is_null();
             for j in lo.max(g * N)..hi.min(g * N + N) {
                 let from = (j - g * N) * tile.value_stride + column;
                 let mut v = [L::zero(); P];
                 for (p, v) in v.iter_mut().enumerate() {
                     *v = read::<L, HALF>(values, from + p * N);
+                }
+                for p in (0..if ahead { P } else { 0 }).step_by(if HALF { 2 } else { 1 }) {
+                    fetch::<HALF>(next, from + p * N);
                 }
                 for r in 0..R {
                     let w = L::splat(*at.weights.add(r * TILE + j));

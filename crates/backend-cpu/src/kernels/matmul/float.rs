@@ -11,7 +11,7 @@ use tokkata_core::DType;
 
 use super::simd::{ROWS, Simd, Task};
 use super::tile::{AHEAD, On, TILE_COLS};
-use super::{GROUP_BYTES, Job, Out};
+use super::{Job, Out};
 
 /// Rows up to which stored panels are converted in registers.
 const STREAM_ROWS: usize = 4;
@@ -111,6 +111,7 @@ struct Columns {
 unsafe fn stream<S: Simd, E: Element<S>>(job: Job<'_>) {
     let Job {
         matrix,
+        start,
         x,
         panels,
         epilogue,
@@ -124,7 +125,7 @@ unsafe fn stream<S: Simd, E: Element<S>>(job: Job<'_>) {
     };
     let mut out = Out::new();
     for &panel in panels {
-        let from = matrix.at(panel);
+        let from = start.wrapping_add(panel.byte);
         for c in 0..rows.div_ceil(2) {
             let (first, count) = (2 * c, (rows - 2 * c).min(2));
             // SAFETY: passed on; columns `first..first + count` exist.
@@ -205,19 +206,23 @@ impl<S: Simd, E: Element<S>, const C: usize> Task for On<S, Streamed<E, C>> {
 unsafe fn grouped<S: Simd, E: Element<S>>(job: Job<'_>) {
     let Job {
         matrix,
+        start,
         x,
+        kernel,
         panels,
         scratch,
         epilogue,
+        ..
     } = job;
     let groups = matrix.k().div_ceil(4);
     let bytes = groups * 4 * ROWS * size_of::<f32>();
-    let group = (GROUP_BYTES / bytes / 2 * 2).max(2);
+    let group = (kernel.group_bytes / bytes / 2 * 2).max(2);
     scratch.loose.resize(group * bytes);
     let mut out = Out::new();
     for panels in panels.chunks(group) {
         for (&panel, to) in panels.iter().zip(scratch.loose.chunks_exact_mut(bytes)) {
-            let (from, to) = (matrix.at(panel), to.as_mut_ptr().cast());
+            let from = start.wrapping_add(panel.byte);
+            let to = to.as_mut_ptr().cast();
             let task = Convert::<E> {
                 from,
                 groups,

@@ -17,7 +17,8 @@ pub(super) fn row<S: Simd>(matrix: &Matrix, row: usize, scratch: &mut Scratch, o
     let (index, row) = matrix.locate(row);
     let segment = matrix.segment(index);
     let (local, r) = (row / ROWS, row % ROWS);
-    let from = matrix.at(matrix.panel_of(index, local));
+    let start = matrix.start().expect("mapped rows are read as they are");
+    let from = start.wrapping_add(matrix.panel_of(index, local).byte);
     macro_rules! chunks {
         ($panel:ty) => {
             unpacked::<S, $panel>(from, r, scratch, out)

@@ -6,71 +6,155 @@ use std::marker::PhantomData;
 use tokkata_core::DType;
 use tokkata_quant::{Layout, Unpacked};
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::panel::{Loose, Panel, loose_bytes, loosen};
 use super::simd::{ROWS, Simd, Task};
 use super::tile::{Columns, On, TILE_COLS, Tile};
-use super::{Activations, GROUP_BYTES, Job, Out, PanelAt, Scratch};
-use crate::layout::{BLOCK, Matrix};
-
-/// Rows up to which stored panels are streamed for every pass instead of being unpacked first.
-const STREAM_ROWS: usize = 8;
+use super::{Activations, Job, Out, Scratch};
+use crate::layout::BLOCK;
 
 /// # Safety
 /// The processor has set `S`; the panels hold chunks of `P`; the activations have the matrix's K.
 pub(super) unsafe fn run<S: Simd, P: Panel<S>>(job: Job<'_>) {
-    prepare(job.x, P::SUBS, P::BIAS, P::MINS, job.scratch);
+    let bias = if job.by_rows() { 0 } else { P::BIAS };
+    prepare(job.x, P::SUBS, bias, P::MINS, job.scratch);
     // SAFETY: passed on.
     unsafe {
-        if job.x.rows() <= STREAM_ROWS {
+        if job.by_rows() {
+            tiled::<S, P>(job);
+        } else if job.x.rows() <= job.kernel.stream_rows {
             stream::<S, P>(job);
         } else if P::QUADS == 0 && P::SUBS == 1 && P::BYTES / P::BLOCKS > 512 {
             // Codes are stored as they are used: nothing to gain by unpacking.
             let bytes = job.matrix.segment(job.panels[0].segment).panel_bytes;
-            grouped::<S, P>(job, bytes, None);
+            let form = Form {
+                blocks: bytes / P::BYTES * P::BLOCKS,
+                bytes,
+                subs: P::SUBS,
+            };
+            grouped(job, form, None, passes_of::<S, P>);
         } else {
             unpacked::<S, P>(job);
         }
     }
 }
 
-/// Chooses the unpacked form of `P`.
-unsafe fn unpacked<S: Simd, P: Panel<S>>(job: Job<'_>) {
-    let loosen: Loosen<'_> = &|matrix, panel, to| {
-        let from = matrix.at(panel);
-        let chunks = matrix.segment(panel.segment).panel_bytes / P::BYTES;
-        // SAFETY: the panel holds its chunks, and `grouped` made room.
-        unsafe {
-            S::vectorize(On(
-                Unpack::<P> {
-                    from,
-                    chunks,
-                    to,
-                    format: PhantomData,
-                },
-                PhantomData::<S>,
-            ));
-        };
+/// Unpacks a panel of `blocks` blocks.
+unsafe fn unpack<S: Simd, P: Panel<S>>(from: *const u8, blocks: usize, to: *mut u8) {
+    let task = Unpack::<P> {
+        from,
+        chunks: blocks / P::BLOCKS,
+        to,
+        format: PhantomData,
     };
-    let stored = job.matrix.segment(job.panels[0].segment).panel_bytes;
-    let bytes = stored / P::BYTES * P::BLOCKS * loose_bytes(P::SUBS, P::MINS);
-    let loosen = Some(loosen);
-    // SAFETY: passed on. `quads` is a constant of `P`; only wanted cases are compiled in.
-    unsafe {
-        match (P::SUBS, P::MINS, P::QUADS) {
-            (1, false, 8) => grouped::<S, Loose<1, false, 8, 1>>(job, bytes, loosen),
-            (1, false, 4) => grouped::<S, Loose<1, false, 4, 1>>(job, bytes, loosen),
-            (1, false, _) => grouped::<S, Loose<1, false, 0, 1>>(job, bytes, loosen),
-            (1, true, 8) => grouped::<S, Loose<1, true, 8, 0>>(job, bytes, loosen),
-            (1, true, _) => grouped::<S, Loose<1, true, 4, 0>>(job, bytes, loosen),
-            (_, false, 8) => grouped::<S, Loose<2, false, 8, 1>>(job, bytes, loosen),
-            (_, false, _) => grouped::<S, Loose<2, false, 2, 1>>(job, bytes, loosen),
-            (_, true, _) => grouped::<S, Loose<2, true, 8, 0>>(job, bytes, loosen),
+    // SAFETY: the panel holds its chunks, and the caller made room.
+    unsafe { S::vectorize(On(task, PhantomData::<S>)) };
+}
+
+/// What a panel looks like when it is used.
+#[derive(Clone, Copy, Debug)]
+struct Form {
+    blocks: usize,
+    /// Bytes of all blocks.
+    bytes: usize,
+    /// Scales per block.
+    subs: usize,
+}
+
+impl Form {
+    /// Panels of `P`, unpacked.
+    fn loose<S: Simd, P: Panel<S>>(job: &Job<'_>) -> Self {
+        let stored = job.matrix.segment(job.panels[0].segment).panel_bytes;
+        let blocks = stored / P::BYTES * P::BLOCKS;
+        Form {
+            blocks,
+            bytes: blocks * loose_bytes(P::SUBS, P::MINS),
+            subs: P::SUBS,
         }
     }
 }
 
+/// Chooses the unpacked form of `P`.
+unsafe fn unpacked<S: Simd, P: Panel<S>>(job: Job<'_>) {
+    let form = Form::loose::<S, P>(&job);
+    let loosen: Loosen<'_> = &|from, to| {
+        // SAFETY: `grouped` made room.
+        unsafe { unpack::<S, P>(from, form.blocks, to) };
+    };
+    let pass = match (P::SUBS, P::MINS, P::QUADS) {
+        (1, false, 8) => passes_of::<S, Loose<1, false, 8, 1>>,
+        (1, false, 4) => passes_of::<S, Loose<1, false, 4, 1>>,
+        (1, false, _) => passes_of::<S, Loose<1, false, 0, 1>>,
+        (1, true, 8) => passes_of::<S, Loose<1, true, 8, 0>>,
+        (1, true, _) => passes_of::<S, Loose<1, true, 4, 0>>,
+        (_, false, 8) => passes_of::<S, Loose<2, false, 8, 1>>,
+        (_, false, _) => passes_of::<S, Loose<2, false, 2, 1>>,
+        (_, true, _) => passes_of::<S, Loose<2, true, 8, 0>>,
+    };
+    // SAFETY: passed on.
+    unsafe { grouped(job, form, Some(loosen), pass) };
+}
+
+/// Many rows on a set with tiles: panels are unpacked to signed codes.
+unsafe fn tiled<S: Simd, P: Panel<S>>(job: Job<'_>) {
+    let form = Form::loose::<S, P>(&job);
+    let loosen: Loosen<'_> = &|from, to| {
+        // SAFETY: `grouped` made room.
+        unsafe {
+            unpack::<S, P>(from, form.blocks, to);
+            sign(to, form, P::BIAS);
+        };
+    };
+    // SAFETY: passed on.
+    unsafe { grouped(job, form, Some(loosen), tile_pass(P::SUBS, P::MINS)) };
+}
+
+#[cfg(target_arch = "x86_64")]
+fn tile_pass(subs: usize, mins: bool) -> Pass {
+    match (subs, mins) {
+        (1, false) => amx::pass::<1, false>,
+        (1, true) => amx::pass::<1, true>,
+        (_, false) => amx::pass::<2, false>,
+        (_, true) => amx::pass::<2, true>,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn tile_pass(_: usize, _: bool) -> Pass {
+    unreachable!("only x86 has tiles")
+}
+
+/// Makes the codes of an unpacked panel signed.
+///
+/// # Safety
+/// The kernel set has tiles and `panel` has the form.
+unsafe fn sign(panel: *mut u8, form: Form, bias: i32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: passed on; sets with tiles have AVX-512.
+    unsafe {
+        amx::sign(panel, (form.blocks, form.bytes / form.blocks), bias);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    unreachable!("only x86 has tiles: {panel:?} {form:?} {bias}");
+}
+
+/// Multiplies a panel of so many blocks with a tile of columns.
+type Pass = unsafe fn(*const u8, usize, Columns, &mut Out);
+
+/// [`passes`], for panels counted in blocks.
+unsafe fn passes_of<S: Simd, P: Panel<S>>(
+    panel: *const u8,
+    blocks: usize,
+    columns: Columns,
+    out: &mut Out,
+) {
+    // SAFETY: passed on.
+    unsafe { passes::<S, P>(panel, blocks / P::BLOCKS, columns, out) }
+}
+
 /// Writes the unpacked form of a panel.
-type Loosen<'a> = &'a dyn Fn(&Matrix, PanelAt, *mut u8);
+type Loosen<'a> = &'a dyn Fn(*const u8, *mut u8);
 
 struct Unpack<P> {
     from: *const u8,
@@ -149,6 +233,7 @@ unsafe fn stream<S: Simd, P: Panel<S>>(job: Job<'_>) {
     let columns = columns(job.x, job.scratch, 0, P::SUBS);
     let Job {
         matrix,
+        start,
         x,
         panels,
         epilogue,
@@ -158,23 +243,30 @@ unsafe fn stream<S: Simd, P: Panel<S>>(job: Job<'_>) {
     for &panel in panels {
         let chunks = matrix.segment(panel.segment).panel_bytes / P::BYTES;
         // SAFETY: passed on.
-        unsafe { passes::<S, P>(matrix.at(panel), chunks, columns, &mut out) };
+        unsafe { passes::<S, P>(start.wrapping_add(panel.byte), chunks, columns, &mut out) };
         let cols = panel.row..panel.row + panel.rows;
         epilogue.tile(0..x.rows(), cols, &out.0[..x.rows()]);
     }
 }
 
-/// Many rows: groups of panels, in the form `U` of `bytes` bytes, stay in cache while tiles pass over
-/// them. Groups are even, so that they hold both panels of alternating parts.
-unsafe fn grouped<S: Simd, U: Panel<S>>(job: Job<'_>, bytes: usize, loosen: Option<Loosen<'_>>) {
+/// Many rows: groups of panels stay in cache while tiles pass over them. Groups are even, so that they hold both panels
+/// of alternating parts.
+unsafe fn grouped(job: Job<'_>, form: Form, loosen: Option<Loosen<'_>>, pass: Pass) {
     let Job {
-        matrix,
+        start,
         x,
+        kernel,
         panels,
         scratch,
         epilogue,
+        ..
     } = job;
-    let group = (GROUP_BYTES / bytes / 2 * 2).max(2);
+    let Form {
+        blocks,
+        bytes,
+        subs,
+    } = form;
+    let group = (kernel.group_bytes / bytes / 2 * 2).max(2);
     scratch
         .loose
         .resize(if loosen.is_some() { group * bytes } else { 0 });
@@ -182,21 +274,21 @@ unsafe fn grouped<S: Simd, U: Panel<S>>(job: Job<'_>, bytes: usize, loosen: Opti
     for panels in panels.chunks(group) {
         if let Some(loosen) = loosen {
             for (panel, to) in panels.iter().zip(scratch.loose.chunks_exact_mut(bytes)) {
-                loosen(matrix, *panel, to.as_mut_ptr());
+                loosen(start.wrapping_add(panel.byte), to.as_mut_ptr());
             }
         }
         for t in 0..x.tiles() {
-            let columns = columns(x, scratch, t, U::SUBS);
+            let columns = columns(x, scratch, t, subs);
             let rows = t * TILE_COLS..t * TILE_COLS + columns.width;
             for (i, &panel) in panels.iter().enumerate() {
-                let stored = matrix.at(panel);
+                let stored = start.wrapping_add(panel.byte);
                 let from = if loosen.is_some() {
                     scratch.loose[i * bytes..].as_ptr()
                 } else {
                     stored
                 };
                 // SAFETY: passed on; unpacked panels were written above.
-                unsafe { passes::<S, U>(from, bytes / U::BYTES, columns, &mut out) };
+                unsafe { pass(from, blocks, columns, &mut out) };
                 let outputs = panel.row..panel.row + panel.rows;
                 epilogue.tile(rows.clone(), outputs, &out.0[..rows.len()]);
             }
@@ -281,15 +373,30 @@ type AnyLoose = Loose<2, false, 0, 1>;
 /// # Safety
 /// As [`run`].
 pub(super) unsafe fn run_blocks<S: Simd>(job: Job<'_>, dtype: DType) {
-    prepare(job.x, 2, 128, false, job.scratch);
-    let k = job.matrix.k();
-    let loosen: Loosen<'_> = &|matrix, panel, to| {
-        // SAFETY: `grouped` made room for the panel's unpacked form.
-        unsafe { take_apart(dtype, matrix.at(panel), k, to) };
+    let (k, by_rows) = (job.matrix.k(), job.by_rows());
+    prepare(job.x, 2, if by_rows { 0 } else { 128 }, false, job.scratch);
+    let blocks = k.div_ceil(BLOCK);
+    let form = Form {
+        blocks,
+        bytes: blocks * loose_bytes(2, false),
+        subs: 2,
     };
-    let bytes = k.div_ceil(BLOCK) * loose_bytes(2, false);
+    let loosen: Loosen<'_> = &|from, to| {
+        // SAFETY: `grouped` made room for the panel's unpacked form.
+        unsafe {
+            take_apart(dtype, from, k, to);
+            if by_rows {
+                sign(to, form, 128);
+            }
+        };
+    };
+    let pass = if by_rows {
+        tile_pass(2, false)
+    } else {
+        passes_of::<S, AnyLoose>
+    };
     // SAFETY: passed on.
-    unsafe { grouped::<S, AnyLoose>(job, bytes, Some(loosen)) };
+    unsafe { grouped(job, form, Some(loosen), pass) };
 }
 
 /// Unpacks a panel of file blocks into [`AnyLoose`] blocks.

@@ -185,6 +185,45 @@ fn check(case: &Case, matrix: &Matrix, x: &[f32], y: &[f32]) {
     }
 }
 
+/// A matrix that stays in the bytes of its rows.
+fn mapped(case: &Case) -> Matrix {
+    let rows = case.raw.iter().map(|raw| {
+        let all = 0..raw.len();
+        tokkata_ir::Mapped::new(std::sync::Arc::new(raw.clone()), all).unwrap()
+    });
+    Matrix::map(case.k, &case.parts, rows.collect()).unwrap()
+}
+
+#[test]
+fn a_matrix_in_the_map_gives_the_bits_of_its_panels() {
+    let (pool, mut noise) = (Pool::new(2), Noise(11));
+    for &dtype in FORMATS {
+        let (k, parts) = (512, [Part { dtype, rows: 37 }, Part { dtype, rows: 16 }]);
+        let case = Case::new(k, &parts, Order::Sequential, &mut noise);
+        let (packed, map) = (case.matrix(&pool), mapped(&case));
+        assert_eq!((map.held(), map.bytes()), (0, packed.bytes()));
+        for kernel in kernels() {
+            for rows in [1, 14] {
+                let x = noise.values(rows * k);
+                let want = multiply(&kernel, &packed, &x, 1);
+                assert_eq!(multiply(&kernel, &map, &x, 3), want, "{dtype} {rows} rows");
+            }
+            let (mut got, mut want) = (vec![0.0; k], vec![0.0; k]);
+            kernel.gather(&map, 40, &mut Scratch::default(), &mut got);
+            kernel.gather(&packed, 40, &mut Scratch::default(), &mut want);
+            assert_eq!(got, want, "{dtype} gathered");
+        }
+    }
+}
+
+#[test]
+fn a_map_of_another_size_is_refused() {
+    let case = Case::one(DType::Q4_0, 16, 256, &mut Noise(12));
+    let short = tokkata_ir::Mapped::new(std::sync::Arc::new(case.raw[0].clone()), 0..18).unwrap();
+    let error = Matrix::map(case.k, &case.parts, vec![short]).unwrap_err();
+    assert!(matches!(error, crate::layout::LayoutError::MapTooShort));
+}
+
 const FORMATS: &[DType] = DType::ALL;
 
 fn fits(dtype: DType, k: usize) -> bool {

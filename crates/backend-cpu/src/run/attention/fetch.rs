@@ -18,12 +18,12 @@ use crate::kernels::lanes::N;
 type Copies<'a> = (&'a mut Vec<f32>, &'a mut Vec<f32>);
 
 impl Attention {
-    /// The tile at `first`; only positions in `span` are looked at.
+    /// The tile at `first`; only positions in `span` are looked at, and tiles before `end` will follow.
     pub(super) fn fetch(
         &self,
         cx: &Cx<'_>,
         item: &Item,
-        first: usize,
+        (first, end): (usize, usize),
         span: &Range<usize>,
         copies: Copies<'_>,
     ) -> Tile {
@@ -38,7 +38,7 @@ impl Attention {
                     table: cx.step.table(slot.group, item.seq),
                     head: item.kv_head,
                 };
-                self.paged(&from, first, span, copies)
+                self.paged(&from, (first, end), span, copies)
             }
         }
     }
@@ -46,7 +46,7 @@ impl Attention {
     fn paged(
         &self,
         from: &Paged<'_>,
-        first: usize,
+        (first, end): (usize, usize),
         span: &Range<usize>,
         copies: Copies<'_>,
     ) -> Tile {
@@ -65,13 +65,18 @@ impl Attention {
         }
         for g in groups(first, span) {
             let start = first + g * N;
+            let later = (start + TILE < end).then_some(start + TILE);
             if direct_keys {
                 tile.keys[g] = from.panel(&from.kv.keys, start);
+                tile.next_keys[g] = later.map_or(null(), |p| from.panel(&from.kv.keys, p));
             } else {
                 from.copy_keys(start, span, &mut keys[g * N * self.form.dim_k..]);
             }
             match from.kv.values.filter(|_| direct_values) {
-                Some(plane) => tile.values[g] = from.panel(&plane, start),
+                Some(plane) => {
+                    tile.values[g] = from.panel(&plane, start);
+                    tile.next_values[g] = later.map_or(null(), |p| from.panel(&plane, p));
+                }
                 None => self.copy_values(from, start, span, &mut values[g * N * self.form.dim_v..]),
             }
         }
@@ -131,6 +136,8 @@ fn copied_tile(first: usize, dim_k: usize, dim_v: usize, keys: &[f32], values: &
         value_stride: dim_v,
         half_keys: false,
         half_values: false,
+        next_keys: [null(); GROUPS],
+        next_values: [null(); GROUPS],
         first,
     }
 }

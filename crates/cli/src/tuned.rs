@@ -1,0 +1,70 @@
+//! The choices of `tune`, kept for this build on this processor.
+
+use std::env;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::time::UNIX_EPOCH;
+
+use anyhow::{Context, Result};
+
+/// The user's folder of caches.
+fn folder() -> Option<PathBuf> {
+    let set = |name| {
+        env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    let home = || Some(set("HOME").or_else(|| set("USERPROFILE"))?.join(".cache"));
+    Some(set("XDG_CACHE_HOME").or_else(home)?.join("tokkata"))
+}
+
+/// What a measurement holds for: this program, as it was built, on a processor like this.
+fn key() -> u64 {
+    let mut hasher = DefaultHasher::new();
+    env!("CARGO_PKG_VERSION").hash(&mut hasher);
+    let program = env::current_exe().and_then(fs::metadata);
+    if let Ok(program) = program {
+        let built = program.modified().ok();
+        let built = built.and_then(|t| t.duration_since(UNIX_EPOCH).ok());
+        (program.len(), built).hash(&mut hasher);
+    }
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let lasting = ["model name", "stepping", "flags"];
+    let lines = text
+        .lines()
+        .filter(|l| lasting.iter().any(|name| l.starts_with(name)));
+    lines
+        .take(lasting.len())
+        .for_each(|line| line.hash(&mut hasher));
+    hasher.finish()
+}
+
+fn path() -> Option<PathBuf> {
+    Some(folder()?.join(format!("tuning-{:016x}", key())))
+}
+
+/// What was kept, if anything was.
+pub(crate) fn load() -> Option<String> {
+    let text = fs::read_to_string(path()?).ok()?;
+    Some(text.trim().to_owned())
+}
+
+/// Keeps `text`; gives the file.
+pub(crate) fn keep(text: &str) -> Result<PathBuf> {
+    let path = path().context("found no home folder, expected XDG_CACHE_HOME to name the cache")?;
+    let failed = || format!("{}: cannot be written", path.display());
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(failed)?;
+    }
+    fs::write(&path, format!("{text}\n")).with_context(failed)?;
+    Ok(path)
+}
+
+/// Deletes what was kept.
+pub(crate) fn forget() -> Result<()> {
+    match path().map(fs::remove_file) {
+        Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}

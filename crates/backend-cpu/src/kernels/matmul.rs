@@ -1,8 +1,8 @@
 //! `y[r, n] = sum over k of x[r, k] * w[n, k]` for the panels of one worker.
 //!
 //! One row, or a few, stream the stored panels once; many rows unpack a group of panels into cache
-//! and pass over them tile by tile. Both give the same bits. Reading order: [`simd`] (operations),
-//! [`panel`] (formats), [`tile`] (integer inner loops), [`float`], then the drivers here.
+//! and pass over them tile by tile. Both give the same bits. Reading order: `simd` (operations),
+//! `panel` (formats), `tile` (integer inner loops), `float`, then the drivers here.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,6 @@
 //! Activations in the forms the matmul kernels read.
 //!
-//! Rows are interleaved in tiles of up to [`TILE_COLS`] rows, so that the columns of one tile lie
+//! Rows are interleaved in tiles of up to `TILE_COLS` rows, so that the columns of one tile lie
 //! next to each other. The integer form has one byte per element, one `f32` scale per 32 (largest
 //! magnitude over 127) and the sums of the codes of each 16; the float form keeps the values. For sets with tiles the
 //! bytes of a 32-block lie row by row, for the others quad by quad, each with the tile's rows interleaved.

@@ -67,7 +67,8 @@ pub use tokkata_engine::{
     RequestId, RowKind, Sampling, ScorePlan, SessionId, Stats, StopRules,
 };
 pub use tokkata_formats::{
-    Container, ModelFile, SafetensorsOutput, SafetensorsWriter, ShardLimit, TensorInfo, copy_gguf,
+    Container, ModelFile, PackedWeight, SafetensorsOutput, SafetensorsWriter, ShardLimit,
+    TensorInfo, copy_gguf,
 };
 pub use tokkata_ir::{Limits, Program, StepTime};
 pub use tokkata_plan::{BuildOptions, dump};

@@ -96,9 +96,10 @@ fn text(checkpoint: &Checkpoint, args: &InspectArgs, out: &mut impl Write) -> Re
     for (dtype, (count, bytes)) in types(checkpoint) {
         writeln!(out, "  {dtype:<8} {count:>5}  {}", Bytes(bytes))?;
     }
-    writeln!(out, "metadata       {}", file.metadata().len())?;
+    let metadata = checkpoint.metadata();
+    writeln!(out, "metadata       {}", metadata.len())?;
     let unread = checkpoint.unread_keys();
-    for (key, value) in file.metadata().iter() {
+    for (key, value) in metadata.iter() {
         let note = if unread.contains(&key) {
             "  (not read)"
         } else {
@@ -109,6 +110,9 @@ fn text(checkpoint: &Checkpoint, args: &InspectArgs, out: &mut impl Write) -> Re
     if args.tensors {
         for t in file.tensors() {
             writeln!(out, "  {:<40} {:<8} {:?}", t.name, t.dtype.name(), t.shape)?;
+        }
+        for p in file.packed() {
+            writeln!(out, "  {:<40} {:?} {:?}", p.name, p.scheme, p.shape)?;
         }
     }
     Ok(())
@@ -135,17 +139,19 @@ fn tokenizer(checkpoint: &Checkpoint) -> String {
 }
 
 fn parameters(checkpoint: &Checkpoint) -> u64 {
-    checkpoint
-        .file()
-        .tensors()
-        .iter()
-        .map(|t| t.elements() as u64)
-        .sum()
+    let file = checkpoint.file();
+    let plain = file.tensors().iter().map(|t| t.elements() as u64);
+    let packed = file.packed().iter();
+    let packed = packed.map(|p| p.shape.iter().product::<usize>() as u64);
+    plain.chain(packed).sum()
 }
 
 /// Bits of tensors per element.
 fn bits_per_weight(checkpoint: &Checkpoint) -> f64 {
-    let bytes: u64 = checkpoint.file().tensors().iter().map(|t| t.bytes).sum();
+    let file = checkpoint.file();
+    let plain = file.tensors().iter().map(|t| t.bytes);
+    let packed = file.packed().iter().map(tokkata::PackedWeight::bytes);
+    let bytes: u64 = plain.chain(packed).sum();
     bytes as f64 * 8.0 / parameters(checkpoint).max(1) as f64
 }
 
@@ -176,6 +182,11 @@ fn types(checkpoint: &Checkpoint) -> BTreeMap<&'static str, (usize, u64)> {
         let entry = types.entry(t.dtype.name()).or_default();
         entry.0 += 1;
         entry.1 += t.bytes;
+    }
+    for p in checkpoint.file().packed() {
+        let entry = types.entry("packed").or_default();
+        entry.0 += 1;
+        entry.1 += p.bytes();
     }
     types
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tokkata_archs::Registry;
+use tokkata_archs::{Registry, ResolveOptions};
 use tokkata_backend_cpu::CpuBackend;
 use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::golden::Golden;
@@ -78,5 +78,121 @@ fn goldens_are_small() {
     for name in names {
         let path = HfGolden::folder().join(format!("{name}.json"));
         assert!(size(&path) < 50_000, "{name} has {} bytes", size(&path));
+    }
+}
+
+/// A directory of a golden, changed, and what the descriptors say about it.
+fn refusal(name: &str, change: impl Fn(&mut HfGolden)) -> String {
+    let mut golden = HfGolden::read(&HfGolden::folder(), name).expect("a golden");
+    change(&mut golden);
+    let folder = tempfile::tempdir().expect("a folder");
+    golden.write_directory(folder.path()).expect("a directory");
+    let file = ModelFile::open(folder.path()).expect("a model");
+    match Registry::builtin().resolve(&file, &ResolveOptions { ctx: 16 }) {
+        Ok(_) => "accepted".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn what_would_change_numbers_is_refused_by_name() {
+    let set = |key: &'static str, value: serde_json::Value| {
+        move |g: &mut HfGolden| g.config[key] = value.clone()
+    };
+    let no = |text: String, part: &str| assert!(text.contains(part), "{text}");
+    no(
+        refusal("llama", set("logit_softening", 2.into())),
+        "logit_softening to 2",
+    );
+    no(
+        refusal("llama", set("hidden_act", "gelu".into())),
+        "hidden_act to \"gelu\", expected \"silu\"",
+    );
+    no(
+        refusal("llama", set("architectures", ["Foo"].as_slice().into())),
+        "class Foo",
+    );
+    no(
+        refusal("llama", set("num_hidden_layers", 1e9.into())),
+        "block_count to 1000000000",
+    );
+    no(
+        refusal("llama", set("num_attention_heads", 3.into())),
+        "attn",
+    );
+    no(
+        refusal("qwen2", set("use_sliding_window", true.into())),
+        "use_sliding_window to true",
+    );
+    let rope = |g: &mut HfGolden| g.config["rope_parameters"]["rope_type"] = "dynamic".into();
+    no(refusal("llama", rope), "rope_type");
+    let nested = |g: &mut HfGolden| g.config["rope_parameters"]["new_knob"] = 3.into();
+    no(refusal("llama", nested), "rope_parameters.new_knob");
+    no(
+        refusal("llama", |g| drop(g.tensors.remove(3))),
+        "blk.0.ffn_down.weight",
+    );
+    let twist = |g: &mut HfGolden| g.tensors[3].shape.reverse();
+    no(
+        refusal("llama", twist),
+        "blk.0.ffn_down.weight has shape [96, 64], expected [64, 96]",
+    );
+    let rename = |g: &mut HfGolden| {
+        let mut more = g.tensors[0].clone();
+        more.name = "model.layers.0.mlp.extra.weight".to_owned();
+        g.tensors.push(more);
+    };
+    no(
+        refusal("llama", rename),
+        "such as model.layers.0.mlp.extra.weight",
+    );
+    assert_eq!(refusal("llama", |_| {}), "accepted");
+}
+
+/// Settings of every kind that make no sense end in an error, never in a panic.
+#[test]
+fn no_setting_makes_a_panic() {
+    let odd = [
+        "-1",
+        "0",
+        "1e300",
+        "0.5",
+        "4294967296",
+        "\"x\"",
+        "null",
+        "[]",
+        "[1, \"a\"]",
+        "{}",
+    ];
+    for name in [
+        "llama+llama3",
+        "mixtral",
+        "deepseek2",
+        "mamba2",
+        "gpt-oss",
+        "qwen3next",
+        "falcon",
+        "t5",
+    ] {
+        let golden = HfGolden::read(&HfGolden::folder(), name).expect("a golden");
+        let folder = tempfile::tempdir().expect("a folder");
+        golden.write_directory(folder.path()).expect("a directory");
+        let registry = Registry::builtin();
+        let keys: Vec<String> = golden
+            .config
+            .as_object()
+            .expect("settings")
+            .keys()
+            .cloned()
+            .collect();
+        for (key, value) in keys.iter().flat_map(|k| odd.iter().map(move |v| (k, v))) {
+            let mut config = golden.config.clone();
+            config[key] = serde_json::from_str(value).expect("JSON");
+            std::fs::write(folder.path().join("config.json"), config.to_string()).expect("a file");
+            if let Ok(file) = ModelFile::open(folder.path()) {
+                // Whether it is refused is another test's matter.
+                let _ = registry.resolve(&file, &ResolveOptions { ctx: 16 });
+            }
+        }
     }
 }

@@ -4,11 +4,14 @@
 
 use std::sync::LazyLock;
 
-use libfuzzer_sys::fuzz_target;
+use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
+use serde_json::Value;
 
 #[path = "../../crates/formats/tests/it/exercise.rs"]
 #[allow(dead_code)]
 mod exercise;
+#[path = "../../crates/formats/tests/it/mutate_json.rs"]
+mod mutate_json;
 
 static DIRECTORY: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
@@ -30,6 +33,33 @@ static DIRECTORY: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     dir
 });
 
+/// Values that changes take.
+static DONOR: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("../donors/directory.json")).expect("JSON"));
+
 fuzz_target!(|data: &[u8]| {
     exercise::exercise_directory(DIRECTORY.path(), data);
 });
+
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    match mutant(&data[..size], seed) {
+        Some(bytes) if bytes.len() <= max_size => {
+            data[..bytes.len()].copy_from_slice(&bytes);
+            bytes.len()
+        }
+        _ => fuzzer_mutate(data, size, max_size),
+    }
+});
+
+/// Another configuration or another index, three times in four.
+fn mutant(input: &[u8], seed: u32) -> Option<Vec<u8>> {
+    let cut = input.iter().position(|&b| b == 0)?;
+    let (config, index) = (&input[..cut], &input[cut + 1..]);
+    let seed = u64::from(seed);
+    let (config, index) = match seed % 4 {
+        0 => return None,
+        1 => (config.to_vec(), mutate_json::mutate(index, &DONOR, seed)?),
+        _ => (mutate_json::mutate(config, &DONOR, seed)?, index.to_vec()),
+    };
+    Some([&config[..], b"\0", &index].concat())
+}

@@ -2,12 +2,44 @@
 
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
+use serde_json::Value;
 
 #[path = "../../crates/text/tests/fuzzed/exercise.rs"]
 #[allow(dead_code)]
 mod exercise;
+#[path = "../../crates/formats/tests/it/mutate_json.rs"]
+mod mutate_json;
+
+/// Values that changes take.
+static DONOR: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("../donors/grammar.json")).expect("JSON"));
 
 fuzz_target!(|data: &[u8]| {
     exercise::grammar(data);
 });
+
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    match mutant(&data[..size], seed) {
+        Some(bytes) if bytes.len() <= max_size => {
+            data[..bytes.len()].copy_from_slice(&bytes);
+            bytes.len()
+        }
+        _ => fuzzer_mutate(data, size, max_size),
+    }
+});
+
+/// Other JSON, where it is JSON, three times in four.
+fn mutant(input: &[u8], seed: u32) -> Option<Vec<u8>> {
+    let ([kind, choice], text) = input.split_at_checked(2)? else {
+        return None;
+    };
+    let head = [*kind, *choice];
+    if kind % 4 != 3 || seed.is_multiple_of(4) {
+        return None;
+    }
+    let changed = mutate_json::mutate(text, &DONOR, u64::from(seed))?;
+    Some([&head, &changed[..]].concat())
+}

@@ -16,7 +16,12 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(inputs.means().len(), inputs.sums.len());
     }
     let old = read.to_old();
-    if !read.entries.is_empty() && read.entries.values().any(|i| i.counts.iter().any(|&n| n > 0)) {
+    if !read.entries.is_empty()
+        && read
+            .entries
+            .values()
+            .any(|i| i.counts.iter().any(|&n| n > 0))
+    {
         let names = Importance::from_bytes(&old, "<memory>").map(|again| again.entries.len());
         assert!(names.is_ok_and(|n| n <= read.entries.len()));
     }

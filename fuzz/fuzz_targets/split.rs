@@ -29,7 +29,11 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
         place: (seed >> 16) as u16,
         action: u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15),
     };
-    let changed = if seed.is_multiple_of(2) { &mut first } else { &mut second };
+    let changed = if seed.is_multiple_of(2) {
+        &mut first
+    } else {
+        &mut second
+    };
     mutate(changed, &[edit], max_size / 2);
     let mut bytes = (first.len() as u16).to_le_bytes().to_vec();
     bytes.append(&mut first);

@@ -29,6 +29,10 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_posit
 
 
 
+# Tensors that follow from the configuration; a library computes them where a file has none.
+COMPUTED = ("_decay", ".slope_rate")
+
+
 def without(settings, *keys):
     return {k: v for k, v in settings.items() if k not in keys}
 
@@ -59,7 +63,7 @@ MODELS = {
     "olmo": ("OlmoForCausalLM", "OlmoConfig", dict(SMALL, clip_qkv=1.0), 1),
     "olmo2": ("Olmo2ForCausalLM", "Olmo2Config", dict(SMALL), 1),
     "olmo2+window": ("Olmo3ForCausalLM", "Olmo3Config", dict(SMALL, num_hidden_layers=4, sliding_window=8), 1),
-    "olmoe": ("OlmoeForCausalLM", "OlmoeConfig", dict(SMALL, num_experts=4, num_experts_per_tok=2), 1),
+    "olmoe": ("OlmoeForCausalLM", "OlmoeConfig", dict(SMALL, num_key_value_heads=4, num_experts=4, num_experts_per_tok=2), 1),
     "granite": ("GraniteForCausalLM", "GraniteConfig",
                 dict(SMALL, attention_multiplier=0.2, embedding_multiplier=3.0, residual_multiplier=0.5, logits_scaling=2.0), 1),
     "granitemoe": ("GraniteMoeForCausalLM", "GraniteMoeConfig",
@@ -85,7 +89,8 @@ MODELS = {
                        n_group=1, topk_group=1, first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=2.5,
                        **MOE), 1),
     "deepseek2+v2": ("DeepseekV2ForCausalLM", "DeepseekV2Config",
-                     dict(without(SMALL, "num_key_value_heads"), num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=32,
+                     # llama.cpp tells a query without low rank by this depth.
+                     dict(SMALL, num_hidden_layers=27, num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=32,
                           qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16, n_routed_experts=4, n_shared_experts=1,
                           topk_method="greedy", first_k_dense_replace=1, routed_scaling_factor=1.0, **MOE), 1),
     "smollm3": ("SmolLM3ForCausalLM", "SmolLM3Config", dict(SMALL, num_hidden_layers=4, no_rope_layers=[1, 1, 1, 0], pad_token_id=0), 1),
@@ -117,7 +122,10 @@ MODELS = {
     "minimax-m2": ("MiniMaxM2ForCausalLM", "MiniMaxM2Config",
                    dict(SMALL, head_dim=16, num_local_experts=4, num_experts_per_tok=2), 1),
     "nomic-bert": ("NomicBertModel", "NomicBertConfig", without(SMALL, "num_key_value_heads"), 1),
-    "mellum": ("MellumForCausalLM", "MellumConfig", dict(SMALL, num_hidden_layers=4, head_dim=16, num_experts=4, sliding_window=8, **MOE), 1),
+    "mellum": ("MellumForCausalLM", "MellumConfig", dict(SMALL, num_hidden_layers=4, head_dim=16, num_experts=4, sliding_window=8,
+                                                          layer_types=["sliding_attention"] * 3 + ["full_attention"], **MOE), 1),
+    "mellum+full": ("MellumForCausalLM", "MellumConfig",
+                    dict(SMALL, head_dim=16, num_experts=4, sliding_window=8, layer_types=["full_attention"] * 2, **MOE), 1),
     "mamba": ("MambaForCausalLM", "MambaConfig",
               dict(vocab_size=96, hidden_size=64, num_hidden_layers=2, state_size=8, time_step_rank=4), 1),
     "mamba2": ("Mamba2ForCausalLM", "Mamba2Config",
@@ -132,14 +140,68 @@ MODELS = {
              dict(SMALL, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], block_auto_adjust_ff_dim=False), 1),
     "t5": ("T5ForConditionalGeneration", "T5Config",
            dict(vocab_size=96, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=0), 1),
+    "eurobert": ("EuroBertModel", "EuroBertConfig", dict(SMALL, head_dim=16, pad_token_id=0), 1),
+    "phimoe": ("PhimoeForCausalLM", "PhimoeConfig", dict(SMALL, num_local_experts=4, num_experts_per_tok=2, attention_bias=True, lm_head_bias=True), 1),
+    "starcoder": ("GPTBigCodeForCausalLM", "GPTBigCodeConfig", dict(vocab_size=96, n_embd=64, n_layer=2, n_head=4, n_positions=128), 1),
+    "lfm2moe": ("Lfm2MoeForCausalLM", "Lfm2MoeConfig",
+                dict(SMALL, num_hidden_layers=4, layer_types=["conv", "full_attention", "conv", "conv"], num_experts=4,
+                     num_dense_layers=1, **MOE), 1),
+    "exaone-moe": ("ExaoneMoeForCausalLM", "ExaoneMoeConfig",
+                   dict(SMALL, num_hidden_layers=4, head_dim=16, sliding_window=8, num_experts=4, num_shared_experts=1, n_group=1,
+                        topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5, **MOE), 1),
+    "jamba": ("JambaForCausalLM", "JambaConfig",
+              dict(without(SMALL), num_hidden_layers=4, num_experts=4, num_experts_per_tok=2, attn_layer_period=4, attn_layer_offset=2,
+                   mamba_d_state=8, mamba_dt_rank=4, use_mamba_kernels=False, pad_token_id=0), 1),
+    "hy_v3": ("HYV3ForCausalLM", "HYV3Config",
+              dict(SMALL, head_dim=16, num_hidden_layers=3, num_experts=4, num_shared_experts=1, pad_token_id=0, eod_token_id=1,
+                   mlp_layer_types=["dense", "sparse", "sparse"], router_scaling_factor=1.5, **MOE), 1),
+    "mistral3": ("Ministral3ForCausalLM", "Ministral3Config",
+                 dict(SMALL, head_dim=16, rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1,
+                                                               beta_fast=32.0, beta_slow=1.0)), 1),
+    "granitehybrid": ("GraniteMoeHybridForCausalLM", "GraniteMoeHybridConfig",
+                      dict(SMALL, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=48, mamba_n_heads=8,
+                           mamba_d_head=16, mamba_d_state=16, mamba_n_groups=1, layer_types=["linear_attention", "full_attention"], embedding_multiplier=3.0,
+                           residual_multiplier=0.5, logits_scaling=2.0, attention_multiplier=0.2), 1),
+    "dbrx": ("DbrxForCausalLM", "DbrxConfig",
+             dict(vocab_size=96, d_model=64, n_layers=2, n_heads=4, max_seq_len=128, attn_config=dict(kv_n_heads=2, clip_qkv=1.5, rope_theta=10000.0),
+                  ffn_config=dict(ffn_hidden_size=48, moe_num_experts=4, moe_top_k=2, hidden_size=64)), 1),
+    "qwen35": ("Qwen3_5ForCausalLM", "Qwen3_5TextConfig",
+               dict(SMALL, num_hidden_layers=4, head_dim=16, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16,
+                    linear_value_head_dim=16), 0),
+    "qwen35moe": ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextConfig",
+                  dict(SMALL, num_hidden_layers=4, head_dim=16, num_experts=4, shared_expert_intermediate_size=40,
+                       linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16, **MOE), 0),
+    "minicpm3": ("MiniCPM3ForCausalLM", "MiniCPM3Config",
+                 dict(SMALL, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=16,
+                      v_head_dim=16, head_dim=8), 1),
+    "falcon-h1": ("FalconH1ForCausalLM", "FalconH1Config",
+                  dict(SMALL, head_dim=16, mamba_d_ssm=128, mamba_n_heads=8, mamba_d_head=16, mamba_d_state=16, mamba_n_groups=1, pad_token_id=0), 1),
+    "llama4": ("Llama4ForCausalLM", "Llama4TextConfig",
+               dict(SMALL, num_hidden_layers=4, head_dim=16, intermediate_size_mlp=80, num_local_experts=4, num_experts_per_tok=1,
+                    attention_chunk_size=8192, interleave_moe_layer_step=2, pad_token_id=0), 1),
+    "cohere2moe": ("Cohere2MoeForCausalLM", "Cohere2MoeConfig",
+                   dict(SMALL, num_hidden_layers=4, head_dim=16, num_experts=4, num_shared_experts=1, sliding_window=8, logit_scale=0.25, num_experts_per_tok=2), 1),
+    "minimax-01": ("MiniMaxForCausalLM", "MiniMaxConfig",
+                   dict(SMALL, head_dim=16, num_local_experts=4, num_experts_per_tok=2), 1),
+    "nemotron_h": ("NemotronHForCausalLM", "NemotronHConfig",
+                   dict(without(SMALL, "num_hidden_layers"), head_dim=16, layers_block_type=["linear_attention", "mlp", "full_attention", "mlp"],
+                        ssm_state_size=16, mamba_num_heads=8, mamba_head_dim=16, n_groups=2, use_mamba_kernels=False), 1),
+    "gemma3n": ("Gemma3nForCausalLM", "Gemma3nTextConfig",
+                dict(SMALL, num_hidden_layers=10, head_dim=16, sliding_window=8, hidden_size_per_layer_input=16, vocab_size_per_layer_input=96,
+                     num_kv_shared_layers=5, laurel_rank=8, pad_token_id=0), 0),
+    "mimo2": ("MiMoV2FlashForCausalLM", "MiMoV2FlashConfig",
+              dict(SMALL, num_hidden_layers=3, head_dim=24, v_head_dim=16, n_routed_experts=4, sliding_window=8, pad_token_id=0, **MOE), 1),
+    "laguna": ("LagunaForCausalLM", "LagunaConfig",
+               dict(SMALL, num_hidden_layers=4, head_dim=16, num_experts=4, shared_expert_intermediate_size=40, sliding_window=8, pad_token_id=0, **MOE), 1),
     "modern-bert": ("ModernBertModel", "ModernBertConfig",
-                    dict(without(SMALL, "num_key_value_heads"), num_hidden_layers=4, local_attention=8), 1),
+                    dict(without(SMALL, "num_key_value_heads"), num_hidden_layers=4, local_attention=8, pad_token_id=0), 1),
 }
 
 
 def spread(name, shape, centre):
     """Centre and spread of a tensor's values: norms near their centre, matrices of variance 1/fan-in."""
-    low = name.lower()
+    # The name of a block, not of a norm.
+    low = name.lower().replace("norm_attn_norm.", "")
     if name.endswith(("A_log", "A_logs")):
         return 0.3, 0.8
     if name.endswith((".D", "dt_bias")):
@@ -168,7 +230,8 @@ def build(name, folder):
     for file in sorted(f for f in os.listdir(folder) if f.endswith(".safetensors")):
         with safe_open(os.path.join(folder, file), "pt") as f:
             for key in f.keys():
-                tensors[key] = list(f.get_slice(key).get_shape())
+                if not key.endswith(COMPUTED):
+                    tensors[key] = list(f.get_slice(key).get_shape())
     rules = {key: spread(key, shape, centre) for key, shape in tensors.items()}
     weights = {key: values(key, shape, rules[key]) for key, shape in tensors.items()}
     for file in os.listdir(folder):
@@ -183,7 +246,7 @@ def build(name, folder):
     # Saved maps of experts are transposed and fused on the way back in, so the model is read again.
     model, info = getattr(transformers, model_class).from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
-    missing = [k for k in info["missing_keys"]]
+    missing = [k for k in info["missing_keys"] if not k.endswith(COMPUTED)]
     assert not missing and not info["unexpected_keys"], info
     return model.eval(), config, {key: [tensors[key], *rules[key]] for key in tensors}
 

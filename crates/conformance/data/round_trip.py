@@ -1,10 +1,12 @@
 """Takes tiny checkpoints of every family from a directory to GGUF, to llama.cpp, and on to safetensors.
 
-    python round_trip.py TOKKATA LLAMA_LOGITS [NAME ...]
+    python round_trip.py TOKKATA ORACLE_ROWS [NAME ...]
 
-TOKKATA is the program, LLAMA_LOGITS writes a model's logits for the ids of the goldens. For every golden of a Hugging Face
+TOKKATA is the program, ORACLE_ROWS is oracle_rows.cpp built against llama.cpp. For every golden of a Hugging Face
 checkpoint: its directory is written from the golden, converted to GGUF in F32, run by llama.cpp and by TOKKATA from both
-containers; the GGUF file is converted to safetensors, whose tensors must be those of the GGUF file.
+containers; the GGUF file is converted to safetensors, whose tensors must be those of the GGUF file. Rows are logits, the
+decoder's logits over an encoded text, or vectors before pooling. The last line counts those that agree: at most 1e-9
+from Transformers, 0 between the containers, and 1e-6 from llama.cpp, which looks GELU up in a table of F16.
 """
 
 import json
@@ -43,14 +45,29 @@ def run(*command):
     return done
 
 
-def logits(program, model, golden, out):
+def feed(golden):
+    """Ids as the programs take them; those of the decoder too where there is one."""
     text = golden["config"].get("text_config", golden["config"])
-    fed = ids(golden["seed"], golden["positions"], text["vocab_size"])
-    run(program, "logits", "-m", model, "--ids", ",".join(map(str, fed)), "-o", out, "-t", "1")
+    listed = lambda seed, n: ",".join(map(str, ids(seed, n, text["vocab_size"])))
+    fed = [listed(golden["seed"], golden["positions"])]
+    if golden["rows"] == "decoder":
+        fed.append(listed(golden["seed"] + 1, golden["positions"] // 2))
+    return fed
+
+
+def rows(program, model, golden, out):
+    fed = feed(golden)
+    if golden["rows"] == "vectors":
+        how = ["--pooling", "none", "--normalize", "none"]
+        run(program, "embed", "-m", model, "--ids", *fed, *how, "-o", out, "-t", "1")
+        return next(iter(load_file(out).values()))
+    decoder = ["--decoder-ids", fed[1]] if fed[1:] else []
+    run(program, "logits", "-m", model, "--ids", fed[0], *decoder, "-o", out, "-t", "1")
     return load_file(out)["logits"]
 
 
 def trip(program, oracle, name):
+    """The errors against Transformers, between the containers and against llama.cpp."""
     with tempfile.TemporaryDirectory() as folder:
         golden = directory(name, folder)
         at = lambda file: os.path.join(folder, file)
@@ -60,25 +77,26 @@ def trip(program, oracle, name):
         back = load_file(at("back.safetensors"))
         assert ours.keys() == back.keys(), "other names in safetensors"
         assert all(np.array_equal(ours[k].reshape(-1), back[k].reshape(-1)) for k in ours), "other values in safetensors"
-        if golden["rows"] != "logits":
-            return "tensors equal; no logits"
         wanted = np.fromfile(os.path.join(GOLDENS, name + ".f32"), "<f4")
-        from_directory = logits(program, folder, golden, at("d.safetensors"))
-        from_gguf = logits(program, at("m.gguf"), golden, at("g.safetensors"))
+        from_directory = rows(program, folder, golden, at("d.safetensors"))
+        from_gguf = rows(program, at("m.gguf"), golden, at("g.safetensors"))
         sampled = from_gguf[:, :: golden["stride"]].reshape(-1)
-        report = f"Transformers {nmse(sampled, wanted):.1e}, directory {nmse(from_gguf, from_directory):.1e}"
-        run(oracle, at("m.gguf"), at("l.bin"), str(golden["positions"]), str(golden["seed"]))
-        theirs = np.fromfile(at("l.bin"), "<f4")[-from_gguf.size:].reshape(from_gguf.shape)
-        return f"{report}, llama.cpp {nmse(theirs, from_gguf):.1e}"
+        run(oracle, at("m.gguf"), at("l.bin"), golden["rows"], *feed(golden))
+        theirs = np.fromfile(at("l.bin"), "<f4").reshape(from_gguf.shape)
+        return nmse(sampled, wanted), nmse(from_gguf, from_directory), nmse(theirs, from_gguf)
 
 
 def main(program, oracle, *names):
     names = names or sorted(f[:-5] for f in os.listdir(GOLDENS) if f.endswith(".json"))
+    good = 0
     for name in names:
         try:
-            print(f"{name:<20} {trip(program, oracle, name)}", flush=True)
+            transformers, directory, llama = trip(program, oracle, name)
+            good += transformers <= 1e-9 and directory == 0 and llama <= 1e-6
+            print(f"{name:<20} Transformers {transformers:.1e}, directory {directory:.1e}, llama.cpp {llama:.1e}", flush=True)
         except Exception as error:
             print(f"{name:<20} {type(error).__name__}: {error}", flush=True)
+    print(f"{good} of {len(names)} agree")
 
 
 if __name__ == "__main__":

@@ -85,7 +85,26 @@ pub(crate) fn metadata(
             out.insert(name(key), array(key, &values)?);
         }
     }
-    Ok(out)
+    Ok(match window_idles(&out, arch) {
+        true => without_window(&out, arch),
+        false => out,
+    })
+}
+
+fn window_idles(metadata: &Metadata, arch: &str) -> bool {
+    let pattern = metadata.array(&format!("{arch}.attention.sliding_window_pattern"));
+    matches!(pattern, Some(Array::Bool(slides)) if !slides.contains(&true))
+}
+
+/// A window that no layer has: readers of GGUF expect a layer that slides where a window is named.
+fn without_window(metadata: &Metadata, arch: &str) -> Metadata {
+    let mut out = Metadata::default();
+    let window = format!("{arch}.attention.sliding_window");
+    let kept = metadata.iter().filter(|(key, _)| !key.starts_with(&window));
+    for (key, value) in kept {
+        out.insert(key, value.clone());
+    }
+    out
 }
 
 fn value(config: &Config<'_>, formula: &Formula) -> Result<Option<Val>, ArchError> {

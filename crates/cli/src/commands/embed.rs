@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 use tokkata::{DType, Model, Pooling, SafetensorsWriter, normalize};
 
-use crate::args::{DeviceArgs, ModelArgs, SizeArgs, usage};
+use crate::args::{DeviceArgs, ModelArgs, SizeArgs, token_ids, usage};
 use crate::load;
 use crate::texts::{self, TextArgs};
 
@@ -19,6 +19,9 @@ pub(crate) struct EmbedArgs {
     model: ModelArgs,
     #[command(flatten)]
     texts: TextArgs,
+    /// The tokens of one text, such as 1,2,3, instead of texts
+    #[arg(long, value_name = "IDS", conflicts_with_all = ["prompt", "file", "stdin"])]
+    ids: Option<String>,
     /// How a text's rows become one vector: none, mean, cls, last or rank [default: the file's]
     #[arg(long, value_name = "KIND", value_parser = pooling)]
     pooling: Option<Pooling>,
@@ -86,8 +89,10 @@ fn target(text: &str) -> Result<Target, String> {
 }
 
 pub(crate) fn run(args: &EmbedArgs) -> Result<()> {
-    let (_, rest) = args.model.split()?;
-    let texts = args.texts.read(rest)?;
+    let texts = match args.ids {
+        Some(_) => args.model.only_model().map(|_| Vec::new())?,
+        None => args.texts.read(args.model.split()?.1)?,
+    };
     let binary = args.output.format == Format::Safetensors && args.output.path.is_none();
     if binary && std::io::stdout().is_terminal() {
         return Err(usage(
@@ -95,7 +100,10 @@ pub(crate) fn run(args: &EmbedArgs) -> Result<()> {
         ));
     }
     let (checkpoint, options) = load::open(&args.model, &args.device, &args.sizes)?;
-    let ids = texts::encode(&checkpoint, &texts)?;
+    let ids = match &args.ids {
+        Some(ids) => vec![token_ids(ids).map_err(usage)?],
+        None => texts::encode(&checkpoint, &texts)?,
+    };
     let mut model = texts::load(checkpoint, options, args.pooling, &ids)?;
     let mut vectors = texts::vectors(&mut model, &ids)?;
     let pooling = model.pooling()?;

@@ -8,6 +8,7 @@ mod exercise;
 mod faults;
 mod hostile;
 mod mutate;
+mod mutate_json;
 mod packed_values;
 mod packing;
 mod round_trip;

@@ -33,6 +33,9 @@ use crate::view::View;
 use meta::Meta;
 pub(crate) use weights::glob;
 
+/// Largest product of sizes; sums of a few such products fit 32 bits.
+const MAX_PRODUCT: u64 = 1 << 28;
+
 /// Choices of a load that change what a model computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResolveOptions {
@@ -147,6 +150,7 @@ impl<'a> Resolver<'a> {
     fn model(&mut self) -> Result<(), ArchError> {
         let stack = self.word(self.desc.stack.as_ref(), "decoder")?;
         self.spec.n_embd = self.dim("n_embd")?;
+        self.fit("n_embd", &[self.spec.n_embd])?;
         self.spec.n_ctx_train = self.number_or("context_length ?? 0", 0.0)? as u32;
         self.spec.bidirectional = match stack.as_str() {
             "encoder" | "diffusion" => true,
@@ -262,6 +266,21 @@ impl<'a> Resolver<'a> {
             });
         }
         Ok(x as u32)
+    }
+
+    /// Refuses sizes whose product no tensor may have, before anything multiplies them.
+    pub(crate) fn fit(&self, what: &str, sizes: &[u32]) -> Result<(), ArchError> {
+        let product = sizes
+            .iter()
+            .fold(1u64, |n, &s| n.saturating_mul(u64::from(s)));
+        if product <= MAX_PRODUCT {
+            return Ok(());
+        }
+        let sizes: Vec<String> = sizes.iter().map(u32::to_string).collect();
+        Err(ArchError::Rule {
+            rule: self.context(what),
+            what: format!("{} is no size", sizes.join(" × ")),
+        })
     }
 
     /// A size that must not be zero.

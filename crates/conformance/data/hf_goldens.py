@@ -25,6 +25,8 @@ SMALL = dict(vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_lay
 MOE = dict(num_experts_per_tok=2, moe_intermediate_size=48)
 LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=16)
+BASE = dict(rope_type="default", rope_theta=10000.0)
+MROPE = dict(BASE, partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16)
 
 
@@ -123,7 +125,11 @@ MODELS = {
                    dict(SMALL, head_dim=16, num_local_experts=4, num_experts_per_tok=2), 1),
     "nomic-bert": ("NomicBertModel", "NomicBertConfig", without(SMALL, "num_key_value_heads"), 1),
     "mellum": ("MellumForCausalLM", "MellumConfig", dict(SMALL, num_hidden_layers=4, head_dim=16, num_experts=4, sliding_window=8,
-                                                          layer_types=["sliding_attention"] * 3 + ["full_attention"], **MOE), 1),
+                                                          layer_types=["sliding_attention"] * 3 + ["full_attention"],
+                                                          rope_parameters=dict(full_attention=BASE, sliding_attention=BASE), **MOE), 1),
+    # llama.cpp rotates windowed layers by the base of the others.
+    "mellum+bases": ("MellumForCausalLM", "MellumConfig", dict(SMALL, head_dim=16, num_experts=4, sliding_window=8,
+                                                               layer_types=["sliding_attention", "full_attention"], **MOE), 1),
     "mellum+full": ("MellumForCausalLM", "MellumConfig",
                     dict(SMALL, head_dim=16, num_experts=4, sliding_window=8, layer_types=["full_attention"] * 2, **MOE), 1),
     "mamba": ("MambaForCausalLM", "MambaConfig",
@@ -166,11 +172,23 @@ MODELS = {
              dict(vocab_size=96, d_model=64, n_layers=2, n_heads=4, max_seq_len=128, attn_config=dict(kv_n_heads=2, clip_qkv=1.5, rope_theta=10000.0),
                   ffn_config=dict(ffn_hidden_size=48, moe_num_experts=4, moe_top_k=2, hidden_size=64)), 1),
     "qwen35": ("Qwen3_5ForCausalLM", "Qwen3_5TextConfig",
-               dict(SMALL, num_hidden_layers=4, head_dim=16, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16,
+               dict(SMALL, num_hidden_layers=4, head_dim=16, rope_parameters=MROPE, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16,
                     linear_value_head_dim=16), 0),
     "qwen35moe": ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextConfig",
                   dict(SMALL, num_hidden_layers=4, head_dim=16, num_experts=4, shared_expert_intermediate_size=40,
-                       linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16, **MOE), 0),
+                       rope_parameters=MROPE, linear_num_value_heads=6, linear_num_key_heads=2, linear_key_head_dim=16,
+                       linear_value_head_dim=16, **MOE), 0),
+    "qwen2vl": ("Qwen2VLForConditionalGeneration", "Qwen2VLConfig",
+                dict(text_config=dict(SMALL, rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 3, 3])),
+                     vision_config=dict(depth=1, embed_dim=8, num_heads=1, hidden_size=64, mlp_ratio=1, patch_size=2)), 1),
+    "qwen3vl": ("Qwen3VLForConditionalGeneration", "Qwen3VLConfig",
+                dict(text_config=dict(SMALL, head_dim=16, rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[3, 3, 2])),
+                     vision_config=dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=1, out_hidden_size=64, patch_size=2,
+                                        num_position_embeddings=4, deepstack_visual_indexes=[])), 1),
+    "qwen3vlmoe": ("Qwen3VLMoeForConditionalGeneration", "Qwen3VLMoeConfig",
+                   dict(text_config=dict(SMALL, head_dim=16, num_experts=4, rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[3, 3, 2]), **MOE),
+                        vision_config=dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=1, out_hidden_size=64, patch_size=2,
+                                           num_position_embeddings=4, deepstack_visual_indexes=[])), 1),
     "minicpm3": ("MiniCPM3ForCausalLM", "MiniCPM3Config",
                  dict(SMALL, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=16,
                       v_head_dim=16, head_dim=8), 1),

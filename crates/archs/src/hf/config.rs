@@ -31,6 +31,9 @@ const NESTED: [&str; 4] = [
     "thinker_config",
 ];
 
+/// The whole model decides whether its output is its embedding, whatever its text part would do alone.
+const TIED: &str = "tie_word_embeddings";
+
 impl<'a> Config<'a> {
     pub(crate) fn new(root: &'a Json, rule: &'a HfRule, file: &'a ModelFile) -> Self {
         Config {
@@ -54,6 +57,9 @@ impl<'a> Config<'a> {
 
     /// The value at a path, in the text model's settings first.
     pub(crate) fn find(&self, path: &str) -> Option<&'a Json> {
+        if path == TIED && self.root.get(path).is_some() {
+            return descend(self.root, path);
+        }
         let nested = NESTED.iter().filter_map(|n| self.root.get(n));
         let mut roots = nested.chain([self.root]);
         roots.find_map(|root| descend(root, path))
@@ -239,7 +245,8 @@ impl<'a> Config<'a> {
             .flatten()
             .collect();
         let named = exprs.iter().flat_map(|e| e.names());
-        named.chain(own).chain(whens).collect()
+        let lists = self.rule.lists.values().flat_map(|l| l.from.clone());
+        named.chain(own).chain(whens).chain(lists).collect()
     }
 }
 

@@ -77,6 +77,11 @@ impl Piece {
         if !rule.parts.is_empty() {
             self.deal(rule, config)?;
         }
+        if let [a, b] = rule.turn.as_slice() {
+            let from = rule.turn_from.as_ref().map(|r| config.size(r));
+            let counts = [config.size(a)?, config.size(b)?];
+            self.turn(counts, from.transpose()?.unwrap_or(0))?;
+        }
         if let Some(heads) = &rule.pairs {
             let heads = config.size(heads)?;
             let rotated = rule.pair_rows.as_ref().map(|r| config.size(r));
@@ -229,6 +234,27 @@ impl Piece {
             first += part;
         }
         self.pick(map);
+        Ok(())
+    }
+
+    /// Units of rows `[a, b]` behind the first rows become `[b, a]`.
+    fn turn(&mut self, [a, b]: [usize; 2], from: usize) -> Result<(), ArchError> {
+        let rows = self.rows();
+        let turned = rows.saturating_sub(from);
+        let units = a.saturating_mul(b);
+        if units == 0 || turned == 0 || !turned.is_multiple_of(units) {
+            let what = format!("has {rows} rows, expected {from} and a multiple of {a} times {b}");
+            return Err(self.wrong(what));
+        }
+        let unit = turned / units;
+        let mut map: Vec<u32> = (0..from as u32).collect();
+        for (j, i) in (0..b).flat_map(|j| (0..a).map(move |i| (j, i))) {
+            let start = from + (i * b + j) * unit;
+            map.extend((start..start + unit).map(|r| r as u32));
+        }
+        let shape = self.found.shape.clone();
+        self.pick(map);
+        self.found.shape = shape;
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use tokkata_core::{Array, Metadata, Value};
 
 use super::config::Config;
-use super::rules::{Formula, HfRule, shared};
+use super::rules::{Formula, HfRule, ListRule, shared};
 use crate::error::ArchError;
 use crate::expr::Val;
 
@@ -85,10 +85,30 @@ pub(crate) fn metadata(
             out.insert(name(key), array(key, &values)?);
         }
     }
+    for (key, list) in &rule.lists {
+        out.insert(name(key), listed(config, key, list)?);
+    }
     Ok(match window_idles(&out, arch) {
         true => without_window(&out, arch),
         false => out,
     })
+}
+
+fn listed(config: &Config<'_>, key: &str, rule: &ListRule) -> Result<Value, ArchError> {
+    let mut numbers = rule.usual.clone();
+    if let Some(found) = rule.from.iter().find_map(|path| config.find(path)) {
+        let read = |v: &serde_json::Value| v.as_u64().and_then(|n| i32::try_from(n).ok());
+        let list = found.as_array().filter(|l| l.len() <= rule.len);
+        let read = list.and_then(|l| l.iter().map(|v| Some(read(v)? as u32)).collect());
+        numbers = read.ok_or_else(|| ArchError::ConfigValue {
+            key: key.to_owned(),
+            value: found.to_string(),
+            expected: format!("a list of at most {} whole numbers", rule.len),
+        })?;
+    }
+    numbers.resize(rule.len, 0);
+    let numbers = numbers.into_iter().map(|n| n as i32);
+    Ok(Value::Array(Array::I32(numbers.collect())))
 }
 
 fn window_idles(metadata: &Metadata, arch: &str) -> bool {

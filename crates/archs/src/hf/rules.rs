@@ -49,6 +49,8 @@ pub struct HfRule {
     pub keys: BTreeMap<String, Formula>,
     /// The same, evaluated for every layer: the value is an array.
     pub layer_keys: BTreeMap<String, Formula>,
+    /// Keys whose values are lists of fixed length.
+    pub lists: BTreeMap<String, ListRule>,
     /// Values that a config key, or each element of its array, may have; every other one would change numbers.
     pub expect: BTreeMap<String, Vec<toml::Value>>,
     /// Config keys without influence on numbers; `*` stands for any run of characters.
@@ -63,6 +65,18 @@ pub struct HfRule {
     pub unused: Vec<String>,
     /// Factors that divide rotation frequencies.
     pub rope_factors: RopeFactors,
+}
+
+/// Where a list of whole numbers stands in the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ListRule {
+    /// Config keys, the first that is there counts.
+    pub from: Vec<String>,
+    /// The list where no key is there.
+    pub usual: Vec<u32>,
+    /// Its length in a file; zeros follow what a configuration says.
+    pub len: usize,
 }
 
 /// Which frequency factors a configuration asks for.
@@ -120,6 +134,10 @@ pub struct TensorRule {
     pub parts: Vec<Rule>,
     /// The parts taken; all where nothing is said.
     pub take: Vec<usize>,
+    /// Two counts `a` and `b`: rows in units `[a, b]` become `[b, a]`.
+    pub turn: Vec<Rule>,
+    /// Rows before this one are not turned.
+    pub turn_from: Option<Rule>,
     /// Heads whose rows are stored by halves and wanted in adjacent pairs.
     pub pairs: Option<Rule>,
     /// Rotated rows of a head, where only the first ones are stored by halves.

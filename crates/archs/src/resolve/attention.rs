@@ -115,6 +115,8 @@ impl Resolver<'_> {
                 what,
             });
         }
+        self.fit("attention", &[n, dim_k])?;
+        self.fit("attention", &[n, dim_v])?;
         Ok(Heads {
             n,
             kv,

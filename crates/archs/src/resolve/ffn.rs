@@ -125,6 +125,7 @@ impl Resolver<'_> {
 
     fn ffn_of(&mut self, p: &FfnParts<'_>) -> Result<FfnSpec, ArchError> {
         let (d, f) = (p.input, p.width);
+        self.fit("ffn", &[f])?;
         let form = self.ffn_form(p.form, &p.names, f)?;
         let want = |rows| Want {
             shape: rows,
@@ -366,6 +367,7 @@ impl Resolver<'_> {
     ) -> Result<ExpertForm, ArchError> {
         let [gate, up, both] =
             ["ffn_gate", "ffn_up", "ffn_gate_up"].map(|n| format!("{n}_{suffix}"));
+        self.fit("moe", &[f])?;
         let form = match self.word(rule.form.as_ref(), "gated")?.as_str() {
             "gated" if self.find(&both).is_some() => "fused".to_owned(),
             "auto" if self.find(&both).is_some() => "fused".to_owned(),

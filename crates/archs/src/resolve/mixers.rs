@@ -60,6 +60,9 @@ impl Resolver<'_> {
             "nz(attention.value_length_mla) ?? head_dim_v",
         )?;
         let dim_rope = self.size_of(r.dim_rope.as_ref(), "n_rot")?;
+        self.fit("mla", &[n, dim_k])?;
+        self.fit("mla", &[n, dim_v])?;
+        self.fit("mla", &[rank])?;
         let dim_nope = dim_k.checked_sub(dim_rope).ok_or_else(|| ArchError::Rule {
             rule: self.context("mla"),
             what: format!("{dim_rope} rotated columns do not fit a head of {dim_k}"),
@@ -148,7 +151,7 @@ impl Resolver<'_> {
     fn conv(&mut self, tensor: &str, channels: u32, kernel: u32) -> Result<ConvSpec, ArchError> {
         let weight = self.weight(tensor, want(&[channels, kernel]))?;
         let bias = self.bias(tensor, channels)?;
-        let slot = Some(self.state((kernel - 1) * channels));
+        let slot = Some(self.state(kernel.saturating_sub(1) * channels));
         Ok(ConvSpec {
             weight,
             bias,
@@ -165,6 +168,9 @@ impl Resolver<'_> {
         let rank = self.size_of(r.rank.as_ref(), "dt_rank")?;
         let groups = self.size_of(r.groups.as_ref(), "nz(n_group) ?? 1")?;
         let kernel = self.size_of(r.kernel.as_ref(), "d_conv")?;
+        self.fit("mamba", &[groups.max(1), state])?;
+        self.fit("mamba", &[state.max(1), inner])?;
+        self.fit("mamba", &[rank])?;
         let heads = if second { rank } else { inner };
         if kernel == 0 || heads == 0 || inner % heads != 0 || groups == 0 || heads % groups != 0 {
             let what = format!("{inner} columns, {heads} heads, {groups} groups, {kernel} taps");
@@ -344,6 +350,7 @@ impl Resolver<'_> {
         let d = self.spec.n_embd;
         let heads = self.dim("n_head")?;
         let dim = self.dim("head_dim")?;
+        self.fit("lightning", &[heads, dim, dim])?;
         let (il, layers) = (
             f64::from(self.layer_index()),
             self.number_of(None, "n_layers")?,
@@ -383,6 +390,8 @@ impl Resolver<'_> {
         let dim_k = self.size_of(r.dim_k.as_ref(), "d_state")?;
         let dim_v = self.size_of(r.dim_v.as_ref(), "d_inner / dt_rank")?;
         let kernel = self.size_of(r.kernel.as_ref(), "d_conv")?;
+        self.fit("delta", &[k_heads, dim_k])?;
+        self.fit("delta", &[v_heads, dim_k.max(1), dim_v])?;
         let (keys, values) = (k_heads * dim_k, v_heads * dim_v);
         let grouped = self.find("attn_qkv").is_none();
         let qkv = match grouped {
@@ -462,6 +471,7 @@ impl Resolver<'_> {
         )?;
         let dim = self.size_of(r.dim_k.as_ref(), "kda.head_dim")?;
         let kernel = self.size_of(r.kernel.as_ref(), "d_conv")?;
+        self.fit("delta", &[heads, dim, dim])?;
         let wide = heads * dim;
         let qkv = match self.find("attn_qkv").is_some() {
             true => vec![self.unbiased("attn_qkv", [3 * wide, d])?],

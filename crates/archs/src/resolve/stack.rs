@@ -132,6 +132,7 @@ impl Resolver<'_> {
             return Ok(None);
         }
         let (layers, d) = (self.size_of(None, "n_layers")?, self.spec.n_embd);
+        self.fit("embed", &[layers, dim])?;
         let wide = layers * dim;
         let table = self.weight(
             "per_layer_token_embd",

@@ -187,7 +187,7 @@ fn decode(weight: &PackedWeight, p: &Pieces<'_>, (row, cols): (usize, usize), ou
         Scheme::Int8 => {
             let scale = scales.float(row);
             for (k, out) in out.iter_mut().enumerate() {
-                *out = values.float(row * cols + k) * scale / 127.0;
+                *out = values.float(row * cols + k) * scale * (1.0 / 127.0);
             }
         }
         Scheme::Table4 { block, offset } => {

@@ -231,7 +231,7 @@ for nested in (False, True):
 @fixture("bitsandbytes-int8", dict(quantization_config=dict(quant_method="bitsandbytes", load_in_8bit=True)))
 def _():
     q, s = raw("q", 6, 32, dtype=np.int8), scales(6, dtype=np.float32)
-    want = q.astype(np.float32) * s[:, None] / np.float32(127)
+    want = q.astype(np.float32) * s[:, None] * np.float32(1 / 127)
     return [("a", {"weight": q, "SCB": s, "weight_format": np.array(0, np.uint8)}, want)]
 
 

@@ -1,0 +1,218 @@
+//! Model directories from the command line: converted there and back, and refused by name when they are bad.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{run, stderr, stdout};
+use tokkata_conformance::hf::HfGolden;
+use tokkata_formats::ModelFile;
+
+/// The directory of a golden's checkpoint.
+fn checkpoint(name: &str) -> tempfile::TempDir {
+    let golden = HfGolden::read(&HfGolden::folder(), name).expect("a golden");
+    let folder = tempfile::tempdir().expect("a folder");
+    golden.write_directory(folder.path()).expect("a directory");
+    folder
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// Logits of a model for three tokens.
+fn logits(model: &Path, to: &Path) -> Vec<u8> {
+    let model = text(model);
+    stdout(&[
+        "logits",
+        "-m",
+        model,
+        "--ids",
+        "1,2,3",
+        "-t",
+        "1",
+        "-o",
+        text(to),
+    ]);
+    let file = ModelFile::open(to).expect("logits");
+    file.data(file.tensor("logits").expect("a tensor"))
+        .expect("bytes")
+        .to_vec()
+}
+
+#[test]
+fn a_directory_becomes_gguf_and_safetensors_with_equal_numbers() {
+    for name in ["llama", "qwen35", "gpt-oss", "mamba2"] {
+        let (from, to) = (checkpoint(name), tempfile::tempdir().expect("a folder"));
+        let at = |file: &str| to.path().join(file);
+        let (gguf, back) = (at("m.gguf"), at("back.safetensors"));
+        stdout(&[
+            "convert",
+            text(from.path()),
+            text(&gguf),
+            "--outtype",
+            "f32",
+        ]);
+        stdout(&["convert", text(&gguf), text(&back)]);
+        assert_eq!(
+            logits(from.path(), &at("a.safetensors")),
+            logits(&gguf, &at("b.safetensors")),
+            "{name}"
+        );
+        let (gguf, back) = (
+            ModelFile::open(&gguf).expect("GGUF"),
+            ModelFile::open(&back).expect("safetensors"),
+        );
+        assert_eq!(gguf.tensors().len(), back.tensors().len());
+        for tensor in gguf.tensors() {
+            let other = back.tensor(&tensor.name).expect(&tensor.name);
+            assert_eq!(
+                gguf.data(tensor).expect("bytes"),
+                back.data(other).expect("bytes"),
+                "{}",
+                tensor.name
+            );
+        }
+    }
+}
+
+/// What the command says of a directory after a change: one line that names the directory.
+fn refusal(what: &str, change: impl Fn(&Path)) -> String {
+    let folder = checkpoint("llama");
+    change(folder.path());
+    let output = run(&["plan", "-m", text(folder.path())]);
+    let error = stderr(&output);
+    println!("{what}: {error}");
+    assert_eq!(
+        (output.status.code(), error.lines().count()),
+        (Some(1), 1),
+        "{what}: {error}"
+    );
+    assert!(error.contains(text(folder.path())), "{what}: {error}");
+    error
+}
+
+fn config(folder: &Path, change: impl Fn(&mut serde_json::Value)) {
+    let path = folder.join("config.json");
+    let text = std::fs::read(&path).expect("a configuration");
+    let mut json = serde_json::from_slice(&text).expect("JSON");
+    change(&mut json);
+    std::fs::write(path, json.to_string()).expect("a file");
+}
+
+fn weights(folder: &Path) -> PathBuf {
+    folder.join("model.safetensors")
+}
+
+/// Two shards, one of them written twice under two names where asked for, and an index of what is where.
+fn shards(folder: &Path, second: Option<&str>) {
+    let bytes = std::fs::read(weights(folder)).expect("weights");
+    let names = ModelFile::open(folder).expect("a model");
+    let names: Vec<String> = names.tensors().iter().map(|t| t.name.clone()).collect();
+    std::fs::remove_file(weights(folder)).expect("it was there");
+    std::fs::write(folder.join("one.safetensors"), &bytes).expect("a shard");
+    if let Some(second) = second {
+        std::fs::write(folder.join(second), &bytes).expect("a shard");
+    }
+    let place = |(i, name): (usize, &String)| {
+        let file = if i == 0 {
+            "two.safetensors"
+        } else {
+            "one.safetensors"
+        };
+        (name.clone(), serde_json::Value::from(file))
+    };
+    let map: serde_json::Map<_, _> = names.iter().enumerate().map(place).collect();
+    let index = serde_json::json!({ "weight_map": map });
+    std::fs::write(
+        folder.join("model.safetensors.index.json"),
+        index.to_string(),
+    )
+    .expect("an index");
+}
+
+/// Changes the header's text without moving the data behind it.
+fn header(folder: &Path, from: &str, to: &str) {
+    assert_eq!(from.len(), to.len());
+    let bytes = std::fs::read(weights(folder)).expect("weights");
+    let at = bytes
+        .windows(from.len())
+        .position(|w| w == from.as_bytes())
+        .expect("it is there");
+    let bytes = [&bytes[..at], to.as_bytes(), &bytes[at + from.len()..]].concat();
+    std::fs::write(weights(folder), bytes).expect("a file");
+}
+
+#[test]
+fn bad_directories_are_refused_by_name() {
+    let says =
+        |error: &str, words: &[&str]| assert!(words.iter().all(|w| error.contains(w)), "{error}");
+    says(
+        &refusal("a missing shard", |f| shards(f, None)),
+        &["two.safetensors"],
+    );
+    says(
+        &refusal("a tensor in two shards", |f| {
+            shards(f, Some("two.safetensors"))
+        }),
+        &["expected it once"],
+    );
+    says(
+        &refusal("a header longer than the file", |f| {
+            let mut bytes = std::fs::read(weights(f)).expect("weights");
+            bytes[..8].copy_from_slice(&(1u64 << 40).to_le_bytes());
+            std::fs::write(weights(f), bytes).expect("a file");
+        }),
+        &["model.safetensors"],
+    );
+    says(
+        &refusal("a shape that its bytes contradict", |f| {
+            header(f, "[96,64]", "[96,65]")
+        }),
+        &["model.safetensors"],
+    );
+    says(
+        &refusal("a type that its bytes contradict", |f| {
+            header(f, "\"F32\"", "\"F64\"")
+        }),
+        &["model.safetensors"],
+    );
+    says(
+        &refusal("an unknown quantisation", |f| {
+            config(f, |c| {
+                c["quantization_config"] = serde_json::json!({"quant_method": "quip", "bits": 2})
+            });
+        }),
+        &["quip"],
+    );
+    says(
+        &refusal("a setting that nobody knows", |f| {
+            config(f, |c| c["logit_softening"] = 2.into())
+        }),
+        &["logit_softening to 2"],
+    );
+    says(
+        &refusal("another activation", |f| {
+            config(f, |c| c["hidden_act"] = "gelu".into())
+        }),
+        &["hidden_act"],
+    );
+    says(
+        &refusal("an unknown class", |f| {
+            config(f, |c| c["architectures"][0] = "Foo".into())
+        }),
+        &["Foo"],
+    );
+    says(
+        &refusal("no JSON", |f| {
+            std::fs::write(f.join("config.json"), "{").expect("a file")
+        }),
+        &["config.json"],
+    );
+    says(
+        &refusal("no weights", |f| {
+            std::fs::remove_file(weights(f)).expect("it was there")
+        }),
+        &["no safetensors file"],
+    );
+}

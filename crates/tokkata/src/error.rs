@@ -32,6 +32,10 @@ pub enum Error {
         file: String,
         source: TokenizerError,
     },
+    #[error(
+        "{file}: its tokenizer cuts text in a way that no name of GGUF stands for, expected a known one; use the directory itself"
+    )]
+    Unnamed { file: String },
     #[error("{file}: a tokenizer file cannot be read: {source}")]
     Side {
         file: String,

@@ -8,7 +8,7 @@ use tokkata_formats::Directory;
 use tokkata_text::tokenizer::{TokenKind, Tokenizer};
 
 use crate::checkpoint::{Checkpoint, directory_template};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How a tokenizer works, as `tokenizer.ggml.model` names it.
 #[derive(Clone, Copy, PartialEq)]
@@ -52,10 +52,14 @@ pub(crate) fn describe(
     };
     out.insert("tokenizer.ggml.model", Value::from(name));
     let cut = match model {
-        Model::Gpt2 | Model::WordPiece => pre::name(tokenizer).unwrap_or("default"),
-        Model::Spm | Model::Unigram => "default",
+        Model::Gpt2 | Model::WordPiece => pre::name(tokenizer),
+        Model::Spm | Model::Unigram => Some("default"),
     };
-    out.insert("tokenizer.ggml.pre", Value::from(cut));
+    let named = cut.is_some();
+    let cut = cut.unwrap_or("default");
+    let whole = json.as_ref().map(|j| &j["model"]["ignore_merges"]);
+    let whole = whole.and_then(serde_json::Value::as_bool) == Some(true);
+    out.insert("tokenizer.ggml.pre", Value::from(pre::named(cut, whole)));
     tokens(tokenizer, model, vocabulary, out);
     if model == Model::Gpt2 {
         let merges = merges(directory, json.as_ref())?;
@@ -71,7 +75,13 @@ pub(crate) fn describe(
     if let Some(template) = directory_template(directory)? {
         out.insert("tokenizer.chat_template", Value::from(template.as_str()));
     }
-    Ok(())
+    let alike = |again: Tokenizer| pre::ids(&again, false) == pre::ids(tokenizer, false);
+    if named || Tokenizer::from_metadata(out).is_ok_and(alike) {
+        return Ok(());
+    }
+    Err(Error::Unnamed {
+        file: directory.path().display().to_string(),
+    })
 }
 
 fn tokenizer_json(directory: &Directory) -> Result<Option<Json>> {

@@ -409,22 +409,32 @@ const NAMES: &[(&str, &str)] = &[
     ),
 ];
 
+/// The ids of the text.
+pub(crate) fn ids(tokenizer: &Tokenizer, add_special: bool) -> Vec<u32> {
+    let options = EncodeOptions {
+        add_special,
+        parse_special: true,
+    };
+    tokenizer.encode(TEXT, options)
+}
+
 /// The name of how a tokenizer cuts text, if the table has it.
 #[must_use]
 pub(crate) fn name(tokenizer: &Tokenizer) -> Option<&'static str> {
-    let options = EncodeOptions {
-        add_special: true,
-        parse_special: true,
-    };
-    let ids: Vec<String> = tokenizer
-        .encode(TEXT, options)
-        .iter()
-        .map(u32::to_string)
-        .collect();
+    let ids = ids(tokenizer, true);
+    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
     let list = format!("[{}]", ids.join(", "));
     let hash: String = Sha256::digest(list.as_bytes())
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
     NAMES.iter().rev().find(|n| n.0 == hash).map(|n| n.1)
+}
+
+/// The name whose words are taken whole where the tokenizer takes them so: two names may stand for one cutting.
+pub(crate) fn named(name: &'static str, whole_words: bool) -> &'static str {
+    match (name, whole_words) {
+        ("smaug-bpe", true) => "llama-bpe",
+        _ => name,
+    }
 }

@@ -153,7 +153,7 @@ fn bad_directories_are_refused_by_name() {
     );
     says(
         &refusal("a tensor in two shards", |f| {
-            shards(f, Some("two.safetensors"))
+            shards(f, Some("two.safetensors"));
         }),
         &["expected it once"],
     );
@@ -167,51 +167,51 @@ fn bad_directories_are_refused_by_name() {
     );
     says(
         &refusal("a shape that its bytes contradict", |f| {
-            header(f, "[96,64]", "[96,65]")
+            header(f, "[96,64]", "[96,65]");
         }),
         &["model.safetensors"],
     );
     says(
         &refusal("a type that its bytes contradict", |f| {
-            header(f, "\"F32\"", "\"F64\"")
+            header(f, "\"F32\"", "\"F64\"");
         }),
         &["model.safetensors"],
     );
     says(
         &refusal("an unknown quantisation", |f| {
             config(f, |c| {
-                c["quantization_config"] = serde_json::json!({"quant_method": "quip", "bits": 2})
+                c["quantization_config"] = serde_json::json!({"quant_method": "quip", "bits": 2});
             });
         }),
         &["quip"],
     );
     says(
         &refusal("a setting that nobody knows", |f| {
-            config(f, |c| c["logit_softening"] = 2.into())
+            config(f, |c| c["logit_softening"] = 2.into());
         }),
         &["logit_softening to 2"],
     );
     says(
         &refusal("another activation", |f| {
-            config(f, |c| c["hidden_act"] = "gelu".into())
+            config(f, |c| c["hidden_act"] = "gelu".into());
         }),
         &["hidden_act"],
     );
     says(
         &refusal("an unknown class", |f| {
-            config(f, |c| c["architectures"][0] = "Foo".into())
+            config(f, |c| c["architectures"][0] = "Foo".into());
         }),
         &["Foo"],
     );
     says(
         &refusal("no JSON", |f| {
-            std::fs::write(f.join("config.json"), "{").expect("a file")
+            std::fs::write(f.join("config.json"), "{").expect("a file");
         }),
         &["config.json"],
     );
     says(
         &refusal("no weights", |f| {
-            std::fs::remove_file(weights(f)).expect("it was there")
+            std::fs::remove_file(weights(f)).expect("it was there");
         }),
         &["no safetensors file"],
     );

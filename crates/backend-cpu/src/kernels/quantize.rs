@@ -306,10 +306,8 @@ impl Quantize<'_> {
             _mm512_cvtps_epi32(_mm512_mul_ps(x[1], inverse)),
         ];
         let codes = [_mm512_cvtepi32_epi8(ints[0]), _mm512_cvtepi32_epi8(ints[1])];
-        let sums = [
-            _mm512_reduce_add_epi32(ints[0]),
-            _mm512_reduce_add_epi32(ints[1]),
-        ];
+        // Of the codes: integers of values that are not finite do not fit a sum.
+        let sums = codes.map(|codes| _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(codes)));
         // SAFETY: sixteen bytes each; `put` as `block`.
         unsafe {
             let mut bytes = [0_i8; BLOCK];

@@ -1,6 +1,6 @@
 //! From a specification to a program.
 //!
-//! [`Builder`] appends ops to one plan; the modules below it append what one kind of block means. Equal ops on
+//! `Builder` appends ops to one plan; the modules below it append what one kind of block means. Equal ops on
 //! equal inputs inside a layer become one, so that branches that share a norm share its op.
 
 mod attention;

@@ -1,6 +1,6 @@
 //! Which tensor of a model gets which type: presets such as `Q4_K_M`, overrides and fall-backs.
 //!
-//! The presets are tables of rules ([`presets`]); this module applies them. The outcome is
+//! The presets are tables of rules (`presets`); this module applies them. The outcome is
 //! llama-quantize's for the same preset, model and options.
 
 mod presets;

@@ -1,7 +1,7 @@
 //! `f32` rows to tensor bytes.
 //!
 //! The searches are llama.cpp's, term by term in the same order, so the bytes are the same; many
-//! sub-blocks are searched side by side (see [`lanes`]) to be faster.
+//! sub-blocks are searched side by side (see `lanes`) to be faster.
 
 mod affine;
 mod iq;

@@ -21,7 +21,8 @@ pub(crate) struct QuantizeArgs {
     /// The model to read
     #[arg(value_name = "IN")]
     input: PathBuf,
-    /// [OUT] TYPE [THREADS]: the file to write [default: beside IN], a type such as q4_k_m or its number, or COPY
+    /// OUT TYPE THREADS: the file to write (without OUT it lies beside IN), a type such as q4_k_m or its number, or
+    /// COPY, and threads (without THREADS one per physical core)
     #[arg(value_name = "ARGS", required = true, num_args = 1..=3)]
     rest: Vec<OsString>,
     /// Importance of columns: an importance matrix of llama.cpp's, of either format

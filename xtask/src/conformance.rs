@@ -200,7 +200,7 @@ fn docs(goldens: &[Golden]) -> Result<()> {
             (Some(why), _) => format!("not supported: {why}"),
             (None, Some(_)) if !failing => {
                 verified += 1;
-                from_directories += usize::from(!descriptor.hf.classes.is_empty());
+                from_directories += usize::from(descriptor.containers(name) != "GGUF");
                 programs(&own)
             }
             _ => "not verified".to_owned(),
@@ -210,7 +210,7 @@ fn docs(goldens: &[Golden]) -> Result<()> {
             "| `{name}` | {} | {} | {} | {against} |",
             descriptor.about,
             kind(&own),
-            descriptor.containers()
+            descriptor.containers(name)
         )?;
     }
     writeln!(

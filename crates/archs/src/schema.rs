@@ -794,12 +794,14 @@ impl Descriptor {
             .is_some_and(|s| *s == Word::of("encoder_decoder"))
     }
 
-    /// The files it is run from: GGUF always, Hugging Face directories where it names their classes.
+    /// The files that architecture `name` is run from: GGUF always, Hugging Face directories where the descriptor names
+    /// their classes, which are those of its first architecture.
     #[must_use]
-    pub fn containers(&self) -> &'static str {
+    pub fn containers(&self, name: &str) -> &'static str {
+        let first = self.names.first().is_some_and(|first| first == name);
         if self.unsupported.is_some() {
             "–"
-        } else if self.hf.classes.is_empty() {
+        } else if self.hf.classes.is_empty() || !first {
             "GGUF"
         } else {
             "GGUF, Hugging Face"

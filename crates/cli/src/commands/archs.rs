@@ -60,7 +60,7 @@ fn list(out: &mut impl Write) -> Result<()> {
             (None, false) => against.join(", "),
         };
         let kind = kind(descriptor);
-        let containers = descriptor.containers();
+        let containers = descriptor.containers(name);
         writeln!(out, "{name:<20} {kind:<32} {containers:<18} {against}")?;
     }
     writeln!(out, "{known} architectures, {verified} with goldens")?;

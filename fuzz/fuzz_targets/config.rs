@@ -4,12 +4,14 @@
 
 use std::sync::LazyLock;
 
-use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
+use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 
 #[path = "../../crates/conformance/tests/config/exercise.rs"]
 mod exercise;
 #[path = "../../crates/formats/tests/it/mutate_json.rs"]
 mod mutate_json;
+#[path = "../structured.rs"]
+mod structured;
 
 use exercise::Checkpoints;
 
@@ -20,13 +22,8 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
-    match mutant(&data[..size], seed) {
-        Some(bytes) if bytes.len() <= max_size => {
-            data[..bytes.len()].copy_from_slice(&bytes);
-            bytes.len()
-        }
-        _ => fuzzer_mutate(data, size, max_size),
-    }
+    let mutant = mutant(&data[..size], seed);
+    structured::replace(data, size, max_size, mutant)
 });
 
 /// Other settings for the same tensors, now and then those of another family.

@@ -4,7 +4,7 @@
 
 use std::sync::LazyLock;
 
-use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
+use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use serde_json::Value;
 
 #[path = "../../crates/text/tests/fuzzed/exercise.rs"]
@@ -12,23 +12,20 @@ use serde_json::Value;
 mod exercise;
 #[path = "../../crates/formats/tests/it/mutate_json.rs"]
 mod mutate_json;
+#[path = "../structured.rs"]
+mod structured;
 
 /// Values that changes take.
 static DONOR: LazyLock<Value> =
-    LazyLock::new(|| serde_json::from_str(include_str!("../donors/grammar.json")).expect("JSON"));
+    LazyLock::new(|| structured::donor(include_str!("../donors/grammar.json")));
 
 fuzz_target!(|data: &[u8]| {
     exercise::grammar(data);
 });
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
-    match mutant(&data[..size], seed) {
-        Some(bytes) if bytes.len() <= max_size => {
-            data[..bytes.len()].copy_from_slice(&bytes);
-            bytes.len()
-        }
-        _ => fuzzer_mutate(data, size, max_size),
-    }
+    let mutant = mutant(&data[..size], seed);
+    structured::replace(data, size, max_size, mutant)
 });
 
 /// Other JSON, where it is JSON, three times in four.

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::{made_up, run, stderr, stdout};
 use serde_json::Value;
 
@@ -43,24 +45,20 @@ fn json_has_llama_benchs_names() {
     );
 }
 
+/// The shortest measurement of both kinds.
+fn shortest(model: &Path) -> [&str; 9] {
+    let model = model.to_str().unwrap();
+    ["bench", "-m", model, "-p", "3", "-n", "1", "-r", "1"]
+}
+
 #[test]
 fn every_mix_can_be_made_up_and_run() {
     for mix in [
         "f32", "f16", "bf16", "q4_0", "q8_0", "q4_k_m", "q5_k_m", "q6_k",
     ] {
         let (_dir, model) = made_up(mix);
-        let args = [
-            "bench",
-            "-m",
-            model.to_str().unwrap(),
-            "-p",
-            "3",
-            "-n",
-            "1",
-            "-r",
-            "1",
-        ];
-        let text = stdout(&[&args[..], &["-o", "json", "-t", "1"]].concat());
+        let args = [&shortest(&model)[..], &["-o", "json", "-t", "1"]].concat();
+        let text = stdout(&args);
         let rows: Vec<Value> = serde_json::from_str(&text).unwrap();
         let kind = rows[0]["model_type"].as_str().unwrap().to_lowercase();
         assert!(kind.ends_with(mix), "{kind} {mix}");
@@ -107,17 +105,7 @@ fn a_tuning_is_kept_for_later_runs() {
     assert!(run(&["tune", "-t", "1"]).status.success());
     assert_eq!(kept(), 1);
     let (_dir, model) = made_up("q4_0");
-    let bench = [
-        "bench",
-        "-m",
-        model.to_str().unwrap(),
-        "-p",
-        "3",
-        "-n",
-        "1",
-        "-r",
-        "1",
-    ];
+    let bench = shortest(&model);
     assert!(run(&bench).status.success());
     let file = std::fs::read_dir(dir.path().join("tokkata"))
         .unwrap()

@@ -9,6 +9,8 @@ use tokkata_ir::{Lead, Limits, Plan};
 
 /// Floats (or integers) of a value start at multiples of this.
 const ALIGN: usize = 16;
+/// Lines of a row from which rows are spread.
+const SPREAD_LINES: usize = 8;
 
 /// A value in the arena: rows of `width` elements, `stride` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,20 +32,26 @@ pub(crate) fn most(limits: &Limits, lead: Lead) -> usize {
     most.max(1) as usize
 }
 
-/// Places every value by the epochs in which it lives; gives the places and the elements needed.
+/// Places every value by the epochs in which it lives; gives the places and the elements needed. A value that is made
+/// in the place of another, which must be as wide, has that one's number in `over`.
 pub(crate) fn assign(
     plan: &Plan,
     limits: &Limits,
     lives: &[Option<RangeInclusive<usize>>],
+    over: &[Option<usize>],
 ) -> (Vec<Place>, usize) {
+    let lives = joined(lives, over);
     let mut places: Vec<Place> = plan
         .values
         .iter()
         .map(|v| unplaced(v.shape.lead, v.shape.width()))
         .collect();
+    for place in inner(plan, &mut places) {
+        place.stride = spread(place.width);
+    }
     let sizes: Vec<usize> = places
         .iter()
-        .map(|p| (p.width * most(limits, p.lead)).next_multiple_of(ALIGN))
+        .map(|p| (p.stride * most(limits, p.lead)).next_multiple_of(ALIGN))
         .collect();
     let mut order: Vec<usize> = (0..places.len()).filter(|&i| lives[i].is_some()).collect();
     order.sort_by_key(|&i| std::cmp::Reverse(sizes[i]));
@@ -56,7 +64,36 @@ pub(crate) fn assign(
         let spot = placed.partition_point(|&(start, ..): &(usize, usize, _)| start < at);
         placed.insert(spot, (at, sizes[i], life));
     }
+    for i in 0..places.len() {
+        places[i].at = places[first(over, i)].at;
+    }
     (places, total)
+}
+
+/// The value in whose place another ends up.
+fn first(over: &[Option<usize>], mut i: usize) -> usize {
+    while let Some(Some(before)) = over.get(i) {
+        i = *before;
+    }
+    i
+}
+
+/// Lives of places: each from its first value's to its last one's, `None` for values without a place of their own.
+fn joined(
+    lives: &[Option<RangeInclusive<usize>>],
+    over: &[Option<usize>],
+) -> Vec<Option<RangeInclusive<usize>>> {
+    let mut all: Vec<Option<RangeInclusive<usize>>> = vec![None; lives.len()];
+    for (i, life) in lives.iter().enumerate() {
+        let (Some(life), place) = (life, &mut all[first(over, i)]) else {
+            continue;
+        };
+        *place = Some(match place {
+            None => life.clone(),
+            Some(p) => *p.start().min(life.start())..=*p.end().max(life.end()),
+        });
+    }
+    all
 }
 
 fn unplaced(lead: Lead, width: usize) -> Place {
@@ -66,6 +103,24 @@ fn unplaced(lead: Lead, width: usize) -> Place {
         stride: width,
         lead,
     }
+}
+
+/// Places of values that no one outside looks at: those may have gaps between rows.
+fn inner<'a>(plan: &Plan, places: &'a mut [Place]) -> impl Iterator<Item = &'a mut Place> {
+    let ports = plan.inputs.iter().chain(&plan.outputs);
+    let outer: Vec<usize> = ports.map(|port| port.value.index()).collect();
+    let places = places.iter_mut().enumerate();
+    places.filter_map(move |(i, place)| (!outer.contains(&i)).then_some(place))
+}
+
+/// A stride of an odd number of cache lines: some columns of many rows then fall into all sets of a cache, where those
+/// of a power of two would fall into few.
+fn spread(width: usize) -> usize {
+    let lines = width.div_ceil(ALIGN);
+    if lines < SPREAD_LINES {
+        return width;
+    }
+    (lines | 1) * ALIGN
 }
 
 /// The lowest start at which `size` elements meet no value that lives at the same time.
@@ -111,9 +166,14 @@ mod tests {
             ..Limits::default()
         };
         let lives = [Some(0..=1), Some(1..=2), Some(2..=3), None];
-        let (places, total) = assign(&plan, &limits, &lives);
+        let (places, total) = assign(&plan, &limits, &lives, &[]);
         assert_eq!(places[0].at, places[2].at);
         assert_eq!(places[1].at, 64);
         assert_eq!(total, 96);
+        // The first and the third in one place: it lives all the time.
+        let over = [None, None, Some(0), None];
+        let (places, total) = assign(&plan, &limits, &lives, &over);
+        assert_eq!(places[0].at, places[2].at);
+        assert_eq!((places[1].at, total), (64, 96));
     }
 }

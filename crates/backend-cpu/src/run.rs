@@ -7,6 +7,7 @@
 pub(crate) mod acts;
 mod attention;
 mod cache;
+mod chain;
 pub(crate) mod cx;
 mod linear;
 mod lower;
@@ -34,6 +35,7 @@ use crate::select::{self, Facts, Planned, Schedule, Sync};
 use acts::{ActSet, Key};
 use attention::Scratch as AttentionScratch;
 use cache::Caches;
+use chain::{Chain, Finder};
 use cx::{Cx, Memory, Own, Scratch, Ticket, count};
 use lower::{Lower, Prepared};
 use moe::{Scratch as MoeScratch, Sizes};
@@ -53,6 +55,8 @@ struct Step {
 
 struct Lowered {
     steps: Vec<Step>,
+    /// In the order of their steps.
+    chains: Vec<Chain>,
     places: Vec<Place>,
     /// Inputs that a replay must find set.
     embeds: Vec<ValueId>,
@@ -114,7 +118,7 @@ fn draft(program: &Program, weights: &Weights, options: &LoadOptions) -> Draft {
         .collect();
     let places = program.plans.iter().zip(&schedules);
     let places = places
-        .map(|(p, s)| arena::assign(p, &program.limits, &s.lives))
+        .map(|(p, s)| arena::assign(p, &program.limits, &s.lives, &s.over))
         .collect();
     Draft {
         schedules,
@@ -208,6 +212,18 @@ impl CpuInstance {
                 tickets: &mut tickets,
             };
             let steps = lower_plan(lower, &schedule.steps)?;
+            let finder = Finder {
+                plan,
+                planned: &schedule.steps,
+                steps: &steps,
+                workers: pool.count(),
+                tickets: &mut tickets,
+            };
+            let chains = if options.no_fuse {
+                vec![]
+            } else {
+                finder.find()
+            };
             let embeds = plan
                 .inputs
                 .iter()
@@ -216,6 +232,7 @@ impl CpuInstance {
                 .collect();
             plans.push(Lowered {
                 steps,
+                chains,
                 places,
                 embeds,
             });
@@ -323,27 +340,52 @@ fn meet(step: &Step, cx: &Cx<'_>, worker: &Worker<'_>) {
     }
 }
 
-fn walk(steps: &[Step], cx: &Cx<'_>, worker: &Worker<'_>) {
-    for step in steps {
+/// Does the steps of a plan, those of a chain part by part where it pays. Says when it has waited before a step and
+/// when it has done some of it.
+fn walk(plan: &Lowered, (cx, worker): (&Cx<'_>, &Worker<'_>), mut at: impl FnMut(usize, Moment)) {
+    let (mut next, mut chains) = (0, plan.chains.iter().peekable());
+    while let Some(step) = plan.steps.get(next) {
         meet(step, cx, worker);
-        step.kernel.run(cx, worker);
+        at(next, Moment::Met);
+        let chain = chains.next_if(|chain| chain.steps.start == next);
+        if let Some(chain) = chain.filter(|chain| chain.pays(cx)) {
+            chain.run(&plan.steps, (cx, worker), |step| at(step, Moment::Done));
+            next = chain.steps.end;
+        } else {
+            step.kernel.run(cx, worker);
+            at(next, Moment::Done);
+            next += 1;
+        }
     }
 }
 
-/// As [`walk`], with the times of the first worker.
-fn walk_timed(steps: &[Step], cx: &Cx<'_>, worker: &Worker<'_>, times: &Mutex<Vec<(u64, u64)>>) {
+/// What has just ended.
+enum Moment {
+    Met,
+    Done,
+}
+
+/// The times of the first worker: waiting and running of each step.
+fn walk_timed(
+    plan: &Lowered,
+    (cx, worker): (&Cx<'_>, &Worker<'_>),
+    times: &Mutex<Vec<(u64, u64)>>,
+) {
     if worker.index() > 0 {
-        return walk(steps, cx, worker);
+        return walk(plan, (cx, worker), |_, _| {});
     }
-    let ns = |from: Instant| from.elapsed().as_nanos() as u64;
     let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
-    for step in steps {
-        let start = Instant::now();
-        meet(step, cx, worker);
-        let wait = ns(start);
-        step.kernel.run(cx, worker);
-        times.push((wait, ns(start) - wait));
-    }
+    times.resize(plan.steps.len(), (0, 0));
+    let mut last = Instant::now();
+    walk(plan, (cx, worker), |step, moment| {
+        let now = Instant::now();
+        let ns = now.duration_since(last).as_nanos() as u64;
+        last = now;
+        match moment {
+            Moment::Met => times[step].0 += ns,
+            Moment::Done => times[step].1 += ns,
+        }
+    });
 }
 
 impl Instance for CpuInstance {
@@ -372,14 +414,16 @@ impl Instance for CpuInstance {
             tickets: &self.tickets,
             failure: &failure,
         };
-        let steps = &self.plans[plan].steps;
+        let lowered = &self.plans[plan];
         let done = match &mut self.times {
-            None => self.pool.run(&|worker| walk(steps, &cx, worker)),
+            None => self
+                .pool
+                .run(&|worker| walk(lowered, (&cx, worker), |_, _| {})),
             Some(times) => {
-                let fresh = Mutex::new(Vec::with_capacity(steps.len()));
+                let fresh = Mutex::new(Vec::with_capacity(lowered.steps.len()));
                 let done = self
                     .pool
-                    .run(&|worker| walk_timed(steps, &cx, worker, &fresh));
+                    .run(&|worker| walk_timed(lowered, (&cx, worker), &fresh));
                 *times = fresh.into_inner().unwrap_or_else(PoisonError::into_inner);
                 done
             }

@@ -147,6 +147,23 @@ impl What {
             What::Product { node, .. } | What::Node { node, .. } => node,
         }
     }
+
+    /// The values that it reads. A product reads what was prepared for it.
+    pub(crate) fn reads<'a>(&'a self, plan: &'a Plan) -> &'a [ValueId] {
+        match self {
+            What::Prepare { value, .. } => std::slice::from_ref(value),
+            What::Product { .. } => &[],
+            What::Node { node, .. } => &plan.nodes[*node].ins,
+        }
+    }
+
+    /// The values that it makes.
+    pub(crate) fn writes<'a>(&self, plan: &'a Plan) -> &'a [ValueId] {
+        match self {
+            What::Prepare { .. } => &[],
+            What::Product { node, .. } | What::Node { node, .. } => &plan.nodes[*node].outs,
+        }
+    }
 }
 
 /// Steps of a plan and what they need.
@@ -154,6 +171,8 @@ pub(crate) struct Schedule {
     pub(crate) steps: Vec<Planned>,
     /// Epochs in which each value lives; `None` for values that are never made.
     pub(crate) lives: Vec<Option<RangeInclusive<usize>>>,
+    /// Values that are made in the place of another, by number.
+    pub(crate) over: Vec<Option<usize>>,
 }
 
 /// What the scheduler must know of a program's weights.
@@ -419,11 +438,52 @@ impl<'a> Scheduler<'a> {
             .into_iter()
             .map(|l| l.map(|(a, b)| a..=b))
             .collect();
+        let over = over(self.plan, &self.steps);
         Schedule {
             steps: self.steps,
             lives,
+            over: if self.facts.fuse { over } else { vec![] },
         }
     }
+}
+
+/// For each value the one in whose place it is made: an input of an op that works column by column, if no one else
+/// reads that in the same epoch or later.
+fn over(plan: &Plan, steps: &[Planned]) -> Vec<Option<usize>> {
+    // Epoch and step of each reader.
+    let mut readers: Vec<Vec<(usize, usize)>> = vec![vec![]; plan.values.len()];
+    let mut epoch = 0;
+    for (at, step) in steps.iter().enumerate() {
+        epoch += usize::from(step.sync == Sync::Always);
+        for value in step.what.reads(plan) {
+            readers[value.index()].push((epoch, at));
+        }
+    }
+    let ports = plan.inputs.iter().chain(&plan.outputs);
+    let outer: Vec<ValueId> = ports.map(|port| port.value).collect();
+    let mut over = vec![None; plan.values.len()];
+    for (at, step) in steps.iter().enumerate() {
+        let What::Node { node, .. } = step.what else {
+            continue;
+        };
+        let node = &plan.nodes[node];
+        let (Work::Columns { local, .. }, [out]) = (work_of(node, plan), &node.outs[..]) else {
+            continue;
+        };
+        let ends = |x: &ValueId| {
+            let readers = &readers[x.index()];
+            let epoch = readers.last().map_or(0, |&(epoch, _)| epoch);
+            readers.iter().all(|&(e, r)| e < epoch || r == at)
+        };
+        let fits = |x: &ValueId| {
+            let (from, to) = (plan.value(*x), plan.value(*out));
+            from.shape == to.shape && from.dtype == to.dtype && !outer.contains(x)
+        };
+        let mut inputs = local.iter().map(|&i| node.ins[i]);
+        let found = inputs.find(|x| fits(x) && ends(x));
+        over[out.index()] = found.map(ValueId::index).filter(|_| !outer.contains(out));
+    }
+    over
 }
 
 /// Columns of each value that one worker keeps together: whole panels, and whole runs of every op that it flows

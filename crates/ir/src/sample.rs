@@ -194,16 +194,37 @@ pub fn adjust(logits: &mut [f32], side: &SampleSide) {
 /// # Errors
 /// [`BadLogits`] when a logit is NaN or all are −∞.
 pub fn argmax(logits: &[f32]) -> Result<u32, BadLogits> {
-    let mut best = (f32::NEG_INFINITY, None);
-    for (i, &x) in logits.iter().enumerate() {
-        if x.is_nan() {
-            return Err(BadLogits);
-        }
-        if x > best.0 {
-            best = (x, Some(i as u32));
+    let top = largest(logits).filter(|&x| x > f32::NEG_INFINITY);
+    let place = top.and_then(|top| logits.iter().position(|&x| x == top));
+    place.map(|i| i as u32).ok_or(BadLogits)
+}
+
+/// Logits looked at together: independent enough for vectors.
+const LANES: usize = 16;
+
+/// The largest logit, `None` when one is NaN.
+fn largest(logits: &[f32]) -> Option<f32> {
+    let (mut most, mut odd) = ([f32::NEG_INFINITY; LANES], [false; LANES]);
+    let (blocks, rest) = logits.as_chunks::<LANES>();
+    for block in blocks {
+        for i in 0..LANES {
+            odd[i] |= block[i].is_nan();
+            most[i] = if block[i] > most[i] {
+                block[i]
+            } else {
+                most[i]
+            };
         }
     }
-    best.1.ok_or(BadLogits)
+    if odd.contains(&true) || rest.iter().any(|x| x.is_nan()) {
+        return None;
+    }
+    Some(
+        most.iter()
+            .chain(rest)
+            .copied()
+            .fold(f32::NEG_INFINITY, f32::max),
+    )
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -212,30 +233,36 @@ struct Candidate {
     logit: f32,
 }
 
-/// Best candidates first; ids ascending among equals.
+/// The `top_k` best candidates, best first; ids ascending among equals.
 fn top_k(logits: &[f32], record: &SamplerRecord) -> Vec<Candidate> {
     let floor = sigma_floor(logits, record.top_n_sigma);
-    let mut all: Vec<Candidate> = logits
-        .iter()
-        .enumerate()
-        .filter(|&(_, &x)| x > f32::NEG_INFINITY && x >= floor)
-        .map(|(i, &logit)| Candidate {
-            id: i as u32,
-            logit,
-        })
-        .collect();
     let order = |a: &Candidate, b: &Candidate| b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id));
-    let k = if record.top_k == 0 {
-        all.len()
-    } else {
-        (record.top_k as usize).min(all.len())
+    let k = match record.top_k as usize {
+        0 => logits.len(),
+        k => k.min(logits.len()),
     };
-    if k < all.len() {
-        all.select_nth_unstable_by(k, order);
-        all.truncate(k);
+    let mut best: Vec<Candidate> = Vec::with_capacity((2 * k).min(logits.len()));
+    // The worst of the `k` best so far, once there are as many: what is below is not looked at again.
+    let mut least = floor;
+    for (b, block) in logits.chunks(LANES).enumerate() {
+        if !block.iter().fold(false, |any, &x| any | (x >= least)) {
+            continue;
+        }
+        let good = |&(_, &x): &(usize, &f32)| x > f32::NEG_INFINITY && x >= least;
+        let good = block.iter().enumerate().filter(good);
+        best.extend(good.map(|(i, &logit)| Candidate {
+            id: (b * LANES + i) as u32,
+            logit,
+        }));
+        if best.len() >= k.saturating_mul(2).max(LANES) {
+            best.select_nth_unstable_by(k - 1, order);
+            best.truncate(k);
+            least = best[k - 1].logit;
+        }
     }
-    all.sort_unstable_by(order);
-    all
+    best.sort_unstable_by(order);
+    best.truncate(k);
+    best
 }
 
 fn sigma_floor(logits: &[f32], n: f32) -> f32 {
@@ -410,6 +437,41 @@ mod tests {
             let x = -(i as f32) / 100.0;
             let want = f64::from(x).exp();
             assert!((f64::from(exp(x)) - want).abs() <= 3e-7 * want, "{x}");
+        }
+    }
+
+    /// Numbers with many equals, zeros of both signs and −∞ among them.
+    fn logits(n: usize, seed: usize) -> Vec<f32> {
+        let number = |i: usize| match (i * 7919 + seed * 104_729) % 97 {
+            0 => -0.0,
+            1 => 0.0,
+            2 => f32::NEG_INFINITY,
+            x => (x as f32 - 60.0) / 4.0,
+        };
+        (0..n).map(number).collect()
+    }
+
+    #[test]
+    fn the_best_are_those_of_a_sort() {
+        for n in [1, 15, 16, 17, 100, 1000] {
+            for k in [0, 1, 2, 5, 16, 40, 99, 2000] {
+                let logits = logits(n, n + k as usize);
+                let record = SamplerRecord {
+                    top_k: k,
+                    ..record(1.0, 0, 0)
+                };
+                let mut all: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+                all.retain(|(_, x)| *x > f32::NEG_INFINITY);
+                all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+                all.truncate(if k == 0 { n } else { k as usize });
+                let best = top_k(&logits, &record);
+                let best: Vec<(u32, f32)> = best.iter().map(|c| (c.id, c.logit)).collect();
+                assert_eq!(best, all, "{k} of {n}");
+                let first = logits
+                    .iter()
+                    .position(|&x| all.first().is_some_and(|a| x == a.1));
+                assert_eq!(argmax(&logits).ok(), first.map(|i| i as u32), "{n}");
+            }
         }
     }
 

@@ -10,7 +10,7 @@ mod tile;
 
 use tokkata_quant::num::f16_to_f32;
 
-use super::lanes::{Lanes, N, simd_fn};
+use super::lanes::{Lanes, N, map, simd_fn, with};
 use super::math::{exp, tanh};
 
 /// Positions of a tile.
@@ -182,14 +182,23 @@ fn scalar_exp<L: Lanes>(x: f32) -> f32 {
     lanes[0]
 }
 
+/// The number of each lane.
+const INDEX: [f32; N] = {
+    let (mut index, mut i) = ([0.0; N], 0);
+    while i < N {
+        index[i] = i as f32;
+        i += 1;
+    }
+    index
+};
+
 /// Scores of positions `first..first + 16`, −∞ where the row does not see.
 #[inline(always)]
 fn visible<L: Lanes>(x: L, first: usize, (lo, hi): (usize, usize)) -> L {
     if lo <= first && first + N <= hi {
         return x;
     }
-    let count: [f32; N] = std::array::from_fn(|i| i as f32);
-    let (index, none) = (L::load(&count), L::splat(f32::NEG_INFINITY));
+    let (index, none) = (L::load(&INDEX), L::splat(f32::NEG_INFINITY));
     let lo = L::splat(lo.saturating_sub(first).min(N) as f32);
     let hi = L::splat(hi.saturating_sub(first).min(N) as f32);
     index.pick_less(lo, none, index.pick_less(hi, x, none))
@@ -214,9 +223,7 @@ fn merge<L: Lanes>(part: (f32, f32, &[f32]), whole: (&mut f32, &mut f32, &mut [f
     *all_top = after;
     *all_sum = *all_sum * old + sum * new;
     let (old, new) = (L::splat(old), L::splat(new));
-    for (to, x) in all_mix.chunks_exact_mut(N).zip(mix.chunks_exact(N)) {
-        L::load(to).mul(old).add(L::load(x).mul(new)).store(to);
-    }
+    with!(L, all_mix, mix, |to, x| to.mul(old).add(x.mul(new)));
 }
 
 simd_fn! {
@@ -234,9 +241,7 @@ fn finish<L: Lanes>(gathered: (f32, f32, &[f32]), sink: Option<f32>, out: &mut [
         sum = sum * factor + scalar_exp::<L>(sink - after);
     }
     let factor = L::splat(if sum == 0.0 { 0.0 } else { factor / sum });
-    for (to, x) in out.chunks_mut(N).zip(mix.chunks_exact(N)) {
-        L::load(x).mul(factor).store_part(to);
-    }
+    map!(L, mix, out, |x| x.mul(factor));
 }
 
 simd_fn! {
@@ -286,12 +291,17 @@ simd_fn! {
 
 #[inline(always)]
 fn halves<L: Lanes>(x: &[f32], out: &mut [u16]) {
-    for (x, out) in x.chunks(N).zip(out.chunks_mut(N)) {
-        let mut lanes = [0; N];
-        // SAFETY: sixteen halves.
-        unsafe { L::load_part(x, 0.0).write_half(lanes.as_mut_ptr()) };
-        out.copy_from_slice(&lanes[..out.len()]);
+    let (mut at, n) = (0, out.len());
+    let x = &x[..n];
+    while at + N <= n {
+        // SAFETY: sixteen more halves.
+        unsafe { L::load(&x[at..]).write_half(out[at..].as_mut_ptr()) };
+        at += N;
     }
+    let mut lanes = [0; N];
+    // SAFETY: sixteen halves.
+    unsafe { L::load_part(&x[at..], 0.0).write_half(lanes.as_mut_ptr()) };
+    out[at..].copy_from_slice(&lanes[..n - at]);
 }
 
 simd_fn! {

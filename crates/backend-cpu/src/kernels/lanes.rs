@@ -188,9 +188,15 @@ pub(crate) use map2;
 macro_rules! in_place {
     ($lanes:ty, $x:expr, |$a:ident| $body:expr) => {{
         let x: &mut [f32] = $x;
-        for part in x.chunks_mut(N) {
-            let $a = <$lanes>::load_part(part, 0.0);
-            ($body).store_part(part);
+        let (mut at, n) = (0, x.len());
+        while at + N <= n {
+            let $a = <$lanes>::load(&x[at..]);
+            ($body).store(&mut x[at..]);
+            at += N;
+        }
+        if at < n {
+            let $a = <$lanes>::load_part(&x[at..], 0.0);
+            ($body).store_part(&mut x[at..]);
         }
     }};
 }
@@ -200,9 +206,19 @@ pub(crate) use in_place;
 macro_rules! with {
     ($lanes:ty, $x:expr, $y:expr, |$a:ident, $b:ident| $body:expr) => {{
         let (x, y): (&mut [f32], &[f32]) = ($x, $y);
-        for (x, y) in x.chunks_mut(N).zip(y.chunks(N)) {
-            let ($a, $b) = (<$lanes>::load_part(x, 0.0), <$lanes>::load_part(y, 0.0));
-            ($body).store_part(x);
+        let (mut at, n) = (0, x.len());
+        let y = &y[..n];
+        while at + N <= n {
+            let ($a, $b) = (<$lanes>::load(&x[at..]), <$lanes>::load(&y[at..]));
+            ($body).store(&mut x[at..]);
+            at += N;
+        }
+        if at < n {
+            let ($a, $b) = (
+                <$lanes>::load_part(&x[at..], 0.0),
+                <$lanes>::load_part(&y[at..], 0.0),
+            );
+            ($body).store_part(&mut x[at..]);
         }
     }};
 }
@@ -213,11 +229,26 @@ macro_rules! reduce {
     ($lanes:ty, $x:expr, |$a:ident, $acc:ident| $body:expr) => {{
         let x: &[f32] = $x;
         let mut sums = [<$lanes>::zero(); 4];
-        for quad in x.chunks(4 * N) {
-            for (part, sum) in quad.chunks(N).zip(&mut sums) {
-                let ($a, $acc) = (<$lanes>::load_part(part, 0.0), *sum);
-                *sum = $body;
-            }
+        let (mut at, n) = (0, x.len());
+        // Written out four times: sums that a counter picks would pass through memory.
+        macro_rules! fold {
+            ($i:literal) => {
+                let ($a, $acc) = (<$lanes>::load(&x[at + $i * N..]), sums[$i]);
+                sums[$i] = $body;
+            };
+        }
+        while at + 4 * N <= n {
+            fold!(0);
+            fold!(1);
+            fold!(2);
+            fold!(3);
+            at += 4 * N;
+        }
+        let mut next = 0;
+        while at < n {
+            let ($a, $acc) = (<$lanes>::load_part(&x[at..n.min(at + N)], 0.0), sums[next]);
+            sums[next] = $body;
+            (at, next) = (at + N, next + 1);
         }
         sums[0].add(sums[1]).add(sums[2].add(sums[3])).sum()
     }};

@@ -50,7 +50,12 @@ pub struct Scratch {
     starts: Aligned<i32>,
     /// Per tile, the sums of codes.
     sums: Aligned<f32>,
+    /// What `starts` and `sums` were derived from, and how.
+    derived: Option<Derived>,
 }
+
+/// Stamp of the activations, scales per block, what is subtracted from codes and whether there are minima.
+type Derived = (u64, usize, i32, bool);
 
 /// What a driver needs besides the format.
 pub(crate) struct Job<'a> {

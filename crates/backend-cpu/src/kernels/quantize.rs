@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Kernel;
 use super::matmul::simd::Task;
@@ -48,11 +49,16 @@ pub struct Activations {
     padded_k: usize,
     rows: usize,
     forms: Forms,
+    /// Another number whenever rows may have changed; no two activations have the same.
+    stamp: AtomicU64,
     codes: Aligned<i8>,
     scales: Aligned<f32>,
     sums: Aligned<i32>,
     floats: Aligned<f32>,
 }
+
+/// Stamps given out.
+static STAMPS: AtomicU64 = AtomicU64::new(1);
 
 impl Activations {
     /// Memory for up to `rows` rows of `k` elements. Later calls of [`Activations::begin`] with as
@@ -69,6 +75,7 @@ impl Activations {
     pub fn begin(&mut self, rows: usize, k: usize, forms: Forms) -> RowWriter<'_> {
         let padded_k = k.next_multiple_of(K_STEP);
         (self.k, self.padded_k, self.rows, self.forms) = (k, padded_k, rows, forms);
+        self.renew();
         let (integer, float) = (
             rows * usize::from(forms.integer),
             rows * usize::from(forms.float),
@@ -88,6 +95,18 @@ impl Activations {
             floats: self.floats.as_mut_ptr(),
             owner: PhantomData,
         }
+    }
+
+    /// Says that rows are about to be written: what was derived from the old ones is forgotten. [`Activations::begin`]
+    /// does so itself; a writer that is used again later needs it before each use.
+    pub fn renew(&self) {
+        let stamp = STAMPS.fetch_add(1, Ordering::Relaxed);
+        self.stamp.store(stamp, Ordering::Relaxed);
+    }
+
+    /// Changes with the rows.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamp.load(Ordering::Relaxed)
     }
 
     /// Rows.
@@ -307,7 +326,8 @@ impl Quantize<'_> {
         ];
         let codes = [_mm512_cvtepi32_epi8(ints[0]), _mm512_cvtepi32_epi8(ints[1])];
         // Of the codes: integers of values that are not finite do not fit a sum.
-        let sums = codes.map(|codes| _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(codes)));
+        // Written out: a closure would be compiled without these instructions.
+        let sums = [sum_of(codes[0]), sum_of(codes[1])];
         // SAFETY: sixteen bytes each; `put` as `block`.
         unsafe {
             let mut bytes = [0_i8; BLOCK];
@@ -316,6 +336,18 @@ impl Quantize<'_> {
             self.put(b, scale, sums, &bytes);
         }
     }
+}
+
+/// Sum of sixteen codes: bytes are summed by eights, shifted up so that they are unsigned.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+fn sum_of(codes: std::arch::x86_64::__m128i) -> i32 {
+    use std::arch::x86_64::*;
+    let shifted = _mm_xor_si128(codes, _mm_set1_epi8(-128));
+    let eights = _mm_sad_epu8(shifted, _mm_setzero_si128());
+    let sum = _mm_add_epi64(eights, _mm_unpackhi_epi64(eights, eights));
+    _mm_cvtsi128_si32(sum) - 16 * 128
 }
 
 /// Scale of a block whose largest magnitude is `top`, and what its values are multiplied with.

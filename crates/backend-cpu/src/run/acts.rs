@@ -121,9 +121,12 @@ impl ActSet {
 
     /// Writes rows, the worker's share or all of its own copy.
     pub(crate) fn writer(&self, set: usize, worker: &Worker<'_>) -> RowWriter<'static> {
-        self.slot(set, worker)
-            .writer
-            .expect("a step begins with fresh writers")
+        let slot = self.slot(set, worker);
+        if worker.index() == 0 || !self.sets[set].split {
+            // SAFETY: only the atomic stamp is touched.
+            unsafe { &*slot.data.get() }.renew();
+        }
+        slot.writer.expect("a step begins with fresh writers")
     }
 
     /// The activations that this worker reads.

@@ -17,10 +17,43 @@ use crate::arena::Place;
 use crate::kernels::{Kernel as Set, Scratch as MatmulScratch};
 use crate::pool::Worker;
 
+/// Runs of columns, all of one width but the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parts {
+    pub(crate) count: usize,
+    pub(crate) columns: usize,
+    /// Multiply–adds of a part and a row.
+    pub(crate) work: usize,
+}
+
+impl Parts {
+    /// `width` columns in runs of `columns`.
+    pub(crate) fn of(width: usize, columns: usize) -> Self {
+        Parts {
+            count: width.div_ceil(columns),
+            columns,
+            work: 0,
+        }
+    }
+}
+
 /// A prepared step. All workers run it; each takes its own share.
 pub(crate) trait Kernel: Send + Sync {
     /// Does this worker's share.
     fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>);
+
+    /// The parts that it can be done in, each by any worker; `None` when it deals out its work in another way.
+    fn parts(&self) -> Option<Parts> {
+        None
+    }
+
+    /// Does some of its parts.
+    ///
+    /// # Panics
+    /// When it has none.
+    fn run_parts(&self, _: &Cx<'_>, _: &Worker<'_>, parts: Range<usize>) {
+        unreachable!("a step without parts has no parts {parts:?}");
+    }
 
     /// What to call it where its op's name says too little.
     fn name(&self) -> Option<&'static str> {

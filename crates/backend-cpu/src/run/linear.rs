@@ -4,9 +4,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::cx::{Cx, Kernel};
+use super::cx::{Cx, Kernel, Parts};
 use super::rowops::Norm;
-use super::sweep::{RowOp, columns};
+use super::sweep::{RowOp, columns, columns_of};
 use crate::arena::Place;
 use crate::kernels::Epilogue;
 use crate::layout::{Matrix, PANEL_ROWS};
@@ -64,6 +64,10 @@ pub(crate) struct Finish {
 }
 
 impl Finish {
+    fn is_some(&self) -> bool {
+        self.scale.is_some() || self.bias.is_some()
+    }
+
     fn apply(&self, cols: Range<usize>, to: &mut [f32]) {
         if let Some(scale) = &self.scale {
             for (x, col) in to.iter_mut().zip(cols.clone()) {
@@ -85,11 +89,17 @@ struct Put<'a, 'b> {
 
 impl Epilogue for Put<'_, '_> {
     fn tile(&mut self, rows: Range<usize>, cols: Range<usize>, values: &[[f32; PANEL_ROWS]]) {
-        for (row, values) in rows.zip(values) {
+        for (i, row) in rows.enumerate() {
             // SAFETY: columns belong to the worker that computes their panel.
             let to = unsafe { self.cx.cols_mut(self.out, row, cols.clone()) };
-            to.copy_from_slice(&values[..cols.len()]);
-            self.finish.apply(cols.clone(), to);
+            match to.first_chunk_mut() {
+                // Of a length that the compiler knows: tiles are many.
+                Some(whole) => *whole = values[i],
+                None => to.copy_from_slice(&values[i][..cols.len()]),
+            }
+            if self.finish.is_some() {
+                self.finish.apply(cols.clone(), to);
+            }
         }
     }
 }
@@ -118,6 +128,25 @@ impl Kernel for Product {
             Some(part) => panels(columns(self.out.width, part, worker)),
             None => self.matrix.share(worker.index(), worker.count()),
         };
+        self.multiply(cx, worker, panels);
+    }
+
+    fn parts(&self) -> Option<Parts> {
+        let parts = Parts::of(self.out.width, self.part?);
+        let work = parts.columns * self.matrix.k();
+        Some(Parts { work, ..parts })
+    }
+
+    fn run_parts(&self, cx: &Cx<'_>, worker: &Worker<'_>, parts: Range<usize>) {
+        if let Some(part) = self.part {
+            let cols = columns_of(self.out.width, part, parts);
+            self.multiply(cx, worker, panels(cols));
+        }
+    }
+}
+
+impl Product {
+    fn multiply(&self, cx: &Cx<'_>, worker: &Worker<'_>, panels: Range<usize>) {
         if panels.is_empty() || cx.count(self.out.lead) == 0 {
             return;
         }

@@ -16,7 +16,7 @@ use super::rowops::{
     PosScale, Repeat, Rope, Runs, SelectRows, Slice, Statistic,
 };
 use super::rows::{CacheWrite, Gather, Sample};
-use super::sweep::{RowOp, Split, Sweep};
+use super::sweep::{Deal, RowOp, Split, Sweep};
 use super::weights::Weights;
 use crate::arena::Place;
 use crate::kernels::attention::Form;
@@ -301,16 +301,20 @@ impl Lower<'_> {
                 .copied()
                 .ok_or_else(|| unsupported(node, "no output"))?,
         );
-        fn boxed<O: RowOp + 'static>(op: O, out: Place, split: Split) -> Prepared {
-            Box::new(Sweep { op, out, split })
+        fn boxed<O: RowOp + 'static>(op: O, out: Place, deal: Deal) -> Prepared {
+            Box::new(Sweep { op, out, deal })
         }
+        let deal = Deal {
+            split,
+            over: node.ins.iter().any(|&v| self.place(v).at == out.at),
+        };
         let x = self.place(
             *node
                 .ins
                 .first()
                 .ok_or_else(|| unsupported(node, "no input"))?,
         );
-        let mapped = |map| boxed(Mapped { x, map }, out, split);
+        let mapped = |map| boxed(Mapped { x, map }, out, deal);
         let runs = |width: u32, statistic| {
             boxed(
                 Runs {
@@ -319,12 +323,12 @@ impl Lower<'_> {
                     statistic,
                 },
                 out,
-                split,
+                deal,
             )
         };
         let second = || self.place(node.ins[1]);
         Ok(match node.op {
-            Op::Norm { .. } => boxed(self.norm(node)?, out, split),
+            Op::Norm { .. } => boxed(self.norm(node)?, out, deal),
             Op::Unary(act) => mapped(Map::Unary(act)),
             Op::Affine { scale, offset } => mapped(Map::Affine { scale, offset }),
             Op::Softcap { cap } => mapped(Map::Softcap(cap)),
@@ -339,7 +343,7 @@ impl Lower<'_> {
                     clamp,
                 },
                 out,
-                split,
+                deal,
             ),
             Op::Binary {
                 kind,
@@ -355,7 +359,7 @@ impl Lower<'_> {
                         b,
                     },
                     out,
-                    split,
+                    deal,
                 )
             }
             Op::Weighted { kind, weight } => {
@@ -368,7 +372,7 @@ impl Lower<'_> {
                         b,
                     },
                     out,
-                    split,
+                    deal,
                 )
             }
             Op::PerRun { kind, width } => boxed(
@@ -379,15 +383,15 @@ impl Lower<'_> {
                     y: second(),
                 },
                 out,
-                split,
+                deal,
             ),
             Op::Softmax { width } => runs(width, Statistic::Softmax),
             Op::SumRuns { width } => runs(width, Statistic::Sum),
             Op::RmsRuns { width, eps } => runs(width, Statistic::Rms { eps }),
-            Op::GaussianTopK { z } => boxed(GaussianTopK { x, z }, out, split),
+            Op::GaussianTopK { z } => boxed(GaussianTopK { x, z }, out, deal),
             Op::Rope(ref op) => {
                 let rotation = self.rotation(op);
-                boxed(Rope { x, rotation }, out, split)
+                boxed(Rope { x, rotation }, out, deal)
             }
             Op::PosScale {
                 coef,
@@ -401,7 +405,7 @@ impl Lower<'_> {
                     offset,
                 },
                 out,
-                split,
+                deal,
             ),
             Op::Slice { group, start, len } => {
                 let (group, start, len) = (group as usize, start as usize, len as usize);
@@ -413,10 +417,10 @@ impl Lower<'_> {
                         len,
                     },
                     out,
-                    split,
+                    deal,
                 )
             }
-            Op::Concat { groups } => boxed(self.concat(node, groups as usize)?, out, split),
+            Op::Concat { groups } => boxed(self.concat(node, groups as usize)?, out, deal),
             Op::Repeat {
                 width,
                 times,
@@ -430,18 +434,18 @@ impl Lower<'_> {
                         times: times as usize,
                     },
                     out,
-                    split,
+                    deal,
                 )
             }
-            Op::SelectRows => boxed(SelectRows { x }, out, split),
-            Op::Pool(kind) => boxed(Pool { x, kind }, out, split),
+            Op::SelectRows => boxed(SelectRows { x }, out, deal),
+            Op::Pool(kind) => boxed(Pool { x, kind }, out, deal),
             Op::Combine => boxed(
                 Combine {
                     x,
                     weights: second(),
                 },
                 out,
-                split,
+                deal,
             ),
             _ => return Err(unsupported(node, "no kernel")),
         })

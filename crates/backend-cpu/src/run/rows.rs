@@ -1,6 +1,7 @@
 //! Ops that look rows up, write caches or draw tokens.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tokkata_ir::sample::{SampleSide, argmax, sample};
@@ -8,8 +9,8 @@ use tokkata_ir::step::ROW_EMBEDS;
 use tokkata_ir::{BackendError, GatherIndex, SlotId};
 
 use super::cache::Write;
-use super::cx::{Cx, Kernel};
-use super::sweep::{Split, columns};
+use super::cx::{Cx, Kernel, Parts};
+use super::sweep::{Split, columns, columns_of};
 use crate::arena::Place;
 use crate::layout::Matrix;
 use crate::pool::Worker;
@@ -71,29 +72,51 @@ pub(crate) struct CacheWrite {
 
 impl Kernel for CacheWrite {
     fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
-        for (plane, &(x, dim, split)) in self.planes.iter().enumerate() {
-            let rows = if split == Split::Rows {
-                worker.share(cx.step.n_rows())
-            } else {
-                0..cx.step.n_rows()
+        for (plane, &(x, _, split)) in self.planes.iter().enumerate() {
+            let (rows, cols) = match split {
+                Split::Rows => (worker.share(cx.step.n_rows()), 0..x.width),
+                Split::Columns(part) => (0..cx.step.n_rows(), columns(x.width, part, worker)),
             };
-            let cols = match split {
-                Split::Rows => 0..x.width,
-                Split::Columns(part) => columns(x.width, part, worker),
-            };
-            for row in rows {
-                let seq = cx.step.seqs()[row] as usize;
-                let position = cx.step.past_len(seq) + row - cx.step.first_row(seq);
-                for head in cols.start / dim..cols.end / dim {
-                    let at = Write {
-                        seq,
-                        position,
-                        head,
-                        values: plane == 1,
-                        row: cx.row(x, row),
-                    };
-                    cx.caches.write(cx.kernel, cx.step, self.slot, at);
-                }
+            self.write(cx, plane, rows, cols);
+        }
+    }
+
+    /// Those of all planes alike.
+    fn parts(&self) -> Option<Parts> {
+        let parts = |&(x, _, split): &(Place, usize, Split)| match split {
+            Split::Rows => None,
+            Split::Columns(part) => Some(Parts::of(x.width, part)),
+        };
+        let first = parts(self.planes.first()?)?;
+        let alike = |plane| parts(plane).is_some_and(|p| p.count == first.count);
+        self.planes.iter().all(alike).then_some(first)
+    }
+
+    fn run_parts(&self, cx: &Cx<'_>, _: &Worker<'_>, parts: Range<usize>) {
+        for (plane, &(x, _, split)) in self.planes.iter().enumerate() {
+            if let Split::Columns(part) = split {
+                let cols = columns_of(x.width, part, parts.clone());
+                self.write(cx, plane, 0..cx.step.n_rows(), cols);
+            }
+        }
+    }
+}
+
+impl CacheWrite {
+    fn write(&self, cx: &Cx<'_>, plane: usize, rows: Range<usize>, cols: Range<usize>) {
+        let (x, dim, _) = self.planes[plane];
+        for row in rows {
+            let seq = cx.step.seqs()[row] as usize;
+            let position = cx.step.past_len(seq) + row - cx.step.first_row(seq);
+            for head in cols.start / dim..cols.end / dim {
+                let at = Write {
+                    seq,
+                    position,
+                    head,
+                    values: plane == 1,
+                    row: cx.row(x, row),
+                };
+                cx.caches.write(cx.kernel, cx.step, self.slot, at);
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::cx::{Cx, Kernel};
+use super::cx::{Cx, Kernel, Parts};
 use crate::arena::Place;
 use crate::pool::Worker;
 
@@ -34,7 +34,11 @@ impl Split {
 
 /// Columns of a worker when `width` is cut into runs of `part`.
 pub(crate) fn columns(width: usize, part: usize, worker: &Worker<'_>) -> Range<usize> {
-    let parts = worker.share(width.div_ceil(part));
+    columns_of(width, part, worker.share(width.div_ceil(part)))
+}
+
+/// Columns of some runs of `part`.
+pub(crate) fn columns_of(width: usize, part: usize, parts: Range<usize>) -> Range<usize> {
     (parts.start * part).min(width)..(parts.end * part).min(width)
 }
 
@@ -44,23 +48,60 @@ pub(crate) trait RowOp: Send + Sync {
     fn row(&self, cx: &Cx<'_>, row: usize, cols: Range<usize>, out: &mut [f32]);
 }
 
+/// Who makes a value, and where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deal {
+    pub(crate) split: Split,
+    /// In the place of an input.
+    pub(crate) over: bool,
+}
+
 /// A row op over a value.
 pub(crate) struct Sweep<O> {
     pub(crate) op: O,
     pub(crate) out: Place,
-    pub(crate) split: Split,
+    pub(crate) deal: Deal,
 }
 
 impl<O: RowOp> Kernel for Sweep<O> {
     fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
-        let (rows, cols) = self.split.share(cx, self.out, worker);
+        let (rows, cols) = self.deal.split.share(cx, self.out, worker);
+        self.sweep(cx, worker, rows, cols);
+    }
+
+    fn parts(&self) -> Option<Parts> {
+        match self.deal.split {
+            Split::Rows => None,
+            Split::Columns(part) => Some(Parts::of(self.out.width, part)),
+        }
+    }
+
+    fn run_parts(&self, cx: &Cx<'_>, worker: &Worker<'_>, parts: Range<usize>) {
+        if let Split::Columns(part) = self.deal.split {
+            let cols = columns_of(self.out.width, part, parts);
+            self.sweep(cx, worker, 0..cx.count(self.out.lead), cols);
+        }
+    }
+}
+
+impl<O: RowOp> Sweep<O> {
+    fn sweep(&self, cx: &Cx<'_>, worker: &Worker<'_>, rows: Range<usize>, cols: Range<usize>) {
         if cols.is_empty() {
             return;
         }
+        // SAFETY: the scratch of this worker, borrowed once.
+        let stage = unsafe { &mut cx.scratch(worker).row[..cols.len()] };
         for row in rows {
-            // SAFETY: the split gives these columns of this row to this worker alone.
+            if self.deal.over {
+                self.op.row(cx, row, cols.clone(), stage);
+            }
+            // SAFETY: these columns of this row belong to this worker alone, and the op no longer reads them.
             let out = unsafe { cx.cols_mut(self.out, row, cols.clone()) };
-            self.op.row(cx, row, cols.clone(), out);
+            if self.deal.over {
+                out.copy_from_slice(stage);
+            } else {
+                self.op.row(cx, row, cols.clone(), out);
+            }
         }
     }
 }

@@ -171,8 +171,14 @@ impl<S: Simd, P: Panel<S>> Task for On<S, Unpack<P>> {
     }
 }
 
-/// Derives, from the sums of codes, where integer sums start and what minima are multiplied with.
+/// Derives, from the sums of codes, where integer sums start and what minima are multiplied with, unless the scratch
+/// has that still.
 fn prepare(x: &Activations, subs: usize, bias: i32, mins: bool, scratch: &mut Scratch) {
+    let derived = Some((x.stamp(), subs, bias, mins));
+    if scratch.derived == derived {
+        return;
+    }
+    scratch.derived = derived;
     let per_row = x.padded_k() / BLOCK * subs;
     scratch
         .starts

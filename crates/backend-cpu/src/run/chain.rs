@@ -1,0 +1,207 @@
+//! Steps that deal out columns, one part at a time.
+//!
+//! With many rows a value is larger than a cache, so that a norm, a rotation or a gate over all of it waits for
+//! memory. A *chain* is a run of steps without barriers that all deal out columns. Its steps fall into *lanes*, the
+//! steps that values flow between; some parts of a lane's columns go through all its steps before the next ones, and
+//! workers take them one by one, so that none waits for a slower neighbour.
+
+use std::ops::Range;
+
+use tokkata_ir::{Lead, Plan, ValueId};
+
+use super::Step;
+use super::cx::{Cx, Parts};
+use crate::kernels::MAX_STREAM_ROWS;
+use crate::pool::Worker;
+use crate::select::{Planned, Sync};
+
+/// Rows from which values are worked on part by part.
+const MANY_ROWS: usize = MAX_STREAM_ROWS + 1;
+/// Columns that go through a lane together, unless one part has more.
+const COLUMNS: usize = 128;
+/// Portions per worker that the work is cut into, if there are as many parts.
+const PORTIONS: usize = 4;
+
+/// A lane: steps and how many parts they have.
+#[derive(Debug)]
+struct Lane {
+    steps: Vec<usize>,
+    parts: usize,
+    /// Parts that are taken at once.
+    portion: usize,
+    /// Multiply–adds of a portion and a row.
+    work: usize,
+}
+
+impl Lane {
+    fn portions(&self) -> usize {
+        self.parts.div_ceil(self.portion)
+    }
+}
+
+/// A run of steps that is done part by part.
+#[derive(Debug)]
+pub(super) struct Chain {
+    pub(super) steps: Range<usize>,
+    lead: Lead,
+    /// Those with the largest portions first.
+    lanes: Vec<Lane>,
+    /// Some lane has no part for some worker, which should take more of another's then.
+    uneven: bool,
+    /// Which counter deals out the portions.
+    tickets: usize,
+}
+
+impl Chain {
+    /// Whether the steps of a replay are better done part by part.
+    pub(super) fn pays(&self, cx: &Cx<'_>) -> bool {
+        self.uneven || cx.count(self.lead) >= MANY_ROWS
+    }
+
+    /// Does this worker's parts of the steps and says when it has done some of a step.
+    pub(super) fn run(
+        &self,
+        steps: &[Step],
+        (cx, worker): (&Cx<'_>, &Worker<'_>),
+        mut done: impl FnMut(usize),
+    ) {
+        while let Some((lane, parts)) = self.portion(cx.ticket(self.tickets)) {
+            for &step in &lane.steps {
+                steps[step].kernel.run_parts(cx, worker, parts.clone());
+                done(step);
+            }
+        }
+    }
+
+    fn portion(&self, mut ticket: usize) -> Option<(&Lane, Range<usize>)> {
+        for lane in &self.lanes {
+            if ticket < lane.portions() {
+                let first = ticket * lane.portion;
+                return Some((lane, first..(first + lane.portion).min(lane.parts)));
+            }
+            ticket -= lane.portions();
+        }
+        None
+    }
+}
+
+/// Finds the chains of a plan.
+pub(super) struct Finder<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) planned: &'a [Planned],
+    pub(super) steps: &'a [Step],
+    pub(super) workers: usize,
+    pub(super) tickets: &'a mut usize,
+}
+
+impl Finder<'_> {
+    pub(super) fn find(mut self) -> Vec<Chain> {
+        let (mut chains, mut at) = (Vec::new(), 0);
+        while at < self.steps.len() {
+            let end = self.end_of_run(at);
+            let chain = (end > at + 1).then(|| self.chain(at..end)).flatten();
+            chains.extend(chain);
+            at = end.max(at + 1);
+        }
+        chains
+    }
+
+    fn end_of_run(&self, start: usize) -> usize {
+        let mut end = start;
+        while end < self.steps.len()
+            && self.steps[end].kernel.parts().is_some()
+            && (end == start || self.planned[end].sync == Sync::None)
+        {
+            end += 1;
+        }
+        end
+    }
+
+    fn reads(&self, step: usize) -> &[ValueId] {
+        self.planned[step].what.reads(self.plan)
+    }
+
+    fn writes(&self, step: usize) -> &[ValueId] {
+        self.planned[step].what.writes(self.plan)
+    }
+
+    fn written(&self, steps: Range<usize>, value: &ValueId) -> bool {
+        steps.into_iter().any(|s| self.writes(s).contains(value))
+    }
+
+    /// Other steps between the same barriers neither write what the run reads nor read what it writes: they deal out
+    /// columns in another way.
+    fn is_apart(&self, run: &Range<usize>) -> bool {
+        let always = |s: &usize| self.planned[*s].sync == Sync::Always;
+        let first = (0..=run.start).rev().find(always).unwrap_or(0);
+        let last = (run.end..self.steps.len())
+            .find(always)
+            .unwrap_or(self.steps.len());
+        let before = run.clone().flat_map(|s| self.reads(s));
+        let mut after = (run.end..last).flat_map(|s| self.reads(s));
+        !before
+            .into_iter()
+            .any(|v| self.written(first..run.start, v))
+            && !after.any(|v| self.written(run.clone(), v))
+    }
+
+    fn chain(&mut self, run: Range<usize>) -> Option<Chain> {
+        let lead = |s: usize| {
+            let values = self.writes(s).first().or(self.reads(s).first());
+            values.map(|v| self.plan.value(*v).shape.lead)
+        };
+        let lead_of_all = lead(run.start)?;
+        if !self.is_apart(&run) || run.clone().any(|s| lead(s) != Some(lead_of_all)) {
+            return None;
+        }
+        let mut lanes = self.lanes(&run)?;
+        let all: usize = lanes.iter().map(|(_, p)| p.count * p.work).sum();
+        let target = all / (PORTIONS * self.workers);
+        let cut = |(steps, p): (Vec<usize>, Parts)| {
+            let most = (COLUMNS / p.columns).max(1);
+            let portion = target.checked_div(p.work).unwrap_or(1).clamp(1, most);
+            Lane {
+                steps,
+                parts: p.count,
+                portion,
+                work: portion * p.work,
+            }
+        };
+        let mut lanes: Vec<Lane> = lanes.drain(..).map(cut).collect();
+        lanes.sort_by_key(|lane| std::cmp::Reverse(lane.work));
+        *self.tickets += 1;
+        Some(Chain {
+            steps: run,
+            lead: lead_of_all,
+            uneven: lanes.len() > 1 && lanes.iter().any(|lane| lane.parts < self.workers),
+            lanes,
+            tickets: *self.tickets - 1,
+        })
+    }
+
+    /// Steps joined by the values that flow between them; `None` when the steps of one lane have different parts.
+    fn lanes(&self, run: &Range<usize>) -> Option<Vec<(Vec<usize>, Parts)>> {
+        let mut lanes: Vec<(Vec<usize>, Parts)> = Vec::new();
+        for step in run.clone() {
+            let feeds = |lane: &(Vec<usize>, Parts)| {
+                let mut writes = lane.0.iter().flat_map(|&s| self.writes(s));
+                writes.any(|v| self.reads(step).contains(v))
+            };
+            let mut steps = Vec::new();
+            let mut parts = self.steps[step].kernel.parts()?;
+            while let Some(i) = lanes.iter().position(feeds) {
+                let (theirs, p) = lanes.remove(i);
+                if p.count != parts.count {
+                    return None;
+                }
+                parts.columns = parts.columns.max(p.columns);
+                parts.work += p.work;
+                steps.extend(theirs);
+            }
+            steps.push(step);
+            steps.sort_unstable();
+            lanes.push((steps, parts));
+        }
+        Some(lanes)
+    }
+}

@@ -238,7 +238,11 @@ fn chunks<B: Blocks>(dtype: DType, scheme: Scheme, rows: Rows<'_>, to: &mut [u8]
 #[inline(always)]
 fn place(kind: Codes, q: Quads, to: &mut [u8]) {
     match kind {
-        Codes::Eight => (0..8).for_each(|i| put(to, i, q[i])),
+        Codes::Eight => {
+            for (i, quad) in q.into_iter().enumerate() {
+                put(to, i, quad);
+            }
+        }
         Codes::Four => nibbles(q, to),
         Codes::Five => {
             nibbles(q, to);
@@ -263,7 +267,8 @@ fn place(kind: Codes, q: Quads, to: &mut [u8]) {
 
 #[inline(always)]
 fn put(to: &mut [u8], line: usize, word: u32) {
-    to[64 * line..64 * line + 4].copy_from_slice(&word.to_le_bytes());
+    let to: &mut [u8; 4] = (&mut to[64 * line..][..4]).try_into().expect("four bytes");
+    *to = word.to_le_bytes();
 }
 
 /// Lines of two quads each: the low nibbles of quad `2j` below those of quad `2j + 1`.
@@ -282,7 +287,9 @@ fn nibbles(q: Quads, to: &mut [u8]) {
 #[inline(always)]
 fn plane<const BITS: usize, const FROM: usize>(q: Quads, first: usize) -> u32 {
     let mask = (0xff >> (8 - BITS)) * 0x0101_0101;
-    (0..8 / BITS).fold(0, |plane, i| {
-        plane | ((q[first + i] >> FROM) & mask) << (BITS * i)
-    })
+    let mut plane = 0;
+    for i in 0..8 / BITS {
+        plane |= ((q[first + i] >> FROM) & mask) << (BITS * i);
+    }
+    plane
 }

@@ -11,6 +11,17 @@ const NIBBLES: u32 = 0x0f0f_0f0f;
 const TWOS: u32 = 0x0303_0303;
 const ONES: u32 = 0x0101_0101;
 
+/// Each quad by its number. A loop, since what takes closures for arrays is not always inlined.
+macro_rules! quads {
+    (|$q:ident| $quad:expr) => {{
+        let mut quads: Quads = [0; 8];
+        for $q in 0..8 {
+            quads[$q] = $quad;
+        }
+        quads
+    }};
+}
+
 #[inline(always)]
 fn word(b: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
@@ -20,25 +31,36 @@ fn word(b: &[u8], at: usize) -> u32 {
 #[inline(always)]
 fn halves(b: &[u8], at: usize) -> Quads {
     let b: &[u8; 16] = b[at..at + 16].try_into().expect("sixteen bytes");
-    std::array::from_fn(|q| (word(b, q % 4 * 4) >> (q / 4 * 4)) & NIBBLES)
+    quads!(|q| (word(b, q % 4 * 4) >> (q / 4 * 4)) & NIBBLES)
 }
 
 /// The bits of `bits`, one per element, as bit 4 of the codes.
 #[inline(always)]
 fn fifth_bits(bits: u32) -> Quads {
-    std::array::from_fn(|q| ((((bits >> (4 * q)) & 15) * 0x0020_4081) & ONES) << 4)
+    quads!(|q| ((((bits >> (4 * q)) & 15) * 0x0020_4081) & ONES) << 4)
 }
 
 #[inline(always)]
 fn or(a: Quads, b: Quads) -> Quads {
-    std::array::from_fn(|q| a[q] | b[q])
+    quads!(|q| a[q] | b[q])
+}
+
+#[inline(always)]
+fn shl(a: Quads, bits: u32) -> Quads {
+    quads!(|q| a[q] << bits)
+}
+
+/// Signed bytes as unsigned ones, 128 more.
+#[inline(always)]
+fn flip(a: Quads) -> Quads {
+    quads!(|q| a[q] ^ 0x8080_8080)
 }
 
 /// Bits `shift` and up of the 32 bytes at `at`, under `mask`.
 #[inline(always)]
 fn field(b: &[u8], at: usize, shift: usize, mask: u32) -> Quads {
     let b: &[u8; 32] = b[at..at + 32].try_into().expect("32 bytes");
-    std::array::from_fn(|q| (word(b, 4 * q) >> shift) & mask)
+    quads!(|q| (word(b, 4 * q) >> shift) & mask)
 }
 
 /// A format's blocks: `quads` gives the codes of 32-block `i`; `factors` writes row `row`'s float
@@ -51,7 +73,8 @@ pub(super) trait Blocks {
 /// Copies the half at byte `from` of a block to place `row` of a run of halves.
 #[inline(always)]
 fn half(block: &[u8], from: usize, run: usize, row: usize, chunk: &mut [u8]) {
-    chunk[run + 2 * row..][..2].copy_from_slice(&block[from..from + 2]);
+    let at = run + 2 * row;
+    (chunk[at], chunk[at + 1]) = (block[from], block[from + 1]);
 }
 
 macro_rules! formats {
@@ -79,7 +102,7 @@ formats! {
         |block, b, row, chunk| half(block, 0, 32 * b, row, chunk);
     Q5_1: |block, _i| or(halves(block, 8), fifth_bits(word(block, 4))),
         |block, b, row, chunk| two_halves(block, b, row, chunk);
-    Q8_0: |block, _i| field(block, 2, 0, u32::MAX).map(|w| w ^ 0x8080_8080),
+    Q8_0: |block, _i| flip(field(block, 2, 0, u32::MAX)),
         |block, b, row, chunk| half(block, 0, 32 * b, row, chunk);
     IQ4_NL: |block, _i| halves(block, 2), |block, b, row, chunk| half(block, 0, 32 * b, row, chunk);
     MXFP4: |block, _i| halves(block, 1), |block, b, row, chunk| chunk[16 * b + row] = block[0];
@@ -92,7 +115,7 @@ formats! {
             }
         };
     Q3_K: |block, i| {
-            let third = field(block, 0, i, ONES).map(|w| w << 2);
+            let third = shl(field(block, 0, i, ONES), 2);
             or(field(block, 32 + 32 * (i / 4), 2 * (i % 4), TWOS), third)
         },
         |block, _b, row, chunk| {
@@ -108,13 +131,13 @@ formats! {
     Q4_K: |block, i| field(block, 16 + 32 * (i / 2), 4 * (i % 2), NIBBLES),
         |block, _b, row, chunk| scales_and_mins(block, row, chunk);
     Q5_K: |block, i| {
-            let fifth = field(block, 16, i, ONES).map(|w| w << 4);
+            let fifth = shl(field(block, 16, i, ONES), 4);
             or(field(block, 48 + 32 * (i / 2), 4 * (i % 2), NIBBLES), fifth)
         },
         |block, _b, row, chunk| scales_and_mins(block, row, chunk);
     Q6_K: |block, i| {
             let (h, r) = (i / 4, i % 4);
-            let high = field(block, 128 + 32 * h, 2 * r, TWOS).map(|w| w << 4);
+            let high = shl(field(block, 128 + 32 * h, 2 * r, TWOS), 4);
             or(field(block, 64 * h + 32 * (r % 2), 4 * (r / 2), NIBBLES), high)
         },
         |block, _b, row, chunk| {

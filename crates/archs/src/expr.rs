@@ -179,7 +179,16 @@ fn collect(node: &Node, names: &mut Vec<String>) {
         Node::Const(_) => {}
         Node::Name(n) => names.push(n.clone()),
         Node::Key(k) => names.push(format!("${k}")),
-        Node::Call(_, args) => args.iter().for_each(|a| collect(a, names)),
+        Node::Call(name, args) => {
+            match (name.as_str(), args.first()) {
+                ("setting", _) => names.push(composed(args)),
+                ("at" | "len" | "letter" | "contains", Some(Node::Const(Val::Text(path)))) => {
+                    names.push(path.clone());
+                }
+                _ => {}
+            }
+            args.iter().for_each(|a| collect(a, names));
+        }
         Node::Unary(_, a) => collect(a, names),
         Node::Binary(_, a, b) | Node::OrElse(a, b) => {
             collect(a, names);
@@ -187,6 +196,15 @@ fn collect(node: &Node, names: &mut Vec<String>) {
         }
         Node::If(a, b, c) => [a, b, c].into_iter().for_each(|x| collect(x, names)),
     }
+}
+
+/// The path that `setting` composes, with `*` for what is only known later.
+fn composed(args: &[Node]) -> String {
+    let part = |arg: &Node| match arg {
+        Node::Const(Val::Text(text)) => text.clone(),
+        _ => "*".to_owned(),
+    };
+    args.iter().map(part).collect::<Vec<_>>().join(".")
 }
 
 fn eval(node: &Node, env: &dyn Env) -> Result<Val, EvalError> {

@@ -9,6 +9,7 @@ mod factors;
 mod folds;
 mod keys;
 mod names;
+mod normal;
 pub mod rules;
 
 use std::collections::BTreeMap;

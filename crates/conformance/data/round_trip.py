@@ -34,7 +34,14 @@ def directory(name, folder):
     return golden
 
 
-def nmse(found, wanted):
+# llama.cpp suppresses Chameleon's picture tokens in the first row of a batch only.
+def nmse(found, wanted, all_rows=True):
+    found, wanted = found.astype(np.float64).reshape(-1), wanted.astype(np.float64).reshape(-1)
+    # Logits that a model never gives are the least number in one program and -inf in another.
+    silent = lambda rows: ~(rows > np.finfo(np.float32).min / 2)
+    assert np.array_equal(silent(found), silent(wanted)) or not all_rows, "other logits suppressed"
+    both = ~(silent(found) | silent(wanted))
+    found, wanted = found[both], wanted[both]
     return float(((found - wanted) ** 2).sum() / (wanted**2).sum())
 
 
@@ -83,7 +90,7 @@ def trip(program, oracle, name):
         sampled = from_gguf[:, :: golden["stride"]].reshape(-1)
         run(oracle, at("m.gguf"), at("l.bin"), golden["rows"], *feed(golden))
         theirs = np.fromfile(at("l.bin"), "<f4").reshape(from_gguf.shape)
-        return nmse(sampled, wanted), nmse(from_gguf, from_directory), nmse(theirs, from_gguf)
+        return nmse(sampled, wanted), nmse(from_gguf, from_directory), nmse(theirs, from_gguf, all_rows=False)
 
 
 def main(program, oracle, *names):

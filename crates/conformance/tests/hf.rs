@@ -39,7 +39,7 @@ fn registry() -> Registry {
 fn check(backend: &dyn Backend) {
     let registry = registry();
     let names = Golden::list(&HfGolden::folder()).expect("goldens");
-    assert!(names.len() >= 55, "found {} goldens", names.len());
+    assert!(names.len() >= 105, "found {} goldens", names.len());
     let only = std::env::var("TOKKATA_GOLDEN").ok();
     let names = names
         .iter()

@@ -97,6 +97,15 @@ pub enum Recipe {
         /// Columns before.
         k: u32,
     },
+    /// Rows of zeros, which no file holds.
+    Zeros {
+        /// Format, in which bytes of zero are zeros.
+        dtype: DType,
+        /// Rows.
+        rows: u32,
+        /// Columns.
+        cols: u32,
+    },
 }
 
 /// A weight of a program.
@@ -254,6 +263,11 @@ fn segments(source: &dyn WeightSource, recipe: &Recipe) -> Result<Vec<SourceInfo
                 cols: *n as usize,
             }])
         }
+        Recipe::Zeros { dtype, rows, cols } => Ok(vec![SourceInfo {
+            dtype: *dtype,
+            rows: *rows as usize,
+            cols: *cols as usize,
+        }]),
     }
 }
 
@@ -295,7 +309,8 @@ fn mapped_rows(source: &dyn WeightSource, recipe: &Recipe) -> Option<Vec<Mapped>
         Recipe::Permute { .. }
         | Recipe::Reshape { .. }
         | Recipe::Map { .. }
-        | Recipe::Transpose { .. } => None,
+        | Recipe::Transpose { .. }
+        | Recipe::Zeros { .. } => None,
     }
 }
 
@@ -348,6 +363,10 @@ fn read_rows(
         }
         Recipe::Transpose { of, n, k } => {
             read_transposed(source, of, (*n as usize, *k as usize), (start, rows), out)
+        }
+        Recipe::Zeros { .. } => {
+            out.fill(0);
+            Ok(())
         }
     }
 }

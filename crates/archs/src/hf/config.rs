@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value as Json;
 
+use super::normal;
 use super::rules::{Formula, HfRule, shared};
 use tokkata_formats::ModelFile;
 
@@ -76,6 +77,18 @@ impl<'a> Config<'a> {
         }
     }
 
+    /// The number that a rule gives, if its keys are there.
+    pub(crate) fn number(&self, rule: &Rule) -> Result<Option<f64>, ArchError> {
+        match self.eval(&rule.0)? {
+            Some(Val::Num(x)) => Ok(Some(x)),
+            Some(Val::Text(text)) => Err(ArchError::Rule {
+                rule: format!("\"{}\"", rule.0.source()),
+                what: format!("'{text}' is a text where a number is needed"),
+            }),
+            None => Ok(None),
+        }
+    }
+
     /// Whether a rule holds; a missing key is false.
     pub(crate) fn truth(&self, rule: &Rule) -> Result<bool, ArchError> {
         Ok(self.eval(&rule.0)?.is_some_and(|v| v.truth()))
@@ -134,14 +147,14 @@ impl<'a> Config<'a> {
         if let Some(values) = expected.get(path) {
             return expect(path, value, values);
         }
-        if harmless || off(value) || read.contains(path) {
+        if harmless || off(value) || read.contains(&numberless(path)) {
             return Ok(());
         }
-        let inside = format!("{path}.");
+        let inside = format!("{}.", numberless(path));
         match value.as_object() {
             Some(table) if read.iter().any(|r| r.starts_with(&inside)) => table
                 .iter()
-                .try_for_each(|(k, v)| self.check_one(&format!("{inside}{k}"), v, read)),
+                .try_for_each(|(k, v)| self.check_one(&format!("{path}.{k}"), v, read)),
             _ => Err(ArchError::ConfigKey {
                 key: path.to_owned(),
                 value: shown(value),
@@ -184,6 +197,28 @@ impl<'a> Config<'a> {
         let name = self.tensor_name(name);
         let plain = self.file.tensor(&name).map(|t| t.shape.clone());
         plain.or_else(|| Some(self.file.packed_weight(&name)?.shape.clone()))
+    }
+
+    /// The setting whose path is made of parts.
+    fn setting(&self, parts: &[Val]) -> Result<Val, EvalError> {
+        let word = |part: &Val| match part {
+            Val::Num(x) => x.to_string(),
+            Val::Text(text) => text.clone(),
+        };
+        let path = parts.iter().map(word).collect::<Vec<_>>().join(".");
+        let found = self.find(&path).ok_or_else(|| missing(&path))?;
+        val(found, self.layer.get()).ok_or_else(|| missing(&path))
+    }
+
+    /// Whether a list has a value or a text a part.
+    fn contains(&self, path: &str, wanted: &Val) -> Option<bool> {
+        match (self.find(path)?, wanted) {
+            (Json::Array(list), _) => {
+                Some(list.iter().any(|v| val(v, None).as_ref() == Some(wanted)))
+            }
+            (Json::String(text), Val::Text(part)) => Some(text.contains(part.as_str())),
+            _ => None,
+        }
     }
 
     /// The first value of a tensor.
@@ -240,14 +275,21 @@ impl<'a> Config<'a> {
             &common.layers,
         ];
         let rules = tensors.into_iter().flat_map(BTreeMap::values);
-        let whens: Vec<String> = (rules.flat_map(super::rules::TensorRules::all))
-            .filter_map(|r| Some(r.when?.0.names()))
-            .flatten()
+        let folds: Vec<String> = (rules.flat_map(super::rules::TensorRules::all))
+            .flat_map(|rule| rule.names())
             .collect();
         let named = exprs.iter().flat_map(|e| e.names());
         let lists = self.rule.lists.values().flat_map(|l| l.from.clone());
-        named.chain(own).chain(whens).chain(lists).collect()
+        named.chain(own).chain(folds).chain(lists).collect()
     }
+}
+
+/// A path with `*` for each number in it, as rules that compose paths name them.
+fn numberless(path: &str) -> String {
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let parts = path.split('.');
+    let parts: Vec<&str> = parts.map(|p| if digits(p) { "*" } else { p }).collect();
+    parts.join(".")
 }
 
 /// Whether a setting is as if it were not there.
@@ -356,6 +398,8 @@ impl Env for Config<'_> {
             ("value", [Val::Text(t)]) => {
                 self.first_value(t).map(Val::Num).ok_or_else(|| missing(t))
             }
+            ("setting", parts) => self.setting(parts),
+            ("normal_quantile", [Val::Num(p)]) => Ok(Val::Num(normal::quantile(*p))),
             ("len", [Val::Text(path)]) => {
                 let list = list(path).ok_or_else(|| missing(path))?;
                 Ok(Val::Num(list.len() as f64))
@@ -364,9 +408,14 @@ impl Env for Config<'_> {
                 let value = list(path).and_then(|l| val(l.get(*i as usize)?, None));
                 value.ok_or_else(|| missing(path))
             }
+            ("letter", [Val::Text(path), Val::Num(i)]) => {
+                let text = self.find(path).and_then(Json::as_str);
+                let letter = text.and_then(|t| t.chars().nth(*i as usize));
+                let letter = letter.ok_or_else(|| missing(path))?;
+                Ok(Val::Text(letter.to_string()))
+            }
             ("contains", [Val::Text(path), wanted]) => {
-                let list = list(path).ok_or_else(|| missing(path))?;
-                flag(list.iter().any(|v| val(v, None).as_ref() == Some(wanted)))
+                flag(self.contains(path, wanted).ok_or_else(|| missing(path))?)
             }
             _ => Err(EvalError::Bad(format!(
                 "no function {name} with {} arguments",

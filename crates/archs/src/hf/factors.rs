@@ -26,6 +26,12 @@ pub(crate) fn factors(config: &Config<'_>, rule: &HfRule) -> Result<Made, ArchEr
         "llama3" => {
             made.insert("rope_freqs.weight".to_owned(), llama3(config, table, own)?);
         }
+        "proportional" => {
+            made.insert(
+                "rope_freqs.weight".to_owned(),
+                proportional(config, table, own)?,
+            );
+        }
         "longrope" | "su" => {
             for (key, name) in [("long_factor", "long"), ("short_factor", "short")] {
                 let list = table.get(key).and_then(Json::as_array);
@@ -46,6 +52,22 @@ fn scaling<'a>(config: &Config<'a>, path: &str) -> Option<(&'a str, &'a Json)> {
     let table = config.find(path)?;
     let kind = table.get("rope_type").or_else(|| table.get("type"))?;
     Some((kind.as_str()?, table))
+}
+
+/// Only a share of the pairs turns; a factor beyond all positions stops the others.
+fn proportional(
+    config: &Config<'_>,
+    table: &Json,
+    own: &RopeFactors,
+) -> Result<Vec<f32>, ArchError> {
+    const STOPPED: f32 = 1e30;
+    let dims = own.dims.as_ref().or(shared().rope_factors.dims.as_ref());
+    let pairs = dims.map_or(Ok(0), |r| config.size(r))? / 2;
+    let share = table.get("partial_rotary_factor").and_then(Json::as_f64);
+    let turning = (share.unwrap_or(1.0) * pairs as f64).floor() as usize;
+    let factor = table.get("factor").and_then(Json::as_f64).unwrap_or(1.0) as f32;
+    let one = |i: usize| if i < turning { factor } else { STOPPED };
+    Ok((0..pairs).map(one).collect())
 }
 
 /// Long waves are stretched by the whole factor, short ones not at all.

@@ -62,6 +62,28 @@ impl Piece {
         Ok(Piece { found, name })
     }
 
+    /// A tensor of one value, which no file holds.
+    pub(crate) fn filled(
+        rule: &TensorRule,
+        value: &Rule,
+        config: &Config<'_>,
+    ) -> Result<Found, ArchError> {
+        let shape = rule.shape.iter().map(|r| config.size(r));
+        let shape = shape.collect::<Result<Vec<usize>, _>>()?;
+        let value = config.number(value)?.unwrap_or(0.0);
+        let of = Box::new(Recipe::Zeros {
+            dtype: DType::F32,
+            rows: shape.iter().rev().skip(1).product::<usize>() as u32,
+            cols: shape.last().copied().unwrap_or(1) as u32,
+        });
+        let fold = Fold::AddConst(value as f32);
+        Ok(Found {
+            dtype: DType::F32,
+            shape,
+            recipe: Recipe::Map { of, fold },
+        })
+    }
+
     /// Everything that a rule asks for.
     pub(crate) fn fold(
         mut self,
@@ -94,6 +116,9 @@ impl Piece {
         if rule.transpose_out {
             self.transpose();
         }
+        if let Some(rows) = &rule.pad_rows {
+            self.pad(config.size(rows)?);
+        }
         self.map(rule, config)?;
         Ok(self.found)
     }
@@ -105,10 +130,8 @@ impl Piece {
             Some("exp") => self.apply(Fold::Exp),
             Some(other) => return Err(self.wrong(format!("has the unknown fold '{other}'"))),
         }
-        if let Some(scale) = &rule.scale
-            && let Some(crate::expr::Val::Num(x)) = config.eval(&scale.0)?
-            && x != 1.0
-        {
+        let scale = rule.scale.as_ref().map(|r| config.number(r));
+        if let Some(x) = scale.transpose()?.flatten().filter(|&x| x != 1.0) {
             self.apply(Fold::MulConst(x as f32));
         }
         if let Some(add) = rule.add.filter(|_| !self.name.ends_with(".bias")) {
@@ -234,7 +257,58 @@ impl Piece {
             first += part;
         }
         self.pick(map);
+        if !rule.scales.is_empty() {
+            let parts: Vec<usize> = parts.iter().map(|part| part * groups * unit).collect();
+            self.scale_parts(rule, &parts, config)?;
+        }
         Ok(())
+    }
+
+    /// Multiplies the rows of each part by its own factor.
+    fn scale_parts(
+        &mut self,
+        rule: &TensorRule,
+        parts: &[usize],
+        config: &Config<'_>,
+    ) -> Result<(), ArchError> {
+        if rule.scales.len() != parts.len() || !rule.take.is_empty() {
+            return Err(self.wrong(format!("has {} factors for {parts:?}", rule.scales.len())));
+        }
+        let vector = self.found.shape.len() == 1;
+        let inner = match vector {
+            true => reshape(self.take(), 1),
+            false => self.take(),
+        };
+        let (mut scaled, mut start) = (Vec::new(), 0);
+        for (factor, &len) in rule.scales.iter().zip(parts) {
+            let of = Box::new(Recipe::Rows {
+                of: Box::new(inner.clone()),
+                start: start as u32,
+                len: len as u32,
+            });
+            let factor = config.number(factor)?.unwrap_or(1.0);
+            let fold = Fold::MulConst(factor as f32);
+            scaled.push(Recipe::Map { of, fold });
+            start += len;
+        }
+        self.found.dtype = DType::F32;
+        self.found.recipe = match vector {
+            true => reshape(Recipe::Concat(scaled), start),
+            false => Recipe::Concat(scaled),
+        };
+        Ok(())
+    }
+
+    /// Copies of the first row behind those that are there.
+    fn pad(&mut self, rows: usize) {
+        let there = self.rows();
+        if self.found.shape.len() == 2 && there < rows {
+            let map = (0..rows).map(|row| if row < there { row as u32 } else { 0 });
+            let of = Box::new(self.take());
+            let map = map.collect();
+            self.found.recipe = Recipe::Permute { of, map };
+            self.found.shape[0] = rows;
+        }
     }
 
     /// Units of rows `[a, b]` behind the first rows become `[b, a]`.

@@ -29,6 +29,8 @@ const FRACTIONS: &[&str] = &[
     "xielu.eps",
     "altup.scale",
     "activation_sparsity_scale",
+    "scaling.alpha",
+    "gate_lower_bound",
 ];
 
 /// Ends of keys whose values are true or false.
@@ -42,6 +44,9 @@ const FLAGS: &[&str] = &[
     "swin_norm",
     "shift_logits",
     "recurrent_layers",
+    "rope_pattern",
+    "safe_gate",
+    "prefix_lm",
 ];
 
 /// The whole metadata of a configuration.

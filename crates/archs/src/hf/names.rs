@@ -119,9 +119,16 @@ impl<'a> Names<'a> {
         prefix: &str,
         wanted: bool,
     ) -> Result<bool, ArchError> {
+        if let Some(value) = &rule.fill {
+            if wanted {
+                let made = Piece::filled(rule, value, self.config)?;
+                self.found.insert(format!("{name}.weight"), made);
+            }
+            return Ok(wanted);
+        }
         let mut any = false;
         for (end, becomes) in ENDS {
-            let Some(sources) = self.sources(rule, prefix, end) else {
+            let Some(sources) = self.sources(rule, prefix, end)? else {
                 continue;
             };
             self.used.extend(sources.iter().cloned());
@@ -149,19 +156,26 @@ impl<'a> Names<'a> {
     }
 
     /// Names of the tensors of a rule, if all of them are there under one root.
-    fn sources(&self, rule: &TensorRule, prefix: &str, end: &str) -> Option<Vec<String>> {
+    fn sources(
+        &self,
+        rule: &TensorRule,
+        prefix: &str,
+        end: &str,
+    ) -> Result<Option<Vec<String>>, ArchError> {
         if rule.from.0.is_empty() {
-            return None;
+            return Ok(None);
         }
+        let layer = rule.layer.as_ref().map(|r| self.config.number(r));
+        let layer = layer.transpose()?.flatten();
+        let layer = layer.unwrap_or(self.config.layer().unwrap_or(0).into());
         let roots = match self.rule.roots.is_empty() {
             true => &shared().roots,
             false => &self.rule.roots,
         };
-        roots.iter().find_map(|root| {
+        let found = roots.iter().find_map(|root| {
             let mut names = Vec::new();
             for from in &rule.from.0 {
-                let il = self.config.layer().unwrap_or(0).to_string();
-                let from = from.replace("{il}", &il);
+                let from = from.replace("{il}", &layer.to_string());
                 let whole = |from: &str| format!("{root}{prefix}{from}{end}");
                 match from.contains("{e}") {
                     false => names.push(whole(&from)),
@@ -173,7 +187,8 @@ impl<'a> Names<'a> {
             }
             let there = names.iter().all(|n| self.stored.contains_key(n.as_str()));
             there.then_some(names)
-        })
+        });
+        Ok(found)
     }
 
     /// Layers behind the trunk, which predict further tokens, are left alone where the configuration tells of them.

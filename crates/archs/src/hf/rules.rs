@@ -122,6 +122,10 @@ pub struct TensorRule {
     /// Names of tensors without `.weight`, whose rows follow one another; `{e}` stands for every expert, `{il}` for
     /// the layer.
     pub from: Names,
+    /// What `{il}` in the names stands for, where it is not the layer.
+    pub layer: Option<Rule>,
+    /// In place of tensors of the file: the value of every element, in a tensor of [`TensorRule::shape`].
+    pub fill: Option<Rule>,
     /// Whether the rule holds; where it does not, its tensors are left alone.
     pub when: Option<Rule>,
     /// The stored matrix is transposed.
@@ -134,6 +138,8 @@ pub struct TensorRule {
     pub parts: Vec<Rule>,
     /// The parts taken; all where nothing is said.
     pub take: Vec<usize>,
+    /// A factor for the rows of each part.
+    pub scales: Vec<Rule>,
     /// Two counts `a` and `b`: rows in units `[a, b]` become `[b, a]`.
     pub turn: Vec<Rule>,
     /// Rows before this one are not turned.
@@ -144,6 +150,8 @@ pub struct TensorRule {
     pub pair_rows: Option<Rule>,
     /// Sizes of the result, where it is no vector.
     pub shape: Vec<Rule>,
+    /// Copies of the first row follow until there are so many.
+    pub pad_rows: Option<Rule>,
     /// The matrices of the result are transposed.
     pub transpose_out: bool,
     /// `neg_exp` or `exp` of every element.
@@ -162,6 +170,23 @@ impl TensorRule {
             from: Names(vec![name.to_owned()]),
             ..TensorRule::default()
         }
+    }
+
+    /// Settings that its expressions read.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let single = [
+            &self.when,
+            &self.fill,
+            &self.groups,
+            &self.scale,
+            &self.pad_rows,
+        ];
+        let lists = [&self.reshape, &self.parts, &self.scales, &self.shape];
+        let rules = single
+            .into_iter()
+            .flatten()
+            .chain(lists.into_iter().flatten());
+        rules.flat_map(|rule| rule.0.names()).collect()
     }
 }
 

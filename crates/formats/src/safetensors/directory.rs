@@ -137,7 +137,7 @@ fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>> {
 }
 
 pub(super) fn read_json<T: for<'de> Deserialize<'de>>(path: &Path, limit: u64) -> Result<T> {
-    let bytes = read_file(path, limit)?;
+    let bytes = quote_nonfinite(read_file(path, limit)?);
     serde_json::from_slice(&bytes).map_err(|error| {
         let reason = Quoted::new(error.to_string());
         FormatError::at(
@@ -148,4 +148,45 @@ pub(super) fn read_json<T: for<'de> Deserialize<'de>>(path: &Path, limit: u64) -
             },
         )
     })
+}
+
+/// Python writes infinities and NaN bare, which JSON does not know: they become texts.
+fn quote_nonfinite(bytes: Vec<u8>) -> Vec<u8> {
+    const WORDS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+    let word_at = |at: usize| WORDS.iter().find(|w| bytes[at..].starts_with(w));
+    if !(0..bytes.len()).any(|at| word_at(at).is_some()) {
+        return bytes;
+    }
+    let (mut out, mut at, mut inside) = (Vec::with_capacity(bytes.len() + 64), 0, false);
+    while at < bytes.len() {
+        let word = if inside { None } else { word_at(at) };
+        let len = match (word, bytes[at]) {
+            (Some(word), _) => word.len(),
+            (None, b'\\') if inside => 2,
+            (None, _) => 1,
+        };
+        inside ^= bytes[at] == b'"';
+        let quote: &[u8] = if word.is_some() { b"\"" } else { b"" };
+        let end = (at + len).min(bytes.len());
+        out.extend([quote, &bytes[at..end], quote].concat());
+        at = end;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quote_nonfinite;
+
+    #[test]
+    fn bare_infinities_become_texts() {
+        let text = |json: &str| String::from_utf8(quote_nonfinite(json.into())).expect("UTF-8");
+        assert_eq!(
+            text(r#"{"a": [0.0, Infinity], "b": -Infinity, "c": NaN}"#),
+            r#"{"a": [0.0, "Infinity"], "b": "-Infinity", "c": "NaN"}"#
+        );
+        let inside = r#"{"NaN": "to \" Infinity", "é": [1]}"#;
+        assert_eq!(text(inside), inside);
+        assert_eq!(text(r#"["\\", NaN"#), r#"["\\", "NaN""#);
+    }
 }

@@ -156,7 +156,7 @@ fn sources(recipe: &Recipe, names: &mut Vec<String>) {
             sources(of, names);
         }
         Recipe::Concat(parts) => parts.iter().for_each(|part| sources(part, names)),
-        Recipe::Transpose { .. } | Recipe::Reshape { .. } => {}
+        Recipe::Transpose { .. } | Recipe::Reshape { .. } | Recipe::Zeros { .. } => {}
     }
 }
 

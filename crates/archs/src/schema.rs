@@ -401,6 +401,8 @@ blocks! {
         softmax_chosen: Option<Rule>,
         /// Sigmoid of the chosen scores.
         sigmoid_chosen: bool,
+        /// How near other experts' logits must come to a choice to share its weight; 0 shares none.
+        near_ties: Option<Rule>,
         /// Weights sum to one.
         renormalise: Option<Rule>,
         /// Multiplies the weights; 0 is 1.

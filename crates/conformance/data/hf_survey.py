@@ -39,7 +39,6 @@ REASONS = {
         smallthinker spark2_5 talkie xverse dream""".split(), NO_CLASS),
     "deepseek2-ocr": "its class there is DeepSeek OCR 2, whose pictures pass through another encoder; nobody compared the text part",
     "gemma-embedding": "its dense layers stand in folders of their own (2_Dense, 3_Dense), which are not read",
-    "phimoe": "Transformers weighs two experts by sparsemixer, which the engine has not; see docs/adding-a-model.md",
     "pockettts": "its class there is a whole synthesiser whose steps are continuous latents",
     "step35": "its class there is Step 3.7 with sparse attention",
 }

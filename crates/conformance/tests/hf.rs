@@ -149,6 +149,144 @@ fn what_would_change_numbers_is_refused_by_name() {
     assert_eq!(refusal("llama", |_| {}), "accepted");
 }
 
+/// What a family's rules require of its settings.
+#[test]
+fn settings_beyond_a_family_are_refused() {
+    let cases: [(&str, &str, serde_json::Value, &str); 9] = [
+        (
+            "falcon-h1",
+            "mamba_norm_before_gate",
+            true.into(),
+            "norm_before_gate",
+        ),
+        (
+            "falcon-h1",
+            "attention_bias",
+            true.into(),
+            "attention_bias to true",
+        ),
+        (
+            "gemma3n",
+            "altup_active_idx",
+            1.into(),
+            "altup_active_idx to 1",
+        ),
+        (
+            "gemma3n+sparse",
+            "activation_sparsity_pattern",
+            0.4.into(),
+            "more than half",
+        ),
+        (
+            "gemma4",
+            "num_kv_shared_layers",
+            3.into(),
+            "one that slides",
+        ),
+        (
+            "nemotron_h_moe",
+            "time_step_limit",
+            [0.1, 0.2].as_slice().into(),
+            "time_step_limit",
+        ),
+        (
+            "phimoe",
+            "num_experts_per_tok",
+            3.into(),
+            "num_experts_per_tok to 3",
+        ),
+        ("mimo2", "swa_head_dim", 16.into(), "sliding layers"),
+        (
+            "deepseek2+glm",
+            "mlp_layer_types",
+            ["sparse", "dense"].as_slice().into(),
+            "behind others",
+        ),
+    ];
+    for (name, key, value, part) in cases {
+        let text = refusal(name, |g| g.config[key] = value.clone());
+        assert!(text.contains(part), "{name}, {key}: {text}");
+    }
+    let theta = |g: &mut HfGolden| g.config["text_config"]["layer_rope_theta"][1] = 5.into();
+    let text = refusal("muse-glimmer", theta);
+    assert!(text.contains("layer_rope_theta"), "{text}");
+    let head = |g: &mut HfGolden| g.config["per_layer_config"]["3"]["rope_theta"] = 5.into();
+    let text = refusal("gemma4", head);
+    assert!(text.contains("per_layer_config.3.rope_theta"), "{text}");
+}
+
+/// Settings as published checkpoints write them, where Transformers writes others.
+#[test]
+fn published_spellings_mean_the_same() {
+    let cases = [
+        (
+            "nemotron_h_moe",
+            r#"{"layers_block_type": null, "hybrid_override_pattern": "ME*E", "num_hidden_layers": 4}"#,
+        ),
+        (
+            "nemotron_h",
+            r#"{"layers_block_type": null, "hybrid_override_pattern": "M-*-"}"#,
+        ),
+        (
+            "kimi-linear",
+            r#"{"layer_types": null, "mlp_layer_types": null, "first_k_dense_replace": 1, "linear_head_dim": null,
+                "linear_num_heads": null, "linear_conv_kernel_dim": null, "mla_use_nope": true, "linear_attn_config":
+                {"head_dim": 16, "num_heads": 4, "short_conv_kernel_size": 4, "full_attn_layers": [4], "kda_layers": [1, 2, 3]}}"#,
+        ),
+        (
+            "gemma4",
+            r#"{"per_layer_config": null, "global_head_dim": 32}"#,
+        ),
+        (
+            "gemma4+moe",
+            r#"{"per_layer_config": null, "global_head_dim": 32, "num_global_key_value_heads": 1}"#,
+        ),
+        (
+            "mimo2",
+            r#"{"layer_types": null, "mlp_layer_types": null, "hybrid_layer_pattern": [0, 1, 1], "swa_num_key_value_heads": 4,
+                "rope_parameters": null, "rope_theta": 5000000, "swa_rope_theta": 10000, "partial_rotary_factor": 0.334,
+                "sliding_window": 7, "sliding_window_size": 7, "rms_norm_eps": null, "layernorm_epsilon": 1e-5,
+                "routed_scaling_factor": null, "moe_layer_freq": [0, 1, 1]}"#,
+        ),
+        (
+            "hunyuan_vl",
+            r#"{"text_config": {"rope_parameters": null, "rope_theta": 10000, "rope_scaling": {"type": "xdrope", "alpha": 1000,
+                "factor": 1, "mscale": 1, "xdrope_section": [2, 2, 2, 2]}}}"#,
+        ),
+        (
+            "deepseek2+glm",
+            r#"{"mlp_layer_types": null, "first_k_dense_replace": 1}"#,
+        ),
+    ];
+    for (name, changes) in cases {
+        let mut golden = HfGolden::read(&HfGolden::folder(), name).expect("a golden");
+        let changes: serde_json::Value = serde_json::from_str(changes).expect("JSON");
+        overlay(&mut golden.config, &changes);
+        let folder = tempfile::tempdir().expect("a folder");
+        golden.write_directory(folder.path()).expect("a directory");
+        let path = folder.path().join("config.json");
+        let text = std::fs::read_to_string(&path).expect("a configuration");
+        // Python writes it bare.
+        let bare = text.replace(r#"{"__float__":"Infinity"}"#, "Infinity");
+        std::fs::write(&path, bare).expect("a configuration");
+        let file = ModelFile::open(folder.path()).expect("a model");
+        let error = golden.error(&file, &Registry::builtin(), &CpuBackend);
+        assert!(matches!(error, Ok(e) if e <= AGREES), "{name}: {error:?}");
+    }
+}
+
+/// Replaces settings, table by table.
+fn overlay(config: &mut serde_json::Value, changes: &serde_json::Value) {
+    for (key, value) in changes.as_object().into_iter().flatten() {
+        match value {
+            serde_json::Value::Object(_) if config[key].is_object() => {
+                overlay(&mut config[key], value)
+            }
+            _ => config[key] = value.clone(),
+        }
+    }
+}
+
 /// Settings of every kind that make no sense end in an error, never in a panic.
 #[test]
 fn no_setting_makes_a_panic() {

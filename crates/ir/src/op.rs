@@ -469,6 +469,9 @@ pub struct RouteOp {
     pub softmax_chosen: bool,
     /// Sigmoid of the chosen scores.
     pub sigmoid_chosen: bool,
+    /// The weight of a choice is its share of a softmax over the experts that are left when it is made and fall short of
+    /// it by no more than this part of the larger magnitude; 0 takes the score itself.
+    pub near_ties: f32,
     /// Divide by the sum (at least 2⁻¹⁴).
     pub renormalise: bool,
     /// Multiplies the weights.

@@ -565,6 +565,8 @@ pub struct MoeSpec {
     pub softmax_chosen: bool,
     /// Sigmoid of the chosen.
     pub sigmoid_chosen: bool,
+    /// How near other experts must come to share the weight of a choice; 0 shares none.
+    pub near_ties: f32,
     /// Weights sum to one.
     pub renormalise: bool,
     /// Multiplies the weights.

@@ -31,6 +31,7 @@ const FRACTIONS: &[&str] = &[
     "activation_sparsity_scale",
     "scaling.alpha",
     "gate_lower_bound",
+    "near_ties",
 ];
 
 /// Ends of keys whose values are true or false.

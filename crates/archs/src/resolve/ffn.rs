@@ -220,6 +220,7 @@ impl Resolver<'_> {
             groups: self.expert_groups(experts)?,
             softmax_chosen: self.softmax_chosen(rule)?,
             sigmoid_chosen: rule.sigmoid_chosen,
+            near_ties: self.number_of(rule.near_ties.as_ref(), "0")? as f32,
             renormalise: self.truth_of(rule.renormalise.as_ref(), "1")?,
             scale: self.optional(rule.scale.as_ref())?.unwrap_or(1.0),
             weigh_input: rule.weigh_input,

@@ -136,7 +136,10 @@ impl Route {
         };
         for (j, &expert) in scratch.picks.iter().enumerate() {
             ids[j] = (expert / op.id_divisor as usize) as i32;
-            weights[j] = scores[expert];
+            weights[j] = match op.near_ties > 0.0 {
+                true => near_ties(scores, &scratch.picks[..=j], op.near_ties),
+                false => scores[expert],
+            };
         }
         self.weigh(cx, weights, &mut select[..op.top_k as usize]);
     }
@@ -156,6 +159,21 @@ impl Route {
         }
         weights.iter_mut().for_each(|w| *w *= self.op.scale);
     }
+}
+
+/// The share of the last pick among the experts that the others left and that come near it.
+fn near_ties(scores: &[f32], picks: &[usize], margin: f32) -> f32 {
+    let Some((&pick, before)) = picks.split_last() else {
+        return 0.0;
+    };
+    let peak = scores[pick];
+    let far = |s: f32| (peak - s) / s.abs().max(peak) > margin;
+    let left = scores
+        .iter()
+        .enumerate()
+        .filter(|(e, _)| !before.contains(e));
+    let near = left.map(|(_, &s)| s).filter(|&s| !far(s));
+    1.0 / near.map(|s| (s - peak).exp()).sum::<f32>()
 }
 
 fn sigmoid(x: f32) -> f32 {

@@ -18,7 +18,10 @@ pub(crate) fn route<R: Real>(
     for row in logits.rows() {
         let scores = score(op.score, row);
         let chosen = choose(op, &selection(op, row, &scores, bias));
-        let mut chosen_weights: Vec<R> = chosen.iter().map(|&e| scores[e]).collect();
+        let mut chosen_weights = match op.near_ties > 0.0 {
+            true => near_ties(&scores, &chosen, R::from(op.near_ties)),
+            false => chosen.iter().map(|&e| scores[e]).collect(),
+        };
         weigh(op, &mut chosen_weights);
         ids.extend(chosen.iter().map(|&e| e as i32 / op.id_divisor as i32));
         weights.extend(chosen_weights);
@@ -78,6 +81,19 @@ fn best<R: Real>(x: &[R], n: usize) -> Vec<usize> {
     order.sort_by(|&a, &b| x[b].wide().total_cmp(&x[a].wide()).then(a.cmp(&b)));
     order.truncate(n);
     order
+}
+
+/// The share of each choice among the experts that are left and come near it.
+fn near_ties<R: Real>(scores: &[R], chosen: &[usize], margin: R) -> Vec<R> {
+    let share = |(j, &choice): (usize, &usize)| {
+        let peak = scores[choice];
+        let far = |s: R| (peak - s) / s.abs().max(peak) > margin;
+        let left = (0..scores.len()).filter(|e| !chosen[..j].contains(e));
+        let near = left.map(|e| scores[e]).filter(|&s| !far(s));
+        let sum = near.fold(R::ZERO, |sum, s| sum + (s - peak).exp());
+        R::ONE / sum
+    };
+    chosen.iter().enumerate().map(share).collect()
 }
 
 /// Final weights of the chosen scores.

@@ -18,6 +18,7 @@ fn top(top_k: u32, n_experts: u32) -> RouteOp {
         groups: None,
         softmax_chosen: false,
         sigmoid_chosen: false,
+        near_ties: 0.0,
         renormalise: false,
         scale: 1.0,
         id_divisor: 1,
@@ -120,6 +121,19 @@ fn chosen_scores_are_mapped_last() {
         ..top(2, 4)
     };
     routes(sigmoid, &TENTHS, &[2, 3], &[0.8, 0.75]);
+}
+
+#[test]
+fn near_ties_share_the_weight_of_a_choice() {
+    let op = |_: &mut Fixture| RouteOp {
+        score: Score::Logits,
+        near_ties: 0.02,
+        ..top(2, 4)
+    };
+    let first = 1.0 / (1.0 + (-0.01f32).exp());
+    routes(op, &[0.5, 1.0, -2.0, 0.99], &[1, 3], &[first, 1.0]);
+    let both = 1.0 / (1.0 + (-0.015f32).exp());
+    routes(op, &[-1.0, -1.015, -3.0, -9.0], &[0, 1], &[both, 1.0]);
 }
 
 #[test]

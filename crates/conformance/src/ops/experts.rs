@@ -34,6 +34,7 @@ fn routes() -> Vec<Case> {
         groups: None,
         softmax_chosen: false,
         sigmoid_chosen: false,
+        near_ties: 0.0,
         renormalise: false,
         scale: 1.0,
         id_divisor: 1,
@@ -57,6 +58,11 @@ fn routes() -> Vec<Case> {
     ops.push(RouteOp {
         score: Score::Logits,
         softmax_chosen: true,
+        ..plain.clone()
+    });
+    ops.push(RouteOp {
+        score: Score::Logits,
+        near_ties: 0.4,
         ..plain.clone()
     });
     ops.push(RouteOp {

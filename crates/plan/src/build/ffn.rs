@@ -118,6 +118,7 @@ impl Builder<'_> {
             groups: m.groups,
             softmax_chosen: m.softmax_chosen,
             sigmoid_chosen: m.sigmoid_chosen,
+            near_ties: m.near_ties,
             renormalise: m.renormalise,
             scale: m.scale,
             id_divisor,

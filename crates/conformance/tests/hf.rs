@@ -225,7 +225,7 @@ fn published_spellings_mean_the_same() {
         ),
         (
             "nemotron_h",
-            r#"{"layers_block_type": null, "hybrid_override_pattern": "M-*-"}"#,
+            r#"{"layers_block_type": null, "hybrid_override_pattern": "M-*-", "num_hidden_layers": 4}"#,
         ),
         (
             "kimi-linear",

@@ -280,7 +280,7 @@ fn overlay(config: &mut serde_json::Value, changes: &serde_json::Value) {
     for (key, value) in changes.as_object().into_iter().flatten() {
         match value {
             serde_json::Value::Object(_) if config[key].is_object() => {
-                overlay(&mut config[key], value)
+                overlay(&mut config[key], value);
             }
             _ => config[key] = value.clone(),
         }

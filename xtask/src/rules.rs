@@ -99,7 +99,7 @@ fn descriptor_fault(path: &str, text: &str) -> Option<String> {
     let mut counts = true;
     let lines = text.lines().filter(|line| {
         if line.starts_with('[') {
-            counts = !line.starts_with("[hf");
+            counts = !line.trim_start_matches('[').starts_with("hf");
         }
         counts
     });

@@ -7,7 +7,8 @@ checkpoint: its directory is written from the golden, converted to GGUF in F32, 
 containers; the GGUF file is converted to safetensors, whose tensors must be those of the GGUF file. Rows are logits, the
 decoder's logits over an encoded text, or vectors before pooling. The last line counts those that agree: at most 1e-9
 from Transformers, 0 between the containers, and 1e-6 from llama.cpp, which looks GELU up in a table of F16. Gemma 3n's
-cut makes more of that table's error, so that only a llama.cpp that computes GELU agrees.
+cut makes more of that table's error, so that only a llama.cpp that computes GELU agrees. Those that llama.cpp runs
+otherwise than Transformers do not agree: mellum+bases, phimoe, chameleon+swin, gemma3n+sparse (docs/limits.md).
 """
 
 import json

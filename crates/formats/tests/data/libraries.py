@@ -2,7 +2,7 @@
 
     python libraries.py FOLDER
 
-Needs torch on the CPU, bitsandbytes, compressed-tensors, autoawq and auto-gptq. Wanted values are those that the library
+Needs torch on the CPU, bitsandbytes, compressed-tensors, autoawq, auto-gptq and gptqmodel. Wanted values are those that the library
 itself unpacks. Scales have few bits, so that products are exact in whatever type a library multiplies.
 """
 
@@ -178,6 +178,39 @@ def gptq(bits):
 
 for bits in (2, 3, 4, 8):
     gptq(bits)
+
+
+def gptqmodel(bits, form, shuffled):
+    """As GPTQModel packs them: with zeros as they are, or one less for the older form; groups in the order of columns or not."""
+    def make():
+        module = importlib.import_module("gptqmodel.nn_modules.qlinear.torch")
+        older = importlib.import_module("gptqmodel.utils.model").convert_gptq_v2_to_v1_format_module
+        layer, scale, zero = dealt(bits)
+        groups = torch.arange(COLS) // GROUP
+        if shuffled:
+            groups = groups[torch.randperm(COLS)]
+            layer.weight.data = (layer.weight.data * 0).add_(
+                (torch.randint(0, 2**bits, (ROWS * 2, COLS)) - zero[:, groups]) * scale[:, groups])
+        packed = module.TorchLinear(bits=bits, group_size=GROUP, sym=False, desc_act=shuffled, in_features=COLS,
+                                    out_features=ROWS * 2)
+        packed.pack_original(layer, scale, zero.int(), groups.int())
+        packed.post_init()
+        half = packed.scales
+        # Codes of eight bits times a scale are more than halves hold.
+        packed.scales = half.float()
+        want = packed.dequantize_weight().float().t().contiguous()
+        packed.scales = half
+        if form == "gptq":
+            older(packed, types.SimpleNamespace(bits=bits, pack_dtype=torch.int32))
+        return {name: getattr(packed, name) for name in ("qweight", "qzeros", "scales", "g_idx")}, want
+    name = f"gptqmodel-{form}-{bits}" + ("-shuffled" if shuffled else "")
+    config = dict(quant_method="gptq", bits=bits, group_size=GROUP, desc_act=shuffled, sym=False, checkpoint_format=form)
+    fixture(name, "gptqmodel", config)(make)
+
+
+for bits in (2, 3, 4, 8):
+    gptqmodel(bits, "gptq_v2", False)
+    gptqmodel(bits, "gptq", bits == 4)
 
 
 def main(folder):

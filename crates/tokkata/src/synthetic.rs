@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 
 /// Random rows that a tensor's contents repeat.
 const ROWS: usize = 16;
+/// Rows up to which a tensor's are all different: routers must not take one expert for another.
+const DISTINCT_ROWS: usize = 256;
 
 /// Sizes of a model.
 #[derive(Clone, Copy, Debug)]
@@ -28,28 +30,37 @@ struct Shape {
     tied: bool,
     rope_base: f32,
     n_ctx: u32,
+    /// Experts of a layer and how many a token goes through; 0 of a dense model.
+    n_experts: usize,
+    n_used: usize,
 }
 
 macro_rules! shapes {
     ($($name:literal $arch:literal $embd:literal $layers:literal $heads:literal $kv:literal $dim:literal $ff:literal
-       $vocab:literal $tied:literal $base:literal $ctx:literal;)*) => {
+       $vocab:literal $tied:literal $base:literal $ctx:literal $experts:literal $used:literal;)*) => {
         const SHAPES: &[Shape] = &[$(Shape {
             name: $name, arch: $arch, n_embd: $embd, n_layers: $layers, n_heads: $heads, n_kv_heads: $kv,
             head_dim: $dim, n_ff: $ff, n_vocab: $vocab, tied: $tied, rope_base: $base, n_ctx: $ctx,
+            n_experts: $experts, n_used: $used,
         },)*];
     };
 }
 
 shapes! {
-    "qwen3-0.6b"     "qwen3" 1024 28 16 8 128  3072 151936 true  1e6  40960;
-    "qwen3-4b"       "qwen3" 2560 36 32 8 128  9728 151936 true  1e6  40960;
-    "qwen3-8b"       "qwen3" 4096 36 32 8 128 12288 151936 false 1e6  40960;
-    "llama-3.2-1b"   "llama" 2048 16 32 8  64  8192 128256 true  5e5 131072;
-    "llama-3.1-8b"   "llama" 4096 32 32 8 128 14336 128256 false 5e5 131072;
-    "tinyllama-1.1b" "llama" 2048 22 32 4  64  5632  32000 false 1e4   2048;
-    "smollm2-135m"   "llama"  576 30  9 3  64  1536  49152 true  1e5   8192;
-    "tiny"           "llama"  256  2  4 2  64   512    512 true  1e4   2048;
+    "qwen3-0.6b"     "qwen3" 1024 28 16 8 128  3072 151936 true  1e6   40960 0 0;
+    "qwen3-4b"       "qwen3" 2560 36 32 8 128  9728 151936 true  1e6   40960 0 0;
+    "qwen3-8b"       "qwen3" 4096 36 32 8 128 12288 151936 false 1e6   40960 0 0;
+    "llama-3.2-1b"   "llama" 2048 16 32 8  64  8192 128256 true  5e5 131072 0 0;
+    "llama-3.1-8b"   "llama" 4096 32 32 8 128 14336 128256 false 5e5 131072 0 0;
+    "tinyllama-1.1b" "llama" 2048 22 32 4  64  5632  32000 false 1e4     2048 0 0;
+    "smollm2-135m"   "llama"  576 30  9 3  64  1536  49152 true  1e5     8192 0 0;
+    "qwen3-30b-a3b-6l" "qwen3moe" 2048 6 32 4 128 768 151936 false 1e6 40960 128 8;
+    "tiny-moe"       "qwen3moe" 256  2  4 2  64   256    512 true  1e4   2048 8 2;
+    "tiny"           "llama"  256  2  4 2  64   512    512 true  1e4     2048 0 0;
 }
+
+/// What chooses experts, kept in `f32` by every mix.
+const ROUTER: &str = "ffn_gate_inp";
 
 /// A model to be made up: a known shape in a named mix of types.
 #[derive(Clone, Copy, Debug)]
@@ -110,11 +121,12 @@ impl Synthetic {
         let mut done = 0;
         for (seed, t) in tensors.iter().enumerate() {
             let rows: usize = t.shape[..t.shape.len() - 1].iter().product();
-            let pattern = contents(t, rows.min(ROWS), seed as u64)?;
-            let row_bytes = pattern.len() / rows.min(ROWS);
+            let distinct = if rows <= DISTINCT_ROWS { rows } else { ROWS };
+            let pattern = contents(t, distinct, seed as u64)?;
+            let row_bytes = pattern.len() / distinct;
             let mut left = rows;
             while left > 0 {
-                let now = left.min(ROWS);
+                let now = left.min(distinct);
                 output.write(&pattern[..now * row_bytes])?;
                 left -= now;
                 done += (now * row_bytes) as u64;
@@ -148,6 +160,11 @@ impl Synthetic {
         set("rope.dimension_count", uint(s.head_dim));
         set("rope.freq_base", Value::F32(s.rope_base));
         set("vocab_size", uint(s.n_vocab));
+        if s.n_experts > 0 {
+            set("expert_count", uint(s.n_experts));
+            set("expert_used_count", uint(s.n_used));
+            set("expert_feed_forward_length", uint(s.n_ff));
+        }
         meta.insert("tokenizer.ggml.model", "no_vocab".into());
         meta
     }
@@ -176,11 +193,18 @@ impl Synthetic {
             ("attn_v", vec![kv, s.n_embd]),
             ("attn_output", vec![s.n_embd, q]),
             ("ffn_norm", vec![s.n_embd]),
-            ("ffn_gate", vec![s.n_ff, s.n_embd]),
-            ("ffn_up", vec![s.n_ff, s.n_embd]),
-            ("ffn_down", vec![s.n_embd, s.n_ff]),
         ];
-        if s.arch == "qwen3" {
+        let (to, from) = (vec![s.n_ff, s.n_embd], vec![s.n_embd, s.n_ff]);
+        if s.n_experts > 0 {
+            let stack = |shape: &[usize]| [&[s.n_experts], shape].concat();
+            parts.push((ROUTER, vec![s.n_experts, s.n_embd]));
+            parts.push(("ffn_gate_exps", stack(&to)));
+            parts.push(("ffn_up_exps", stack(&to)));
+            parts.push(("ffn_down_exps", stack(&from)));
+        } else {
+            parts.extend([("ffn_gate", to.clone()), ("ffn_up", to), ("ffn_down", from)]);
+        }
+        if s.arch.starts_with("qwen3") {
             parts.push(("attn_q_norm", vec![s.head_dim]));
             parts.push(("attn_k_norm", vec![s.head_dim]));
         }
@@ -195,7 +219,7 @@ impl Synthetic {
         let model = ModelFacts {
             architecture: s.arch,
             n_layers: s.n_layers,
-            n_experts: 0,
+            n_experts: s.n_experts,
             n_heads: s.n_heads,
             n_kv_heads: s.n_kv_heads,
         };
@@ -220,7 +244,7 @@ impl Synthetic {
 }
 
 fn plan(name: &str, shape: &[usize]) -> Planned {
-    let dtype = if shape.len() > 1 {
+    let dtype = if shape.len() > 1 && !name.contains(ROUTER) {
         DType::F16
     } else {
         DType::F32
@@ -273,6 +297,24 @@ mod tests {
         assert_eq!(dtype("blk.0.attn_q.weight"), DType::Q4_K);
         assert_eq!(dtype("blk.0.attn_norm.weight"), DType::F32);
         assert_eq!(file.tensor("token_embd.weight").unwrap().shape, [512, 256]);
+    }
+
+    #[test]
+    fn experts_are_stacked_and_routers_keep_their_rows_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.gguf");
+        let model = Synthetic::parse("tiny-moe:q4_0").unwrap();
+        model.write(&path, |_, _| {}).unwrap();
+        let file = ModelFile::open(&path).unwrap();
+        let experts = file.tensor("blk.1.ffn_down_exps.weight").unwrap();
+        assert_eq!(
+            (experts.dtype, &experts.shape[..]),
+            (DType::Q4_0, &[8, 256, 256][..])
+        );
+        let router = file.tensor("blk.1.ffn_gate_inp.weight").unwrap();
+        assert_eq!(router.dtype, DType::F32);
+        let most = SHAPES.iter().map(|s| s.n_experts).max();
+        assert!(most <= Some(DISTINCT_ROWS));
     }
 
     #[test]

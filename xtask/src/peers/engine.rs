@@ -133,15 +133,34 @@ pub(super) fn facts(ours: &Path, file: &Path) -> Result<Facts> {
         bytes: 0.0,
         macs: 0.0,
     };
+    let used = routed(&model["metadata"]);
     for tensor in tensors {
+        let share = if name(tensor).contains("_exps.") {
+            used
+        } else {
+            1.0
+        };
         let dims = tensor["shape"].as_array().map_or(&[][..], Vec::as_slice);
         let elements: f64 = dims.iter().filter_map(Json::as_f64).product();
         if !(untied && name(tensor) == "token_embd.weight") {
-            facts.bytes += tensor["bytes"].as_f64().unwrap_or(0.0);
+            facts.bytes += share * tensor["bytes"].as_f64().unwrap_or(0.0);
         }
         if name(tensor).starts_with("blk.") && dims.len() > 1 {
-            facts.macs += elements;
+            facts.macs += share * elements;
         }
     }
     Ok(facts)
+}
+
+/// The share of experts that a token goes through.
+fn routed(metadata: &Json) -> f64 {
+    let find = |key: &str| {
+        let mut entries = metadata.as_object().into_iter().flatten();
+        let entry = entries.find(|(k, _)| k.ends_with(key));
+        entry.and_then(|(_, v)| v.as_f64()).filter(|&n| n > 0.0)
+    };
+    match (find(".expert_used_count"), find(".expert_count")) {
+        (Some(used), Some(all)) => used / all,
+        _ => 1.0,
+    }
 }

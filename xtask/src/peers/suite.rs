@@ -67,6 +67,7 @@ fn usual(full: bool) -> Vec<Case> {
     cases.push(case("smollm2-135m", "q8_0", 2));
     cases.push(case("llama-3.2-1b", "q4_k_m", 2));
     cases.push(case("qwen3-4b", "q4_k_m", 2));
+    cases.push(case("qwen3-30b-a3b-6l", "q4_k_m", 2));
     cases.push(deep(case("qwen3-0.6b", "q4_k_m", 2)));
     cases.push(deep(case("llama-3.2-1b", "q4_k_m", 2)));
     cases

@@ -54,8 +54,9 @@ pub struct Scratch {
     derived: Option<Derived>,
 }
 
-/// Stamp of the activations, scales per block, what is subtracted from codes and whether there are minima.
-type Derived = (u64, usize, i32, bool);
+/// Stamp of the activations, scales per block, what sums start at and what is subtracted from codes, and whether there
+/// are minima.
+type Derived = (u64, usize, (i32, i32), bool);
 
 /// What a driver needs besides the format.
 pub(crate) struct Job<'a> {

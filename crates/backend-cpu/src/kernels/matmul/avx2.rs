@@ -136,16 +136,16 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn zero_ints() -> Self::Ints {
-        unsafe { [_mm256_setzero_si256(); 2] }
-    }
-    #[inline(always)]
     unsafe fn splat_int(p: *const i32) -> Self::Ints {
         unsafe { [_mm256_set1_epi32(*p); 2] }
     }
     #[inline(always)]
     unsafe fn floats_of(v: Self::Ints) -> Self::Floats {
         unsafe { both!(I => _mm256_cvtepi32_ps(v[I])) }
+    }
+    #[inline(always)]
+    unsafe fn float_bits(v: Self::Ints) -> Self::Floats {
+        unsafe { both!(I => _mm256_castsi256_ps(v[I])) }
     }
 
     #[inline(always)]

@@ -77,16 +77,16 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn zero_ints() -> __m512i {
-        unsafe { _mm512_setzero_si512() }
-    }
-    #[inline(always)]
     unsafe fn splat_int(p: *const i32) -> __m512i {
         unsafe { _mm512_set1_epi32(*p) }
     }
     #[inline(always)]
     unsafe fn floats_of(v: __m512i) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(v) }
+    }
+    #[inline(always)]
+    unsafe fn float_bits(v: __m512i) -> __m512 {
+        unsafe { _mm512_castsi512_ps(v) }
     }
 
     #[inline(always)]

@@ -10,7 +10,7 @@ use tokkata_quant::{Layout, Unpacked};
 use super::amx;
 use super::panel::{Loose, Panel, loose_bytes, loosen};
 use super::simd::{ROWS, Simd, Task};
-use super::tile::{Columns, On, TILE_COLS, Tile};
+use super::tile::{Columns, OFFSET_BITS, On, TILE_COLS, Tile};
 use super::{Activations, Job, Out, Scratch};
 use crate::layout::BLOCK;
 
@@ -18,7 +18,7 @@ use crate::layout::BLOCK;
 /// The processor has set `S`; the panels hold chunks of `P`; the activations have the matrix's K.
 pub(super) unsafe fn run<S: Simd, P: Panel<S>>(job: Job<'_>) {
     let bias = if job.by_rows() { 0 } else { P::BIAS };
-    prepare(job.x, P::SUBS, bias, P::MINS, job.scratch);
+    prepare(job.x, P::SUBS, (OFFSET_BITS, bias), P::MINS, job.scratch);
     // SAFETY: passed on.
     unsafe {
         if job.by_rows() {
@@ -173,8 +173,14 @@ impl<S: Simd, P: Panel<S>> Task for On<S, Unpack<P>> {
 
 /// Derives, from the sums of codes, where integer sums start and what minima are multiplied with, unless the scratch
 /// has that still.
-fn prepare(x: &Activations, subs: usize, bias: i32, mins: bool, scratch: &mut Scratch) {
-    let derived = Some((x.stamp(), subs, bias, mins));
+fn prepare(
+    x: &Activations,
+    subs: usize,
+    (offset, bias): (i32, i32),
+    mins: bool,
+    scratch: &mut Scratch,
+) {
+    let derived = Some((x.stamp(), subs, (offset, bias), mins));
     if scratch.derived == derived {
         return;
     }
@@ -195,7 +201,7 @@ fn prepare(x: &Activations, subs: usize, bias: i32, mins: bool, scratch: &mut Sc
                 width,
                 subs,
                 &mut scratch.starts[range.clone()],
-                |s| -bias * s,
+                |s| offset - bias * s,
             );
         }
         if mins {
@@ -364,13 +370,22 @@ unsafe fn one_pass<S: Simd, P: Panel<S>>(
 const fn most<S: Simd, P: Panel<S>>() -> usize {
     let (loose, stored) = (P::BLOCKS == 1, P::BYTES / P::BLOCKS > 512);
     if !loose && !stored {
-        S::STREAM_COLS
-    } else if P::QUADS == 0 {
+        return S::STREAM_COLS;
+    }
+    let most = if P::QUADS == 0 {
         S::WIDE_COLS
     } else {
         S::LOOSE_COLS
+    };
+    if P::SUBS == 2 && most > PAIR_COLS {
+        PAIR_COLS
+    } else {
+        most
     }
 }
+
+/// Most columns of one pass over blocks with two scales: the sums of both are in registers at a time.
+const PAIR_COLS: usize = 6;
 
 type AnyLoose = Loose<2, false, 0, 1>;
 
@@ -380,7 +395,8 @@ type AnyLoose = Loose<2, false, 0, 1>;
 /// As [`run`].
 pub(super) unsafe fn run_blocks<S: Simd>(job: Job<'_>, dtype: DType) {
     let (k, by_rows) = (job.matrix.k(), job.by_rows());
-    prepare(job.x, 2, if by_rows { 0 } else { 128 }, false, job.scratch);
+    let bias = if by_rows { 0 } else { 128 };
+    prepare(job.x, 2, (0, bias), false, job.scratch);
     let blocks = k.div_ceil(BLOCK);
     let form = Form {
         blocks,

@@ -28,6 +28,8 @@ pub(crate) trait Panel<S: Simd>: Copy {
     const BIAS: i32;
     /// Quads that one narrow sum holds; 0 for wide codes.
     const QUADS: usize;
+    /// Scales have at most 22 significant bits, so that sums may start at an offset.
+    const OFFSET: bool = true;
 
     /// Quads `2j` and `2j + 1` of block `i`.
     unsafe fn pair(chunk: *const u8, i: usize, j: usize) -> (S::Codes, S::Codes);
@@ -261,6 +263,8 @@ impl<S: Simd, const SUBS: usize, const MINS: bool, const QUADS: usize, const BIA
     /// Only whether it is zero matters: sums are made for the format that was unpacked.
     const BIAS: i32 = BIAS;
     const QUADS: usize = QUADS;
+    /// Those of formats without chunks may be any float.
+    const OFFSET: bool = !(SUBS == 2 && QUADS == 0);
 
     #[inline(always)]
     unsafe fn pair(chunk: *const u8, _: usize, j: usize) -> (S::Codes, S::Codes) {

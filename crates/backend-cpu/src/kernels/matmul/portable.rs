@@ -75,16 +75,16 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn zero_ints() -> [i32; ROWS] {
-        [0; ROWS]
-    }
-    #[inline(always)]
     unsafe fn splat_int(p: *const i32) -> [i32; ROWS] {
         unsafe { [*p; ROWS] }
     }
     #[inline(always)]
     unsafe fn floats_of(v: [i32; ROWS]) -> [f32; ROWS] {
         v.map(|x| x as f32)
+    }
+    #[inline(always)]
+    unsafe fn float_bits(v: [i32; ROWS]) -> [f32; ROWS] {
+        v.map(|x| f32::from_bits(x as u32))
     }
 
     #[inline(always)]

@@ -57,9 +57,10 @@ pub(crate) trait Simd: Copy + 'static {
     /// `table[code]` for codes below 16.
     unsafe fn lookup(v: Self::Codes, table: &[u8; 16]) -> Self::Codes;
 
-    unsafe fn zero_ints() -> Self::Ints;
     unsafe fn splat_int(p: *const i32) -> Self::Ints;
     unsafe fn floats_of(v: Self::Ints) -> Self::Floats;
+    /// The floats that have these bits.
+    unsafe fn float_bits(v: Self::Ints) -> Self::Floats;
 
     /// Starts a group of narrow products that [`Simd::narrow_end`] adds to `sum`.
     unsafe fn narrow_start(sum: Self::Ints) -> Self::Narrow;

@@ -490,3 +490,28 @@ fn panels_are_hardly_larger_than_the_file() {
         );
     }
 }
+
+/// Sums that start at an offset give exact products only then.
+#[test]
+fn scales_of_chunked_formats_have_few_digits() {
+    let mut noise = Noise(77);
+    use DType::{
+        IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
+    };
+    let chunked = [
+        Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS,
+    ];
+    for dtype in chunked {
+        let layout = tokkata_quant::Layout::of(dtype).unwrap();
+        let mut u = tokkata_quant::Unpacked::new();
+        for _ in 0..200 {
+            let block = random_blocks(dtype, 1, &mut noise);
+            layout.unpack(&block, &mut u).unwrap();
+            for sub in 0..layout.elems() / layout.sub_elems() {
+                let scale = f64::from(u.scale(sub));
+                let product = f64::from(tile::OFFSET) * scale;
+                assert_eq!(f64::from(product as f32), product, "{dtype}: {scale}");
+            }
+        }
+    }
+}

@@ -3,6 +3,10 @@
 //! Per 32-block the products are exact integers; one float operation sequence per block, in K
 //! order, makes every output the same whatever else the tile computes:
 //! `y = fma(scale * int - min * sum, d, y)`.
+//!
+//! Integer sums start at [`OFFSET`], so that their bits are those of the float `OFFSET + int`, and
+//! `scale * int` is `fma(OFFSET + int, scale, -OFFSET * scale)`: one operation instead of a conversion and a product,
+//! and the same bits where scales have so few digits that `OFFSET * scale` is exact: [`Panel::OFFSET`].
 #![allow(unsafe_code)]
 
 use super::panel::Panel;
@@ -10,6 +14,11 @@ use super::simd::{ROWS, Simd, Task};
 
 /// Most activation rows that are interleaved, and most columns of a tile.
 pub(crate) const TILE_COLS: usize = 12;
+
+/// 1.5 · 2^23: adding an integer below 2^22 in magnitude changes the low bits of its float by that integer.
+pub(crate) const OFFSET: f32 = 12_582_912.0;
+/// What an integer sum starts at.
+pub(crate) const OFFSET_BITS: i32 = OFFSET.to_bits() as i32;
 
 /// Results of a tile: per column, one value per row of the panel.
 pub(crate) type Results = [[f32; ROWS]; TILE_COLS];
@@ -21,7 +30,7 @@ pub(crate) struct Columns {
     pub(crate) codes: *const i8,
     /// Scale per 32-block.
     pub(crate) scales: *const f32,
-    /// Where integer sums start, per scale of the weights: minus bias times the sum of codes.
+    /// Where integer sums start, per scale of the weights: [`OFFSET_BITS`] minus bias times the sum of codes.
     pub(crate) starts: *const i32,
     /// Sums of codes, per scale of the weights.
     pub(crate) sums: *const f32,
@@ -120,10 +129,21 @@ unsafe fn block<S: Simd, P: Panel<S>, const C: usize>(
             first
         };
         let factors = P::factors(chunk, i);
+        let less = S::splat(&-OFFSET);
+        let base = S::mul(factors.scale[0], less);
         for c in 0..C {
-            let mut t = S::mul(S::floats_of(first[c]), factors.scale[0]);
+            let mut t = if P::OFFSET {
+                S::fma(S::float_bits(first[c]), factors.scale[0], base)
+            } else {
+                S::mul(S::floats_of(first[c]), factors.scale[0])
+            };
             if P::SUBS == 2 {
-                t = S::fma(S::floats_of(second[c]), factors.scale[1], t);
+                let ints = if P::OFFSET {
+                    S::add(S::float_bits(second[c]), less)
+                } else {
+                    S::floats_of(second[c])
+                };
+                t = S::fma(ints, factors.scale[1], t);
             }
             if P::MINS {
                 t = S::fnma(factors.min[0], S::splat(columns.sums.add(c)), t);
@@ -150,7 +170,8 @@ unsafe fn products<S: Simd, P: Panel<S>, const C: usize>(
 ) -> [S::Ints; C] {
     // SAFETY: as the tile promises.
     unsafe {
-        let mut sums = [S::zero_ints(); C];
+        let start = if P::OFFSET { OFFSET_BITS } else { 0 };
+        let mut sums = [S::splat_int(&start); C];
         if P::BIAS != 0 {
             for (c, sum) in sums.iter_mut().enumerate() {
                 *sum = S::splat_int(columns.starts.add(sub * columns.width + c));

@@ -215,6 +215,31 @@ fn settings_beyond_a_family_are_refused() {
     assert!(text.contains("per_layer_config.3.rope_theta"), "{text}");
 }
 
+/// Layers whose heads differ cannot share keys, whatever a descriptor says.
+#[test]
+fn keys_are_shared_by_layers_alike() {
+    let mut golden = HfGolden::read(&HfGolden::folder(), "gemma4").expect("a golden");
+    golden.config["num_kv_shared_layers"] = 5.into();
+    golden.config["use_double_wide_mlp"] = false.into();
+    for tensor in golden.tensors.iter_mut() {
+        let wide = |d: &mut usize| *d = if *d == 192 { 96 } else { *d };
+        tensor.shape.iter_mut().for_each(wide);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    golden.write_directory(folder.path()).expect("a directory");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../archs/archs/gemma4.toml");
+    let text = std::fs::read_to_string(path).expect("a descriptor");
+    let lax = text.replace("(num_kv_shared_layers ?? 0) == 0 ||", "1 ||");
+    let mut registry = Registry::builtin();
+    registry
+        .add_text("gemma4.toml", &lax)
+        .expect("a descriptor");
+    let file = ModelFile::open(folder.path()).expect("a model");
+    let error = registry.resolve(&file, &ResolveOptions { ctx: 16 });
+    let error = error.expect_err("layers of other heads").to_string();
+    assert!(error.contains("layer 2 keeps"), "{error}");
+}
+
 /// Settings as published checkpoints write them, where Transformers writes others.
 #[test]
 fn published_spellings_mean_the_same() {

@@ -384,7 +384,7 @@ impl Resolver<'_> {
             return Ok(KvPlace::None);
         }
         if layer != self.layer_index() {
-            return self.shared_slot(layer).map(KvPlace::Shared);
+            return self.shared_slot(layer, &slot).map(KvPlace::Shared);
         }
         Ok(KvPlace::Own(self.own_slot(mask, slot)))
     }
@@ -399,14 +399,21 @@ impl Resolver<'_> {
         id
     }
 
-    fn shared_slot(&self, layer: u32) -> Result<SlotId, ArchError> {
-        self.kv_slots
-            .get(&layer)
-            .copied()
-            .ok_or_else(|| ArchError::Rule {
-                rule: self.context("attention.kv_from"),
-                what: format!("layer {layer} has no keys and values of its own"),
-            })
+    fn shared_slot(&self, layer: u32, wanted: &SlotDef) -> Result<SlotId, ArchError> {
+        let wrong = |what: String| ArchError::Rule {
+            rule: self.context("attention.kv_from"),
+            what,
+        };
+        let found = self.kv_slots.get(&layer).copied();
+        let id = found
+            .ok_or_else(|| wrong(format!("layer {layer} has no keys and values of its own")))?;
+        let group = &self.spec.groups[id.group.index()];
+        match &group.slots[id.slot as usize] {
+            slot if slot == wanted => Ok(id),
+            slot => Err(wrong(format!(
+                "layer {layer} keeps {slot:?}, expected {wanted:?} as in the layer that reads it"
+            ))),
+        }
     }
 
     fn sinks(&mut self, rule: &AttentionRule, n: u32) -> Result<Option<WeightId>, ArchError> {

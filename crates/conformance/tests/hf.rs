@@ -221,7 +221,7 @@ fn keys_are_shared_by_layers_alike() {
     let mut golden = HfGolden::read(&HfGolden::folder(), "gemma4").expect("a golden");
     golden.config["num_kv_shared_layers"] = 5.into();
     golden.config["use_double_wide_mlp"] = false.into();
-    for tensor in golden.tensors.iter_mut() {
+    for tensor in &mut golden.tensors {
         let wide = |d: &mut usize| *d = if *d == 192 { 96 } else { *d };
         tensor.shape.iter_mut().for_each(wide);
     }

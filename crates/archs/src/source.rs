@@ -1,4 +1,4 @@
-//! The weights of a file as a backend asks for them; packed ones as floats.
+//! The weights of a file as a backend asks for them; packed ones in the type that holds them.
 
 use tokkata_core::DType;
 use tokkata_formats::{FormatError, ModelFile, PackedWeight};
@@ -11,7 +11,10 @@ pub struct FileWeights<'a>(pub &'a ModelFile);
 impl WeightSource for FileWeights<'_> {
     fn tensor(&self, name: &str) -> Option<(DType, Vec<usize>)> {
         let plain = self.0.tensor(name).map(|t| (t.dtype, t.shape.clone()));
-        let packed = || Some((DType::F32, self.0.packed_weight(name)?.shape.clone()));
+        let packed = || {
+            let weight = self.0.packed_weight(name)?;
+            Some((weight.kept, weight.shape.clone()))
+        };
         plain.or_else(packed)
     }
 
@@ -35,21 +38,21 @@ impl WeightSource for FileWeights<'_> {
     }
 }
 
-/// Bytes of a packed weight's floats, from `offset` on, both whole floats.
+/// Bytes of a packed weight in the type that it is kept in, from `offset` on.
 fn read_packed(
     file: &ModelFile,
     packed: &PackedWeight,
     offset: u64,
     out: &mut [u8],
 ) -> Result<(), FormatError> {
-    let cols = packed.shape.last().copied().unwrap_or(1).max(1);
-    let (from, len) = (offset as usize / 4, out.len() / 4);
-    let (first, end) = (from / cols, (from + len).div_ceil(cols));
-    let mut floats = vec![0.0; (end - first) * cols];
-    file.read_packed(packed, first, &mut floats)?;
-    let wanted = &floats[from - first * cols..][..len];
-    for (bytes, value) in out.chunks_exact_mut(4).zip(wanted) {
-        bytes.copy_from_slice(&value.to_le_bytes());
+    let row_bytes = packed.row_bytes().max(1);
+    let from = offset as usize;
+    let (first, end) = (from / row_bytes, (from + out.len()).div_ceil(row_bytes));
+    if from.is_multiple_of(row_bytes) && out.len().is_multiple_of(row_bytes) {
+        return file.read_kept(packed, first, out);
     }
+    let mut rows = vec![0; (end - first) * row_bytes];
+    file.read_kept(packed, first, &mut rows)?;
+    out.copy_from_slice(&rows[from - first * row_bytes..][..out.len()]);
     Ok(())
 }

@@ -1,6 +1,10 @@
 //! Model directories from the command line: converted there and back, and refused by name when they are bad.
 
 mod common;
+#[path = "directories/convert.rs"]
+mod convert;
+#[path = "directories/packed.rs"]
+mod packed;
 
 use std::path::{Path, PathBuf};
 
@@ -22,11 +26,17 @@ fn text(path: &Path) -> &str {
 
 /// Logits of a model for three tokens.
 fn logits(model: &Path, to: &Path) -> Vec<u8> {
+    logits_on("cpu", model, to)
+}
+
+fn logits_on(device: &str, model: &Path, to: &Path) -> Vec<u8> {
     let model = text(model);
     stdout(&[
         "logits",
         "-m",
         model,
+        "--device",
+        device,
         "--ids",
         "1,2,3",
         "-t",
@@ -143,6 +153,13 @@ fn header(folder: &Path, from: &str, to: &str) {
     std::fs::write(weights(folder), bytes).expect("a file");
 }
 
+/// Says that the header has so many bytes.
+fn length(folder: &Path, bytes: u64) {
+    let mut file = std::fs::read(weights(folder)).expect("weights");
+    file[..8].copy_from_slice(&bytes.to_le_bytes());
+    std::fs::write(weights(folder), file).expect("a file");
+}
+
 #[test]
 fn bad_directories_are_refused_by_name() {
     let says =
@@ -158,24 +175,27 @@ fn bad_directories_are_refused_by_name() {
         &["expected it once"],
     );
     says(
+        &refusal("a header longer than any", |f| length(f, 1 << 40)),
+        &["model.safetensors", "a safetensors header of 1099511627776 bytes"],
+    );
+    says(
         &refusal("a header longer than the file", |f| {
-            let mut bytes = std::fs::read(weights(f)).expect("weights");
-            bytes[..8].copy_from_slice(&(1u64 << 40).to_le_bytes());
-            std::fs::write(weights(f), bytes).expect("a file");
+            let size = weights(f).metadata().expect("weights").len();
+            length(f, size - 7);
         }),
-        &["model.safetensors"],
+        &["model.safetensors", "the safetensors header"],
     );
     says(
         &refusal("a shape that its bytes contradict", |f| {
             header(f, "[96,64]", "[96,65]");
         }),
-        &["model.safetensors"],
+        &["model.safetensors", "24960 bytes for shape [96, 65] of F32"],
     );
     says(
         &refusal("a type that its bytes contradict", |f| {
             header(f, "\"F32\"", "\"F64\"");
         }),
-        &["model.safetensors"],
+        &["model.safetensors", "of F64"],
     );
     says(
         &refusal("an unknown quantisation", |f| {

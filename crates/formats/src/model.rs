@@ -33,6 +33,7 @@ pub struct ModelFile {
     path: PathBuf,
     contents: Contents,
     index: HashMap<String, usize>,
+    packed: HashMap<String, usize>,
     /// Little-endian copies of a big-endian file's tensors, made when first asked for.
     swapped: Vec<OnceLock<Box<[u8]>>>,
 }
@@ -128,6 +129,8 @@ impl ModelFile {
 
     fn new(path: &Path, contents: Contents) -> Result<Self> {
         let index = index(&contents).map_err(|fault| FormatError::at(path, fault))?;
+        let packed = contents.packed.iter().enumerate();
+        let packed = packed.map(|(i, weight)| (weight.name.clone(), i)).collect();
         let copies = if big_endian(&contents) {
             contents.tensors.len()
         } else {
@@ -138,6 +141,7 @@ impl ModelFile {
             path: path.to_owned(),
             contents,
             index,
+            packed,
             swapped,
         })
     }
@@ -291,7 +295,8 @@ impl ModelFile {
     /// The packed weight called `name`.
     #[must_use]
     pub fn packed_weight(&self, name: &str) -> Option<&PackedWeight> {
-        self.contents.packed.iter().find(|p| p.name == name)
+        let place = *self.packed.get(name)?;
+        self.contents.packed.get(place)
     }
 
     fn part(&self, number: usize) -> Result<&Part> {

@@ -1,17 +1,26 @@
 //! Weights that a directory stores as several tensors: packed integers or small floats, scales, offsets.
 //!
 //! The description comes from `config.json`, and a setting that is not known is refused, since it may change numbers.
-//! [`crate::ModelFile::read_packed`] gives the elements as floats.
+//! [`crate::ModelFile::read_packed`] gives the elements as floats, [`crate::ModelFile::read_kept`] in the narrowest type
+//! that holds them all.
 
+mod blocks;
 mod config;
 mod decode;
 mod group;
+mod ints;
+mod keep;
 mod more;
+mod pieces;
+
+use tokkata_core::DType;
 
 use crate::tensor::StoredTensor;
 
 pub(crate) use config::Quantisation;
 pub(crate) use group::group;
+pub(crate) use keep::kept;
+pub(crate) use pieces::Pieces;
 
 /// How the elements of a packed weight are made from its pieces.
 ///
@@ -125,6 +134,8 @@ pub struct PackedWeight {
     pub shape: Vec<usize>,
     /// How its elements are made.
     pub scheme: Scheme,
+    /// The narrowest type that holds the value of each element.
+    pub kept: DType,
     /// What it is stored as.
     pub pieces: Vec<(Piece, StoredTensor)>,
 }
@@ -137,6 +148,24 @@ impl PackedWeight {
             .iter()
             .find(|(p, _)| *p == piece)
             .map(|(_, tensor)| tensor)
+    }
+
+    /// Elements of a row, at least one.
+    #[must_use]
+    pub fn cols(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1).max(1)
+    }
+
+    /// Rows over all leading dimensions.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.shape.iter().rev().skip(1).product()
+    }
+
+    /// Bytes of a row in the type that it is kept in.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.kept.row_bytes(self.cols()).unwrap_or(0)
     }
 
     /// Bytes of all its pieces.

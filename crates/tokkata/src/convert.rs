@@ -39,7 +39,7 @@ pub enum ConvertError {
 /// The types to write.
 #[derive(Clone, Copy, Debug)]
 pub enum OutType {
-    /// The type that most of the model's matrices have; F32 for packed ones.
+    /// The type that most of the model's matrices have; of a packed model each matrix's own.
     Auto,
     /// This type.
     Plain(DType),
@@ -65,14 +65,16 @@ impl<'a> Conversion<'a> {
             source,
         };
         let new = |target| Recast::new(checkpoint.registry(), checkpoint.file(), target);
-        let out = match out {
-            OutType::Auto => OutType::Plain(new(Target::Keep).map_err(arch)?.usual_type()),
-            other => other,
-        };
         let (target, file_type) = match out {
+            OutType::Auto => {
+                let usual = new(Target::Keep).map_err(arch)?.usual_type();
+                match checkpoint.file().packed().is_empty() {
+                    true => (Target::Matrices(usual), file_type(usual)),
+                    false => (Target::OwnMatrices, file_type(usual)),
+                }
+            }
             OutType::Mix(preset) => (Target::Preset(preset), preset.file_type),
             OutType::Plain(dtype) => (Target::Matrices(dtype), file_type(dtype)),
-            OutType::Auto => (Target::Keep, 0),
         };
         Ok(Conversion {
             checkpoint,
@@ -121,7 +123,7 @@ impl<'a> Conversion<'a> {
         name.to_string_lossy().into_owned()
     }
 
-    /// Writes a GGUF file, which exists only when it is whole; `on_tensor` hears of tensors done and may stop.
+    /// Writes a GGUF file, which exists only when it is whole; `on_tensor` hears now and then of tensors done and may stop.
     ///
     /// # Errors
     /// Failed reads and writes, and being stopped; nothing is left then.
@@ -181,9 +183,9 @@ impl<'a> Conversion<'a> {
                     source,
                 };
                 write(&bytes.map_err(wrong)?)?;
-            }
-            if on_tensor(done as u64 + 1, total).is_break() {
-                return Err(ConvertError::Stopped { file: file() });
+                if on_tensor(done as u64, total).is_break() {
+                    return Err(ConvertError::Stopped { file: file() });
+                }
             }
         }
         Ok(())

@@ -16,6 +16,8 @@ use tokkata_quant::mix::{MixOptions, ModelFacts, Preset, TensorFacts, mix};
 pub enum Target {
     /// As they are; what only a formula gives is F32.
     Keep,
+    /// Matrices as they are, all else in F32.
+    OwnMatrices,
     /// Matrices in this type, all else in F32.
     Matrices(DType),
     /// By a mix.
@@ -115,7 +117,7 @@ impl<'a> Recast<'a> {
                 && name.ends_with(".weight")
                 && !FLOATS.iter().any(|end| name.ends_with(end));
             let dtype = match (target, matrix) {
-                (Target::Keep, _) => found.dtype,
+                (Target::Keep, _) | (Target::OwnMatrices, true) => found.dtype,
                 (Target::Matrices(dtype), true) => fitting(dtype, &found.shape),
                 (Target::Preset(_), true) => {
                     let mixed = preset.as_ref().and_then(|p| p.get(name));

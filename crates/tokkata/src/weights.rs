@@ -22,9 +22,9 @@ impl<'a> FileWeights<'a> {
     #[must_use]
     pub fn new(file: &'a ModelFile, progress: Option<Progress<'a>>) -> Self {
         let plain = file.tensors().iter().map(|t| t.bytes);
-        // Packed weights are read as floats.
-        let elements = |shape: &[usize]| shape.iter().product::<usize>() as u64;
-        let packed = file.packed().iter().map(|p| 4 * elements(&p.shape));
+        // Packed weights are read in the type that holds them.
+        let kept = |p: &tokkata_formats::PackedWeight| p.rows() as u64 * p.row_bytes() as u64;
+        let packed = file.packed().iter().map(kept);
         let total = plain.chain(packed).sum();
         FileWeights {
             inner: tokkata_archs::FileWeights(file),

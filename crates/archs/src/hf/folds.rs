@@ -27,10 +27,13 @@ impl Piece {
                 name,
             });
         }
+        if parts.iter().any(|p| p.dtype != parts[0].dtype) {
+            parts = parts.into_iter().map(floats).collect();
+        }
         let first = parts[0].clone();
         let alike = |p: &Found| match stack {
-            true => p.shape == first.shape && p.dtype == first.dtype,
-            false => p.shape.get(1..) == first.shape.get(1..) && p.dtype == first.dtype,
+            true => p.shape == first.shape,
+            false => p.shape.get(1..) == first.shape.get(1..),
         };
         if let Some(other) = parts.iter().find(|p| !alike(p)) {
             let what = format!(
@@ -186,6 +189,9 @@ impl Piece {
             return Err(self.wrong(what));
         }
         if shape.last() != self.found.shape.last() {
+            if self.found.dtype.is_quantised() {
+                self.apply(Fold::MulConst(1.0));
+            }
             let inner = self.take();
             self.found.recipe = reshape(inner, shape.last().copied().unwrap_or(1));
         }
@@ -350,6 +356,16 @@ impl Piece {
         self.pick((0..rows).map(|r| place(r) as u32).collect());
         self.found.shape = shape;
         Ok(())
+    }
+}
+
+/// The same numbers in F32.
+fn floats(found: Found) -> Found {
+    let (of, fold) = (Box::new(found.recipe), Fold::MulConst(1.0));
+    Found {
+        dtype: DType::F32,
+        recipe: Recipe::Map { of, fold },
+        ..found
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn stored(file: &ModelFile) -> HashMap<&str, (DType, Vec<usize>)> {
     let plain = file.tensors().iter();
     let plain = plain.map(|t| (t.name.as_str(), (t.dtype, t.shape.clone())));
     let packed = file.packed().iter();
-    let packed = packed.map(|p| (p.name.as_str(), (DType::F32, p.shape.clone())));
+    let packed = packed.map(|p| (p.name.as_str(), (p.kept, p.shape.clone())));
     plain.chain(packed).collect()
 }
 

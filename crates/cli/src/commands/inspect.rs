@@ -112,7 +112,12 @@ fn text(checkpoint: &Checkpoint, args: &InspectArgs, out: &mut impl Write) -> Re
             writeln!(out, "  {:<40} {:<8} {:?}", t.name, t.dtype.name(), t.shape)?;
         }
         for p in file.packed() {
-            writeln!(out, "  {:<40} {:?} {:?}", p.name, p.scheme, p.shape)?;
+            let kept = p.kept.name();
+            writeln!(
+                out,
+                "  {:<40} {kept:<8} {:?} {:?}",
+                p.name, p.shape, p.scheme
+            )?;
         }
     }
     Ok(())

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use tokkata_core::DType;
+
 use super::{PackedWeight, Piece, Quantisation, Scheme};
 use crate::error::{Fault, Quoted};
 use crate::tensor::{Storage, StoredTensor};
@@ -154,6 +156,7 @@ pub(crate) fn group(
             PackedWeight {
                 name,
                 shape: Vec::new(),
+                kept: DType::F32,
                 scheme,
                 pieces,
             },

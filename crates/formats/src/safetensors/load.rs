@@ -10,7 +10,7 @@ use super::header::Header;
 use super::index::Index;
 use crate::error::{Fault, FormatError, Quoted, Result};
 use crate::model::{Container, Contents};
-use crate::packing::{PackedWeight, Quantisation, group};
+use crate::packing::{PackedWeight, Pieces, Quantisation, group, kept};
 use crate::part::Part;
 use crate::tensor::{StoredTensor, TensorInfo};
 
@@ -158,7 +158,20 @@ fn unpack(
         Some(quantisation) => group(&quantisation, stored, &bytes),
         None => Ok((Vec::new(), stored)),
     };
-    grouped().map_err(|fault| FormatError::at(&directory.path().join(CONFIG), fault))
+    let grouped = grouped();
+    let (mut packed, rest) =
+        grouped.map_err(|fault| FormatError::at(&directory.path().join(CONFIG), fault))?;
+    for weight in &mut packed {
+        weight.kept = kept(weight, &pieces(weight, parts)?);
+    }
+    Ok((packed, rest))
+}
+
+fn pieces<'a>(weight: &PackedWeight, parts: &'a [Part]) -> Result<Pieces<'a>> {
+    Pieces::of(weight, |tensor| {
+        let part = &parts[tensor.part];
+        part.slice(tensor.span()).map_err(|fault| part.fail(fault))
+    })
 }
 
 /// Adds the pairs of one file; files of one model repeat each other's.

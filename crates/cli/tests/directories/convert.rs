@@ -1,0 +1,168 @@
+//! What `convert` leaves behind when it is refused or stopped: nothing.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::common::tokkata;
+use super::{checkpoint, config, run, stderr, text, weights};
+
+/// The character that stands for a byte in byte-level vocabularies.
+fn letter(byte: u8) -> char {
+    let plain = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..);
+    let nth = (0..byte).filter(|&b| !plain(b)).count() as u32;
+    match plain(byte) {
+        true => char::from(byte),
+        false => char::from_u32(256 + nth).expect("a letter"),
+    }
+}
+
+/// A byte-level tokenizer that joins two l and cuts text as told.
+fn tokenizer(cut: &serde_json::Value) -> String {
+    let mut vocab: serde_json::Map<_, _> = (0..=255u8)
+        .map(|byte| (letter(byte).to_string(), byte.into()))
+        .collect();
+    vocab.insert("ll".to_owned(), 256.into());
+    let bytes = serde_json::json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": cut.is_null()});
+    let steps: Vec<_> = [cut.clone(), bytes.clone()]
+        .into_iter()
+        .filter(|s| !s.is_null())
+        .collect();
+    serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": null,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+        "post_processor": null,
+        "decoder": bytes,
+        "model": {"type": "BPE", "vocab": vocab, "merges": ["l l"]},
+    })
+    .to_string()
+}
+
+/// Names in a folder.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    let name = |e: std::io::Result<std::fs::DirEntry>| e.expect("an entry").file_name();
+    entries
+        .map(|e| name(e).to_string_lossy().into_owned())
+        .collect()
+}
+
+#[test]
+fn a_tokenizer_that_no_name_stands_for_is_refused() {
+    let (from, to) = (checkpoint("llama"), tempfile::tempdir().expect("a folder"));
+    let output = to.path().join("m.gguf");
+    let convert = |cut: &serde_json::Value| {
+        std::fs::write(from.path().join("tokenizer.json"), tokenizer(cut)).expect("a file");
+        run(&["convert", text(from.path()), text(&output)])
+    };
+    let odd = serde_json::json!({"type": "Split", "pattern": {"String": "l"}, "behavior": "Isolated", "invert": false});
+    let refused = convert(&odd);
+    let error = stderr(&refused);
+    assert_eq!(
+        (refused.status.code(), error.lines().count()),
+        (Some(1), 1),
+        "{error}"
+    );
+    let said = [
+        text(from.path()),
+        "no name of GGUF",
+        "use the directory itself",
+    ];
+    assert!(said.iter().all(|words| error.contains(words)), "{error}");
+    assert_eq!(names(to.path()), [""; 0]);
+    // The same vocabulary, cut as the readers of a file without a name cut it.
+    let written = convert(&serde_json::Value::Null);
+    assert!(written.status.success(), "{}", stderr(&written));
+    assert_eq!(names(to.path()), ["m.gguf"]);
+}
+
+/// Widens the checkpoint to two gigabytes of zeros, which take no room on the disk.
+fn widen(folder: &Path) {
+    let (width, ff, layers) = (1024u64, 4096u64, 32);
+    config(folder, |c| {
+        c["hidden_size"] = width.into();
+        c["intermediate_size"] = ff.into();
+        c["num_hidden_layers"] = layers.into();
+        c["head_dim"] = 256.into();
+        c["num_key_value_heads"] = 4.into();
+    });
+    let (mut header, mut at) = (serde_json::Map::new(), 0);
+    let mut add = |name: String, shape: &[u64]| {
+        let end = at + shape.iter().product::<u64>() * 4;
+        let entry = serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [at, end]});
+        header.insert(name, entry);
+        at = end;
+    };
+    for name in ["lm_head", "model.embed_tokens"] {
+        add(format!("{name}.weight"), &[96, width]);
+    }
+    add("model.norm.weight".to_owned(), &[width]);
+    for layer in 0..layers {
+        let mut own =
+            |name: &str, shape: &[u64]| add(format!("model.layers.{layer}.{name}.weight"), shape);
+        for norm in ["input_layernorm", "post_attention_layernorm"] {
+            own(norm, &[width]);
+        }
+        for name in ["q_proj", "k_proj", "v_proj", "o_proj"] {
+            own(&format!("self_attn.{name}"), &[width, width]);
+        }
+        own("mlp.gate_proj", &[ff, width]);
+        own("mlp.up_proj", &[ff, width]);
+        own("mlp.down_proj", &[width, ff]);
+    }
+    let header = serde_json::Value::from(header).to_string();
+    let length = (header.len() as u64).to_le_bytes();
+    std::fs::write(weights(folder), [&length[..], header.as_bytes()].concat()).expect("a file");
+    let file = std::fs::OpenOptions::new()
+        .append(true)
+        .open(weights(folder));
+    let whole = 8 + header.len() as u64 + at;
+    file.and_then(|f| f.set_len(whole)).expect("a long file");
+}
+
+#[test]
+fn ctrl_c_leaves_no_file_and_no_part_of_one() {
+    let (from, to) = (checkpoint("llama"), tempfile::tempdir().expect("a folder"));
+    widen(from.path());
+    let output = to.path().join("m.gguf");
+    let mut command = tokkata();
+    command.args([
+        "convert",
+        text(from.path()),
+        text(&output),
+        "--outtype",
+        "q4_k_m",
+    ]);
+    let child = command
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    let start = Instant::now();
+    let begun = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).expect("a folder");
+        entries
+            .flatten()
+            .any(|e| e.metadata().is_ok_and(|m| m.len() > 0))
+    };
+    while !begun(to.path()) {
+        assert!(
+            start.elapsed() < Duration::from_secs(50),
+            "nothing is written"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(
+        !output.exists(),
+        "a file that is not whole has its name already"
+    );
+    let id = child.id().to_string();
+    let sent = Command::new("kill").args(["-INT", &id]).status();
+    assert!(sent.expect("kill").success());
+    let ended = child.wait_with_output().expect("an end");
+    let error = stderr(&ended);
+    assert_eq!(ended.status.code(), Some(1), "{error}");
+    assert!(error.contains("stopped; nothing was written"), "{error}");
+    assert_eq!(names(to.path()), [""; 0]);
+}

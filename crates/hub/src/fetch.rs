@@ -185,12 +185,8 @@ fn hash_of(path: &Path) -> Result<String> {
     loop {
         let read = file.read(&mut chunk).map_err(HubError::io(path, "read"))?;
         if read == 0 {
-            return Ok(hex(&hash.finalize()));
+            return Ok(base16ct::lower::encode_string(&hash.finalize()));
         }
         hash.update(&chunk[..read]);
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

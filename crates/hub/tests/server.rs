@@ -10,8 +10,7 @@ use sha2::{Digest, Sha256};
 use tokkata_hub::{Hub, HubError, Wanted};
 
 fn sha256(bytes: &[u8]) -> String {
-    let hash = Sha256::digest(bytes);
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    base16ct::lower::encode_string(&Sha256::digest(bytes))
 }
 
 /// A request's path and headers.

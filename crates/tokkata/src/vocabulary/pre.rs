@@ -424,10 +424,7 @@ pub(crate) fn name(tokenizer: &Tokenizer) -> Option<&'static str> {
     let ids = ids(tokenizer, true);
     let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
     let list = format!("[{}]", ids.join(", "));
-    let hash: String = Sha256::digest(list.as_bytes())
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let hash = base16ct::lower::encode_string(&Sha256::digest(list.as_bytes()));
     NAMES.iter().rev().find(|n| n.0 == hash).map(|n| n.1)
 }
 

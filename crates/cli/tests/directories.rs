@@ -176,7 +176,10 @@ fn bad_directories_are_refused_by_name() {
     );
     says(
         &refusal("a header longer than any", |f| length(f, 1 << 40)),
-        &["model.safetensors", "a safetensors header of 1099511627776 bytes"],
+        &[
+            "model.safetensors",
+            "a safetensors header of 1099511627776 bytes",
+        ],
     );
     says(
         &refusal("a header longer than the file", |f| {

@@ -3,7 +3,8 @@
 //! With many rows a value is larger than a cache, so that a norm, a rotation or a gate over all of it waits for
 //! memory. A *chain* is a run of steps without barriers that all deal out columns. Its steps fall into *lanes*, the
 //! steps that values flow between; some parts of a lane's columns go through all its steps before the next ones, and
-//! workers take them one by one, so that none waits for a slower neighbour.
+//! workers take them one by one, so that none waits for a slower neighbour. A vast product, such as that of the head,
+//! is a chain of its own.
 
 use std::ops::Range;
 
@@ -21,6 +22,9 @@ const MANY_ROWS: usize = MAX_STREAM_ROWS + 1;
 const COLUMNS: usize = 128;
 /// Portions per worker that the work is cut into, if there are as many parts.
 const PORTIONS: usize = 4;
+/// Multiply–adds per row of a product that is dealt out in portions alone, even for one row: each portion of such a
+/// product is still a long run of memory.
+const VAST: usize = 32 << 20;
 
 /// A lane: steps and how many parts they have.
 #[derive(Debug)]
@@ -46,8 +50,8 @@ pub(super) struct Chain {
     lead: Lead,
     /// Those with the largest portions first.
     lanes: Vec<Lane>,
-    /// Some lane has no part for some worker, which should take more of another's then.
-    uneven: bool,
+    /// However few rows: some lane has no part for some worker, or the work is vast.
+    always: bool,
     /// Which counter deals out the portions.
     tickets: usize,
 }
@@ -55,7 +59,7 @@ pub(super) struct Chain {
 impl Chain {
     /// Whether the steps of a replay are better done part by part.
     pub(super) fn pays(&self, cx: &Cx<'_>) -> bool {
-        self.uneven || cx.count(self.lead) >= MANY_ROWS
+        self.always || cx.count(self.lead) >= MANY_ROWS
     }
 
     /// Does this worker's parts of the steps and says when it has done some of a step.
@@ -99,8 +103,9 @@ impl Finder<'_> {
         let (mut chains, mut at) = (Vec::new(), 0);
         while at < self.steps.len() {
             let end = self.end_of_run(at);
-            let chain = (end > at + 1).then(|| self.chain(at..end)).flatten();
-            chains.extend(chain);
+            if end > at + 1 || self.is_vast(at) {
+                chains.extend(self.chain(at..end));
+            }
             at = end.max(at + 1);
         }
         chains
@@ -115,6 +120,11 @@ impl Finder<'_> {
             end += 1;
         }
         end
+    }
+
+    fn is_vast(&self, step: usize) -> bool {
+        let parts = self.steps[step].kernel.parts();
+        self.workers > 1 && parts.is_some_and(|p| p.count * p.work >= VAST)
     }
 
     fn reads(&self, step: usize) -> &[ValueId] {
@@ -157,8 +167,10 @@ impl Finder<'_> {
         let mut lanes = self.lanes(&run)?;
         let all: usize = lanes.iter().map(|(_, p)| p.count * p.work).sum();
         let target = all / (PORTIONS * self.workers);
+        let (alone, vast) = (run.len() == 1, run.clone().any(|s| self.is_vast(s)));
         let cut = |(steps, p): (Vec<usize>, Parts)| {
-            let most = (COLUMNS / p.columns).max(1);
+            let most = if alone { p.count } else { COLUMNS / p.columns };
+            let most = most.max(1);
             let portion = target.checked_div(p.work).unwrap_or(1).clamp(1, most);
             Lane {
                 steps,
@@ -173,7 +185,7 @@ impl Finder<'_> {
         Some(Chain {
             steps: run,
             lead: lead_of_all,
-            uneven: lanes.len() > 1 && lanes.iter().any(|lane| lane.parts < self.workers),
+            always: vast || lanes.len() > 1 && lanes.iter().any(|lane| lane.parts < self.workers),
             lanes,
             tickets: *self.tickets - 1,
         })
@@ -203,5 +215,34 @@ impl Finder<'_> {
             lanes.push((steps, parts));
         }
         Some(lanes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn portions_cover_every_part_of_every_lane_once() {
+        let lane = |parts, portion| Lane {
+            steps: vec![],
+            parts,
+            portion,
+            work: 0,
+        };
+        let chain = Chain {
+            steps: 0..0,
+            lead: Lead::Rows,
+            lanes: vec![lane(5, 2), lane(8, 8), lane(1, 1), lane(7, 3)],
+            always: false,
+            tickets: 0,
+        };
+        let taken: Vec<(usize, Range<usize>)> = (0..)
+            .map_while(|ticket| chain.portion(ticket))
+            .map(|(lane, parts)| (lane.parts, parts))
+            .collect();
+        let expected = [(5, 0..2), (5, 2..4), (5, 4..5), (8, 0..8), (1, 0..1)];
+        assert_eq!(taken[..5], expected);
+        assert_eq!(taken[5..], [(7, 0..3), (7, 3..6), (7, 6..7)]);
     }
 }

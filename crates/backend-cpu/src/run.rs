@@ -9,6 +9,8 @@ mod attention;
 mod cache;
 mod chain;
 pub(crate) mod cx;
+#[cfg(debug_assertions)]
+mod jitter;
 mod linear;
 mod lower;
 mod moe;
@@ -79,6 +81,8 @@ pub struct CpuInstance {
     last: Option<(usize, [usize; 3])>,
     weight_bytes: u64,
     times: Option<Vec<(u64, u64)>>,
+    #[cfg(debug_assertions)]
+    jitter: Option<jitter::Jitter>,
 }
 
 /// The plans of a program before memory is taken for them.
@@ -273,6 +277,8 @@ impl CpuInstance {
             tickets: (0..tickets).map(|_| Ticket::default()).collect(),
             weight_bytes: weights.bytes(),
             times: None,
+            #[cfg(debug_assertions)]
+            jitter: None,
             last: None,
             plans,
             caches,
@@ -280,6 +286,12 @@ impl CpuInstance {
             kernel,
             program,
         })
+    }
+
+    /// Lets workers sleep before steps picked at random, so that a missing barrier shows in the numbers.
+    #[cfg(debug_assertions)]
+    pub fn jitter(&mut self, seed: u64) {
+        self.jitter = Some(jitter::Jitter::new(seed));
     }
 
     /// Copies what comes from outside into the arena.
@@ -414,11 +426,19 @@ impl Instance for CpuInstance {
             tickets: &self.tickets,
             failure: &failure,
         };
+        #[cfg(debug_assertions)]
+        let jitter = self.jitter.as_ref();
+        let stumble = |_, _| {
+            #[cfg(debug_assertions)]
+            if let Some(jitter) = jitter {
+                jitter.pause();
+            }
+        };
         let lowered = &self.plans[plan];
         let done = match &mut self.times {
             None => self
                 .pool
-                .run(&|worker| walk(lowered, (&cx, worker), |_, _| {})),
+                .run(&|worker| walk(lowered, (&cx, worker), stumble)),
             Some(times) => {
                 let fresh = Mutex::new(Vec::with_capacity(lowered.steps.len()));
                 let done = self

@@ -106,7 +106,6 @@ fn workers_that_sleep_change_no_bit() {
     let (mut faults, mut ran) = (Vec::new(), 0);
     for name in &names {
         // What does not load is the goldens' own test's.
-
         match fault(name, &registry) {
             Ok(None) => ran += 1,
             Ok(Some(found)) => faults.push(format!("{name}: {found}")),

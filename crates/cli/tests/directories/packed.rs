@@ -75,7 +75,7 @@ fn pack(folder: &Path) {
     let bytes = [&length[..], header.as_bytes(), &data].concat();
     std::fs::write(weights(folder), bytes).expect("a file");
     config(folder, |c| {
-        c["quantization"] = serde_json::json!({"bits": 4, "group_size": 32})
+        c["quantization"] = serde_json::json!({"bits": 4, "group_size": 32});
     });
 }
 

@@ -1,6 +1,6 @@
 //! Activations in the forms the matmul kernels read.
 //!
-//! Rows are interleaved in tiles of up to `TILE_COLS` rows, so that the columns of one tile lie
+//! Rows are interleaved in even tiles of up to `TILE_COLS` rows, so that the columns of one tile lie
 //! next to each other. The integer form has one byte per element, one `f32` scale per 32 (largest
 //! magnitude over 127) and the sums of the codes of each 16; the float form keeps the values. For sets with tiles the
 //! bytes of a 32-block lie row by row, for the others quad by quad, each with the tile's rows interleaved.
@@ -9,11 +9,12 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Kernel;
 use super::matmul::simd::Task;
-use super::matmul::tile::TILE_COLS;
+use super::matmul::tile::{TILE_COLS, tile_of, tile_rows};
 #[cfg(target_arch = "x86_64")]
 use crate::caps::Level;
 use crate::layout::BLOCK;
@@ -133,28 +134,26 @@ impl Activations {
     }
 
     /// Rows of tile `t`.
-    pub(crate) fn width(&self, t: usize) -> usize {
-        tile_width(self.rows, t)
+    pub(crate) fn tile(&self, t: usize) -> Range<usize> {
+        tile_rows(self.rows, t)
     }
 
     pub(crate) fn codes(&self, t: usize) -> &[i8] {
-        &self.codes[t * TILE_COLS * self.padded_k..][..self.width(t) * self.padded_k]
+        of_tile(&self.codes, self.tile(t), self.padded_k)
     }
 
     pub(crate) fn scales(&self, t: usize) -> &[f32] {
-        let per_row = self.padded_k / BLOCK;
-        &self.scales[t * TILE_COLS * per_row..][..self.width(t) * per_row]
+        of_tile(&self.scales, self.tile(t), self.padded_k / BLOCK)
     }
 
     /// Sums of 16 codes: per 32-block the first halves of the tile's rows, then the second halves.
     pub(crate) fn sums(&self, t: usize) -> &[i32] {
-        let per_row = self.padded_k / (BLOCK / 2);
-        &self.sums[t * TILE_COLS * per_row..][..self.width(t) * per_row]
+        of_tile(&self.sums, self.tile(t), self.padded_k / (BLOCK / 2))
     }
 
     /// Four runs, one per K position modulo 4; each holds the tile's rows interleaved.
     pub(crate) fn floats(&self, t: usize) -> &[f32] {
-        &self.floats[t * TILE_COLS * self.padded_k..][..self.width(t) * self.padded_k]
+        of_tile(&self.floats, self.tile(t), self.padded_k)
     }
 
     pub(crate) fn padded_k(&self) -> usize {
@@ -162,8 +161,9 @@ impl Activations {
     }
 }
 
-fn tile_width(rows: usize, t: usize) -> usize {
-    (rows - t * TILE_COLS).min(TILE_COLS)
+/// The part of `table` that holds `rows`, each of which has `per_row` entries.
+fn of_tile<T>(table: &[T], rows: Range<usize>, per_row: usize) -> &[T] {
+    &table[rows.start * per_row..rows.end * per_row]
 }
 
 /// Writes rows of [`Activations`], from several threads if need be.
@@ -199,8 +199,8 @@ impl RowWriter<'_> {
             "row {row} of {} or its length",
             self.rows
         );
-        let (t, c) = (row / TILE_COLS, row % TILE_COLS);
-        let width = tile_width(self.rows, t);
+        let tile = tile_rows(self.rows, tile_of(self.rows, row));
+        let (first, width, c) = (tile.start, tile.len(), row - tile.start);
         if self.forms.integer {
             // SAFETY: the tile's parts lie inside the tables, whose sizes `begin` made.
             let task = unsafe {
@@ -211,16 +211,16 @@ impl RowWriter<'_> {
                     width,
                     column: c,
                     by_rows: kernel.by_rows(self.rows),
-                    codes: self.codes.add(t * TILE_COLS * self.padded_k),
-                    scales: self.scales.add(t * TILE_COLS * blocks + c),
-                    sums: self.sums.add(2 * t * TILE_COLS * blocks + c),
+                    codes: self.codes.add(first * self.padded_k),
+                    scales: self.scales.add(first * blocks + c),
+                    sums: self.sums.add(2 * first * blocks + c),
                 }
             };
             task.run_on(kernel);
         }
         if self.forms.float {
             // SAFETY: as above.
-            let to = unsafe { self.floats.add(t * TILE_COLS * self.padded_k + c) };
+            let to = unsafe { self.floats.add(first * self.padded_k + c) };
             self.spread(values, to, width);
         }
     }

@@ -39,6 +39,17 @@ impl Simd for Avx512 {
     unsafe fn vectorize<T: Task>(task: T) {
         unsafe { enabled(task) }
     }
+    /// An operation on sums and memory is one until it is issued, but two if the address is the sum of two registers.
+    /// Compilers share a counter among all addresses; the empty assembly hides that they move together.
+    #[inline(always)]
+    #[allow(clippy::pointers_in_nomem_asm_block)]
+    fn step<T>(p: *const T, n: usize) -> *const T {
+        let mut p = p.wrapping_add(n);
+        unsafe {
+            std::arch::asm!("/* {0} */", inout(reg) p, options(pure, nomem, nostack, preserves_flags));
+        }
+        p
+    }
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use tokkata_core::DType;
 
 use super::simd::{ROWS, Simd, Task};
-use super::tile::{AHEAD, On, TILE_COLS};
+use super::tile::{AHEAD, On, even, for_width};
 use super::{Job, Out};
 
 /// Rows up to which stored panels are converted in registers.
@@ -233,13 +233,13 @@ unsafe fn grouped<S: Simd, E: Element<S>>(job: Job<'_>) {
             unsafe { S::vectorize(On(task, PhantomData::<S>)) };
         }
         for t in 0..x.tiles() {
-            let width = x.width(t);
+            let rows = x.tile(t);
+            let width = rows.len();
             let columns = Columns {
                 values: x.floats(t).as_ptr(),
                 run: x.padded_k() / 4,
                 width,
             };
-            let rows = t * TILE_COLS..t * TILE_COLS + width;
             for (&panel, from) in panels.iter().zip(scratch.loose.chunks_exact(bytes)) {
                 // SAFETY: passed on; the panel was converted above.
                 unsafe { passes::<S>(from.as_ptr().cast(), groups, columns, &mut out) };
@@ -281,25 +281,26 @@ impl<S: Simd, E: Element<S>> Task for On<S, Convert<E>> {
 unsafe fn passes<S: Simd>(panel: *const f32, groups: usize, columns: Columns, out: &mut Out) {
     let mut c = 0;
     while c < columns.width {
-        let left = (columns.width - c).min(S::FLOAT_COLS);
+        let cols = even(columns.width - c, S::FLOAT_COLS);
         // SAFETY: passed on; `c` is below the width.
         unsafe {
             let columns = Columns {
                 values: columns.values.add(c),
                 ..columns
             };
-            c += one_pass::<S>(left, (panel, groups), columns, out.0[c..].as_mut_ptr());
+            one_pass::<S>(cols, (panel, groups), columns, out.0[c..].as_mut_ptr());
         }
+        c += cols;
     }
 }
 
-/// Runs the inner loop for `left` columns, or for as many as there is one for; returns how many.
+/// Runs the inner loop for `cols` columns.
 unsafe fn one_pass<S: Simd>(
-    left: usize,
+    cols: usize,
     (panel, groups): (*const f32, usize),
     columns: Columns,
     to: *mut [f32; ROWS],
-) -> usize {
+) {
     macro_rules! go {
         ($cols:literal) => {{
             // Counts that the set never asks for are not compiled.
@@ -313,18 +314,9 @@ unsafe fn one_pass<S: Simd>(
                 // SAFETY: passed on.
                 unsafe { S::vectorize(On(task, PhantomData::<S>)) }
             }
-            $cols
         }};
     }
-    match left {
-        1 => go!(1),
-        2 => go!(2),
-        3 => go!(3),
-        4 | 5 => go!(4),
-        6 | 7 => go!(6),
-        8..12 => go!(8),
-        _ => go!(12),
-    }
+    for_width!(cols, go);
 }
 
 /// A converted panel times `C` columns, one partial sum after the other.
@@ -359,8 +351,8 @@ impl<S: Simd, const C: usize> Task for On<S, Tile<C>> {
                         for (c, sum) in sums.iter_mut().enumerate() {
                             *sum = S::fma(weights, S::splat(x.add(c)), *sum);
                         }
-                        w = w.add(ROWS);
-                        x = x.add(width);
+                        w = S::step(w, ROWS);
+                        x = S::step(x, width);
                     }
                 }
                 for c in 0..C {

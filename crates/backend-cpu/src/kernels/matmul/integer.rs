@@ -10,7 +10,7 @@ use tokkata_quant::{Layout, Unpacked};
 use super::amx;
 use super::panel::{Loose, Panel, loose_bytes, loosen};
 use super::simd::{ROWS, Simd, Task};
-use super::tile::{Columns, OFFSET_BITS, On, TILE_COLS, Tile};
+use super::tile::{Columns, OFFSET_BITS, On, Tile, even, for_width};
 use super::{Activations, Job, Out, Scratch};
 use crate::layout::BLOCK;
 
@@ -193,8 +193,8 @@ fn prepare(
         .sums
         .resize(if mins { x.rows() * per_row } else { 0 });
     for t in 0..x.tiles() {
-        let width = x.width(t);
-        let range = t * TILE_COLS * per_row..(t * TILE_COLS + width) * per_row;
+        let rows = x.tile(t);
+        let (width, range) = (rows.len(), rows.start * per_row..rows.end * per_row);
         if bias != 0 {
             combine(
                 x.sums(t),
@@ -228,7 +228,8 @@ fn combine<T>(sums: &[i32], width: usize, subs: usize, to: &mut [T], f: impl Fn(
 }
 
 fn columns(x: &Activations, scratch: &Scratch, t: usize, subs: usize) -> Columns {
-    let first = t * TILE_COLS * (x.padded_k() / BLOCK) * subs;
+    let rows = x.tile(t);
+    let first = rows.start * (x.padded_k() / BLOCK) * subs;
     let starts = scratch.starts.get(first..).unwrap_or(&[]);
     let sums = scratch.sums.get(first..).unwrap_or(&[]);
     Columns {
@@ -236,7 +237,7 @@ fn columns(x: &Activations, scratch: &Scratch, t: usize, subs: usize) -> Columns
         scales: x.scales(t).as_ptr(),
         starts: starts.as_ptr(),
         sums: sums.as_ptr(),
-        width: x.width(t),
+        width: rows.len(),
     }
 }
 
@@ -291,7 +292,7 @@ unsafe fn grouped(job: Job<'_>, form: Form, loosen: Option<Loosen<'_>>, pass: Pa
         }
         for t in 0..x.tiles() {
             let columns = columns(x, scratch, t, subs);
-            let rows = t * TILE_COLS..t * TILE_COLS + columns.width;
+            let rows = x.tile(t);
             for (i, &panel) in panels.iter().enumerate() {
                 let stored = start.wrapping_add(panel.byte);
                 let from = if loosen.is_some() {
@@ -308,7 +309,7 @@ unsafe fn grouped(job: Job<'_>, form: Form, loosen: Option<Loosen<'_>>, pass: Pa
     }
 }
 
-/// One panel times a tile, as many columns per pass as the set's registers hold.
+/// One panel times a tile, in as few passes as the set's registers allow.
 #[inline(always)]
 unsafe fn passes<S: Simd, P: Panel<S>>(
     panel: *const u8,
@@ -320,24 +321,25 @@ unsafe fn passes<S: Simd, P: Panel<S>>(
     while c < columns.width {
         // SAFETY: passed on; `c` is below the width.
         unsafe {
-            let left = (columns.width - c).min(most::<S, P>());
-            c += one_pass::<S, P>(
-                left,
+            let cols = even(columns.width - c, most::<S, P>());
+            one_pass::<S, P>(
+                cols,
                 (panel, chunks),
                 columns.from(c),
                 out.0[c..].as_mut_ptr(),
             );
+            c += cols;
         }
     }
 }
 
-/// Runs the inner loop for `left` columns, or for as many as there is one for; returns how many.
+/// Runs the inner loop for `cols` columns.
 unsafe fn one_pass<S: Simd, P: Panel<S>>(
-    left: usize,
+    cols: usize,
     (panel, chunks): (*const u8, usize),
     columns: Columns,
     out: *mut [f32; ROWS],
-) -> usize {
+) {
     macro_rules! go {
         ($cols:literal) => {{
             let tile = Tile::<P, $cols> {
@@ -352,18 +354,9 @@ unsafe fn one_pass<S: Simd, P: Panel<S>>(
                 // SAFETY: passed on.
                 unsafe { S::vectorize(On(tile, PhantomData::<S>)) }
             }
-            $cols
         }};
     }
-    match left {
-        1 => go!(1),
-        2 => go!(2),
-        3 => go!(3),
-        4 | 5 => go!(4),
-        6 | 7 => go!(6),
-        8..12 => go!(8),
-        _ => go!(12),
-    }
+    for_width!(cols, go);
 }
 
 /// Most columns of one pass.

@@ -43,6 +43,11 @@ pub(crate) trait Simd: Copy + 'static {
     const FLOAT_COLS: usize;
 
     unsafe fn vectorize<T: Task>(task: T);
+    /// `p + n`, in a register of its own where addresses of two registers are slow.
+    #[inline(always)]
+    fn step<T>(p: *const T, n: usize) -> *const T {
+        p.wrapping_add(n)
+    }
     /// Asks for a line in the second-level cache: the first has too few outstanding misses.
     unsafe fn prefetch(p: *const u8);
 

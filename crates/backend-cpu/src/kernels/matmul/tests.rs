@@ -240,7 +240,7 @@ fn every_format_matches_the_reference_on_every_kernel_set() {
             }
             let case = Case::one(dtype, n, k, &mut noise);
             let matrix = case.matrix(&pool);
-            for rows in [1, 2, 3, 5, 7, 16, 33] {
+            for rows in [1, 2, 3, 5, 7, 9, 13, 16, 29, 33, 36] {
                 let x = noise.values(rows * k);
                 let expected = multiply(&portable(), &matrix, &x, 1);
                 check(&case, &matrix, &x, &expected);
@@ -488,6 +488,22 @@ fn panels_are_hardly_larger_than_the_file() {
             widened || panels * 100 <= file * 103,
             "{dtype}: {panels} bytes for {file}"
         );
+    }
+}
+
+#[test]
+fn tiles_are_even_and_hold_every_row_once() {
+    for rows in 1..500_usize {
+        let tiles = rows.div_ceil(TILE_COLS);
+        let mut next = 0;
+        for t in 0..tiles {
+            let tile = tile::tile_rows(rows, t);
+            assert_eq!(tile.start, next);
+            assert!(tile.len() == rows / tiles || tile.len() == rows.div_ceil(tiles));
+            assert!(tile.clone().all(|row| tile::tile_of(rows, row) == t));
+            next = tile.end;
+        }
+        assert_eq!(next, rows);
     }
 }
 

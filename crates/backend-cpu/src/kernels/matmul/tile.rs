@@ -9,6 +9,8 @@
 //! and the same bits where scales have so few digits that `OFFSET * scale` is exact: [`Panel::OFFSET`].
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use super::panel::Panel;
 use super::simd::{ROWS, Simd, Task};
 
@@ -19,6 +21,44 @@ pub(crate) const TILE_COLS: usize = 12;
 pub(crate) const OFFSET: f32 = 12_582_912.0;
 /// What an integer sum starts at.
 pub(crate) const OFFSET_BITS: i32 = OFFSET.to_bits() as i32;
+
+/// Rows of tile `t` of `rows` rows: no more tiles than there must be, whose widths differ by one at most. Narrow tiles
+/// take as long as wider ones, since every sum waits for itself.
+pub(crate) fn tile_rows(rows: usize, t: usize) -> Range<usize> {
+    let tiles = rows.div_ceil(TILE_COLS);
+    t * rows / tiles..(t + 1) * rows / tiles
+}
+
+/// The tile that row `row` of `rows` is in.
+pub(crate) fn tile_of(rows: usize, row: usize) -> usize {
+    ((row + 1) * rows.div_ceil(TILE_COLS) - 1) / rows
+}
+
+/// Columns of the next pass, for `left` columns in even passes of up to `most`.
+pub(super) fn even(left: usize, most: usize) -> usize {
+    left.div_ceil(left.div_ceil(most))
+}
+
+/// Runs `$go!(COLUMNS)` with the number of columns as a literal.
+macro_rules! for_width {
+    ($cols:expr, $go:ident) => {
+        match $cols {
+            1 => $go!(1),
+            2 => $go!(2),
+            3 => $go!(3),
+            4 => $go!(4),
+            5 => $go!(5),
+            6 => $go!(6),
+            7 => $go!(7),
+            8 => $go!(8),
+            9 => $go!(9),
+            10 => $go!(10),
+            11 => $go!(11),
+            _ => $go!(12),
+        }
+    };
+}
+pub(super) use for_width;
 
 /// Results of a tile: per column, one value per row of the panel.
 pub(crate) type Results = [[f32; ROWS]; TILE_COLS];
@@ -83,15 +123,17 @@ impl<S: Simd, P: Panel<S>, const C: usize> Task for On<S, Tile<P, C>> {
             let mut y = [S::zero(); C];
             for _ in 0..chunks {
                 for i in 0..P::BLOCKS {
-                    for line in 0..P::BYTES / P::BLOCKS / 64 {
+                    // Unpacked panels are in the second-level cache already.
+                    let stored = P::BLOCKS > 1;
+                    for line in 0..usize::from(stored) * P::BYTES / P::BLOCKS / 64 {
                         S::prefetch(
                             panel.wrapping_add(i * (P::BYTES / P::BLOCKS) + 64 * line + AHEAD),
                         );
                     }
                     block::<S, P, C>(panel, i, columns, &mut y);
-                    columns = columns.next_block(P::SUBS);
+                    columns = columns.next_block::<S>(P::SUBS);
                 }
-                panel = panel.add(P::BYTES);
+                panel = S::step(panel, P::BYTES);
             }
             for (c, &y) in y.iter().enumerate() {
                 S::store(out.add(c).cast(), y);
@@ -102,12 +144,12 @@ impl<S: Simd, P: Panel<S>, const C: usize> Task for On<S, Tile<P, C>> {
 
 impl Columns {
     #[inline(always)]
-    fn next_block(self, subs: usize) -> Self {
+    fn next_block<S: Simd>(self, subs: usize) -> Self {
         Self {
-            codes: self.codes.wrapping_add(32 * self.width),
-            scales: self.scales.wrapping_add(self.width),
-            starts: self.starts.wrapping_add(subs * self.width),
-            sums: self.sums.wrapping_add(subs * self.width),
+            codes: S::step(self.codes, 32 * self.width),
+            scales: S::step(self.scales, self.width),
+            starts: S::step(self.starts, subs * self.width),
+            sums: S::step(self.sums, subs * self.width),
             width: self.width,
         }
     }
@@ -131,6 +173,7 @@ unsafe fn block<S: Simd, P: Panel<S>, const C: usize>(
         let factors = P::factors(chunk, i);
         let less = S::splat(&-OFFSET);
         let base = S::mul(factors.scale[0], less);
+        let second_sums = S::step(columns.sums, columns.width);
         for c in 0..C {
             let mut t = if P::OFFSET {
                 S::fma(S::float_bits(first[c]), factors.scale[0], base)
@@ -149,11 +192,7 @@ unsafe fn block<S: Simd, P: Panel<S>, const C: usize>(
                 t = S::fnma(factors.min[0], S::splat(columns.sums.add(c)), t);
             }
             if P::MINS && P::SUBS == 2 {
-                t = S::fnma(
-                    factors.min[1],
-                    S::splat(columns.sums.add(columns.width + c)),
-                    t,
-                );
+                t = S::fnma(factors.min[1], S::splat(second_sums.wrapping_add(c)), t);
             }
             y[c] = S::fma(t, S::splat(columns.scales.add(c)), y[c]);
         }
@@ -173,8 +212,9 @@ unsafe fn products<S: Simd, P: Panel<S>, const C: usize>(
         let start = if P::OFFSET { OFFSET_BITS } else { 0 };
         let mut sums = [S::splat_int(&start); C];
         if P::BIAS != 0 {
+            let starts = S::step(columns.starts, sub * columns.width);
             for (c, sum) in sums.iter_mut().enumerate() {
-                *sum = S::splat_int(columns.starts.add(sub * columns.width + c));
+                *sum = S::splat_int(starts.add(c));
             }
         }
         let pairs = 4 / P::SUBS;
@@ -195,66 +235,56 @@ unsafe fn products<S: Simd, P: Panel<S>, const C: usize>(
     }
 }
 
-/// Adds the products of the pairs `(first, count)` of quads, as one narrow group.
-#[inline(always)]
-unsafe fn narrow<S: Simd, P: Panel<S>, const C: usize>(
-    chunk: *const u8,
-    i: usize,
-    columns: Columns,
-    (first, count): (usize, usize),
-    sums: &mut [S::Ints; C],
-) {
-    // SAFETY: as the tile promises.
-    unsafe {
-        let mut n = [S::narrow_start(sums[0]); C];
-        for c in 1..C {
-            n[c] = S::narrow_start(sums[c]);
-        }
-        for j in first..first + count {
-            let (low, high) = P::pair(chunk, i, j);
-            let a = columns.codes.add(8 * j * columns.width);
-            for (c, n) in n.iter_mut().enumerate() {
-                *n = S::narrow_dot(*n, low, a.add(4 * c));
+macro_rules! groups {
+    ($($(#[$doc:meta])* $name:ident: $start:ident, $dot:ident, $end:ident;)*) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        unsafe fn $name<S: Simd, P: Panel<S>, const C: usize>(
+            chunk: *const u8,
+            i: usize,
+            columns: Columns,
+            (first, count): (usize, usize),
+            sums: &mut [S::Ints; C],
+        ) {
+            // SAFETY: as the tile promises.
+            unsafe {
+                let mut n = [S::$start(sums[0]); C];
+                for c in 1..C {
+                    n[c] = S::$start(sums[c]);
+                }
+                let mut a = S::step(columns.codes, 8 * first * columns.width);
+                macro_rules! pair {
+                    ($j:literal) => {
+                        if $j < count {
+                            let (low, high) = P::pair(chunk, i, first + $j);
+                            for (c, n) in n.iter_mut().enumerate() {
+                                *n = S::$dot(*n, low, a.add(4 * c));
+                            }
+                            a = S::step(a, 4 * columns.width);
+                            for (c, n) in n.iter_mut().enumerate() {
+                                *n = S::$dot(*n, high, a.add(4 * c));
+                            }
+                            a = S::step(a, 4 * columns.width);
+                        }
+                    };
+                }
+                // Loops over many columns would not be unrolled.
+                pair!(0);
+                pair!(1);
+                pair!(2);
+                pair!(3);
+                let _ = a;
+                for c in 0..C {
+                    sums[c] = S::$end(sums[c], n[c]);
+                }
             }
-            let a = a.add(4 * columns.width);
-            for (c, n) in n.iter_mut().enumerate() {
-                *n = S::narrow_dot(*n, high, a.add(4 * c));
-            }
         }
-        for c in 0..C {
-            sums[c] = S::narrow_end(sums[c], n[c]);
-        }
-    }
+    )*};
 }
 
-/// As [`narrow`], for codes of eight bits.
-#[inline(always)]
-unsafe fn wide<S: Simd, P: Panel<S>, const C: usize>(
-    chunk: *const u8,
-    i: usize,
-    columns: Columns,
-    (first, count): (usize, usize),
-    sums: &mut [S::Ints; C],
-) {
-    // SAFETY: as the tile promises.
-    unsafe {
-        let mut n = [S::wide_start(sums[0]); C];
-        for c in 1..C {
-            n[c] = S::wide_start(sums[c]);
-        }
-        for j in first..first + count {
-            let (low, high) = P::pair(chunk, i, j);
-            let a = columns.codes.add(8 * j * columns.width);
-            for (c, n) in n.iter_mut().enumerate() {
-                *n = S::wide_dot(*n, low, a.add(4 * c));
-            }
-            let a = a.add(4 * columns.width);
-            for (c, n) in n.iter_mut().enumerate() {
-                *n = S::wide_dot(*n, high, a.add(4 * c));
-            }
-        }
-        for c in 0..C {
-            sums[c] = S::wide_end(sums[c], n[c]);
-        }
-    }
+groups! {
+    /// Adds the products of the pairs `(first, count)` of quads, as one narrow group.
+    narrow: narrow_start, narrow_dot, narrow_end;
+    /// As [`narrow`], for codes of eight bits.
+    wide: wide_start, wide_dot, wide_end;
 }

@@ -10,7 +10,7 @@ use tokkata_quant::{Layout, Unpacked};
 use super::amx;
 use super::panel::{Loose, Panel, loose_bytes, loosen};
 use super::simd::{ROWS, Simd, Task};
-use super::tile::{Columns, OFFSET_BITS, On, Tile, even, for_width};
+use super::tile::{Columns, OFFSET_BITS, On, Stretch, Tile, even, for_width};
 use super::{Activations, Job, Out, Scratch};
 use crate::layout::BLOCK;
 
@@ -309,6 +309,9 @@ unsafe fn grouped(job: Job<'_>, form: Form, loosen: Option<Loosen<'_>>, pass: Pa
     }
 }
 
+/// Bytes of a panel that stay in the first-level cache, with as much of the columns, while several passes go over them.
+const STRETCH: usize = 20 << 10;
+
 /// One panel times a tile, in as few passes as the set's registers allow.
 #[inline(always)]
 unsafe fn passes<S: Simd, P: Panel<S>>(
@@ -317,17 +320,29 @@ unsafe fn passes<S: Simd, P: Panel<S>>(
     columns: Columns,
     out: &mut Out,
 ) {
-    let mut c = 0;
-    while c < columns.width {
-        // SAFETY: passed on; `c` is below the width.
-        unsafe {
-            let cols = even(columns.width - c, most::<S, P>());
-            one_pass::<S, P>(
-                cols,
-                (panel, chunks),
-                columns.from(c),
-                out.0[c..].as_mut_ptr(),
-            );
+    let most = most::<S, P>();
+    let stretches = if columns.width > most {
+        (chunks * P::BYTES).div_ceil(STRETCH)
+    } else {
+        1
+    };
+    for s in 0..stretches {
+        let range = s * chunks / stretches..(s + 1) * chunks / stretches;
+        let columns = columns.after::<S>(range.start * P::BLOCKS, P::SUBS);
+        let mut c = 0;
+        while c < columns.width {
+            let cols = even(columns.width - c, most);
+            // SAFETY: passed on; `c` is below the width.
+            unsafe {
+                let panel = panel.add(range.start * P::BYTES);
+                let to = out.0[c..].as_mut_ptr();
+                let part = Stretch {
+                    panel,
+                    chunks: range.len(),
+                    goes_on: s > 0,
+                };
+                one_pass::<S, P>(cols, part, columns.from(c), to);
+            }
             c += cols;
         }
     }
@@ -336,15 +351,14 @@ unsafe fn passes<S: Simd, P: Panel<S>>(
 /// Runs the inner loop for `cols` columns.
 unsafe fn one_pass<S: Simd, P: Panel<S>>(
     cols: usize,
-    (panel, chunks): (*const u8, usize),
+    part: Stretch,
     columns: Columns,
     out: *mut [f32; ROWS],
 ) {
     macro_rules! go {
         ($cols:literal) => {{
             let tile = Tile::<P, $cols> {
-                panel,
-                chunks,
+                part,
                 columns,
                 out,
                 format: PhantomData,

@@ -234,7 +234,7 @@ fn fits(dtype: DType, k: usize) -> bool {
 fn every_format_matches_the_reference_on_every_kernel_set() {
     let (pool, mut noise) = (Pool::new(2), Noise(1));
     for &dtype in FORMATS {
-        for (n, k) in [(1, 256), (16, 512), (37, 768), (23, 96), (18, 160), (5, 64)] {
+        for (n, k) in [(1, 256), (16, 512), (37, 768), (23, 96), (18, 160), (5, 64), (3, 2048)] {
             if !fits(dtype, k) {
                 continue;
             }

@@ -93,10 +93,18 @@ impl Columns {
     }
 }
 
-/// A panel times `C` columns.
-pub(crate) struct Tile<P, const C: usize> {
+/// Some chunks of a panel.
+#[derive(Clone, Copy)]
+pub(crate) struct Stretch {
     pub(crate) panel: *const u8,
     pub(crate) chunks: usize,
+    /// Whether results so far are added to.
+    pub(crate) goes_on: bool,
+}
+
+/// A stretch of a panel times `C` columns.
+pub(crate) struct Tile<P, const C: usize> {
+    pub(crate) part: Stretch,
     pub(crate) columns: Columns,
     pub(crate) out: *mut [f32; ROWS],
     pub(crate) format: std::marker::PhantomData<P>,
@@ -112,15 +120,24 @@ impl<S: Simd, P: Panel<S>, const C: usize> Task for On<S, Tile<P, C>> {
     #[inline(always)]
     unsafe fn run(self) {
         let Tile {
-            mut panel,
-            chunks,
+            part,
             mut columns,
             out,
             ..
         } = self.0;
+        let Stretch {
+            mut panel,
+            chunks,
+            goes_on,
+        } = part;
         // SAFETY: the panel holds `chunks` chunks, the columns as many blocks, `out` `C` entries.
         unsafe {
             let mut y = [S::zero(); C];
+            for (c, y) in y.iter_mut().enumerate() {
+                if goes_on {
+                    *y = S::floats(out.add(c).cast());
+                }
+            }
             for _ in 0..chunks {
                 for i in 0..P::BLOCKS {
                     // Unpacked panels are in the second-level cache already.
@@ -131,7 +148,7 @@ impl<S: Simd, P: Panel<S>, const C: usize> Task for On<S, Tile<P, C>> {
                         );
                     }
                     block::<S, P, C>(panel, i, columns, &mut y);
-                    columns = columns.next_block::<S>(P::SUBS);
+                    columns = columns.after::<S>(1, P::SUBS);
                 }
                 panel = S::step(panel, P::BYTES);
             }
@@ -143,13 +160,15 @@ impl<S: Simd, P: Panel<S>, const C: usize> Task for On<S, Tile<P, C>> {
 }
 
 impl Columns {
+    /// What follows `blocks` blocks with `subs` scales each.
     #[inline(always)]
-    fn next_block<S: Simd>(self, subs: usize) -> Self {
+    pub(super) fn after<S: Simd>(self, blocks: usize, subs: usize) -> Self {
+        let entries = blocks * self.width;
         Self {
-            codes: S::step(self.codes, 32 * self.width),
-            scales: S::step(self.scales, self.width),
-            starts: S::step(self.starts, subs * self.width),
-            sums: S::step(self.sums, subs * self.width),
+            codes: S::step(self.codes, 32 * entries),
+            scales: S::step(self.scales, entries),
+            starts: S::step(self.starts, subs * entries),
+            sums: S::step(self.sums, subs * entries),
             width: self.width,
         }
     }

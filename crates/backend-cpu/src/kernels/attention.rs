@@ -8,10 +8,14 @@
 
 mod tile;
 
+use std::ops::Range;
+
 use tokkata_quant::num::f16_to_f32;
 
+use super::Kernel;
 use super::lanes::{Lanes, N, map, simd_fn, with};
-use super::math::{exp, tanh};
+use super::math::{exp, exp_to_one, tanh};
+use crate::memory::Aligned;
 
 /// Positions of a tile.
 pub(crate) const TILE: usize = 64;
@@ -20,7 +24,9 @@ pub(crate) const CHUNK: usize = 256;
 /// Groups of sixteen positions in a tile.
 pub(crate) const GROUPS: usize = TILE / N;
 /// Query rows (times heads) that share a tile at most.
-pub(crate) const MAX_ROWS: usize = 32;
+pub(crate) const MAX_ROWS: usize = 36;
+/// Rows of a block, at most, in whole vectors.
+const MAX_BLOCK: usize = 16;
 
 /// Keys and values of a tile's positions. Groups that no row sees may dangle.
 #[derive(Clone, Copy)]
@@ -60,7 +66,9 @@ pub(crate) struct Gathered {
     /// Sum of weights, `[MAX_ROWS]`.
     pub(crate) sum: Vec<f32>,
     /// Weighted values, `[MAX_ROWS, dim_v]`.
-    pub(crate) mix: Vec<f32>,
+    pub(crate) mix: Aligned<f32>,
+    /// Nothing is gathered: `mix` holds what was there before.
+    fresh: bool,
 }
 
 impl Gathered {
@@ -68,21 +76,35 @@ impl Gathered {
         Gathered {
             top: vec![f32::NEG_INFINITY; MAX_ROWS],
             sum: vec![0.0; MAX_ROWS],
-            mix: vec![0.0; MAX_ROWS * dim_v],
+            mix: Aligned::zeroed(MAX_ROWS * dim_v),
+            fresh: true,
         }
     }
 
-    /// Forgets the first `rows` rows.
-    pub(crate) fn clear(&mut self, rows: usize, dim_v: usize) {
+    /// Forgets the first `rows` rows; the next tile writes their values.
+    pub(crate) fn clear(&mut self, rows: usize) {
         self.top[..rows].fill(f32::NEG_INFINITY);
         self.sum[..rows].fill(0.0);
-        self.mix[..rows * dim_v].fill(0.0);
+        self.fresh = true;
+    }
+
+    /// Adds a chunk of the first `rows` rows to all before it.
+    pub(crate) fn merge_into(&self, set: Kernel, all: &mut Self, (rows, dim_v): (usize, usize)) {
+        for i in 0..rows {
+            let at = i * dim_v..(i + 1) * dim_v;
+            let part = (self.top[i], self.sum[i], &self.mix[at.clone()]);
+            merge_chunk(
+                set,
+                part,
+                (&mut all.top[i], &mut all.sum[i], &mut all.mix[at]),
+            );
+        }
     }
 }
 
 /// Query rows at work on a tile.
 pub(crate) struct Rows<'a> {
-    /// `[rows, dim_k]`.
+    /// `[dim_k / 16][MAX_ROWS][16]`.
     pub(crate) queries: &'a [f32],
     /// Positions each row sees: first and one past the last.
     pub(crate) sees: &'a [(usize, usize)],
@@ -93,50 +115,154 @@ pub(crate) struct Rows<'a> {
     pub(crate) gathered: &'a mut Gathered,
 }
 
-/// Positions of the tile that any row sees, relative to its first.
-fn span(tile: &Tile, rows: &Rows<'_>) -> Option<(usize, usize)> {
-    let (first, end) = (tile.first, tile.first + TILE);
-    let seen = rows
-        .sees
-        .iter()
-        .filter(|(lo, hi)| lo.max(&first) < hi.min(&end));
-    let lo = seen.clone().map(|&(lo, _)| lo.max(first)).min()?;
-    let hi = seen.map(|&(_, hi)| hi.min(end)).max()?;
-    Some((lo - first, hi - first))
+/// What rows see of a tile, relative to its first position.
+#[derive(Clone, Copy)]
+struct Span {
+    lo: usize,
+    hi: usize,
+    /// Every row sees all of the tile.
+    whole: bool,
 }
 
+impl Span {
+    // A loop: closures are compiled without the features of the function around them.
+    #[inline(always)]
+    fn of(tile: &Tile, sees: &[(usize, usize)]) -> Self {
+        let (mut lo, mut hi, mut whole) = (TILE, 0, true);
+        for &(first, end) in sees {
+            let first = first.saturating_sub(tile.first);
+            let end = end.saturating_sub(tile.first).min(TILE);
+            whole &= first == 0 && end == TILE;
+            if first < end {
+                lo = lo.min(first);
+                hi = hi.max(end);
+            }
+        }
+        Span { lo, hi, whole }
+    }
+
+    fn is_empty(self) -> bool {
+        self.lo >= self.hi
+    }
+}
+
+/// Rows are taken in blocks whose sums stay in registers and are enough to hide that each waits for its last addition.
+/// A vector of halves takes longer to widen than to multiply, so many rows share each.
 #[inline(always)]
 fn attend<L: Lanes>(form: Form, tile: &Tile, rows: &mut Rows<'_>) {
-    let Some((lo, hi)) = span(tile, rows) else {
-        return;
-    };
-    let n = rows.sees.len();
-    assert!(n <= MAX_ROWS && rows.queries.len() >= n * form.dim_k && rows.scores.len() >= n * TILE);
-    assert!(rows.gathered.mix.len() >= n * form.dim_v);
-    // SAFETY: the groups from `lo` to `hi` are valid, sizes are checked above.
-    unsafe { tile::scores::<L>(form.dim_k, tile, rows, lo / N..hi.div_ceil(N)) };
-    let mut keep = [1.0; MAX_ROWS];
-    for (row, keep) in keep.iter_mut().enumerate().take(n) {
-        *keep = weigh::<L>(form, tile, rows, row, (lo / N, hi.div_ceil(N)));
+    let (n, mut row) = (rows.sees.len(), 0);
+    assert!(n <= MAX_ROWS && rows.queries.len() >= query_floats(form.dim_k));
+    assert!(rows.scores.len() >= n * TILE && rows.gathered.mix.len() >= n * form.dim_v);
+    macro_rules! step {
+        ($rows:literal, $vectors:literal) => {{
+            block::<L, $rows, $vectors>(form, tile, rows, row);
+            row += $rows;
+        }};
     }
-    // SAFETY: as above.
-    unsafe { tile::mix::<L>(form.dim_v, tile, rows, (lo, hi), &keep) };
+    if L::MANY {
+        while n - row >= 12 {
+            step!(12, 2);
+        }
+        if n - row >= 8 {
+            step!(8, 2);
+        }
+        if n - row >= 4 {
+            step!(4, 4);
+        }
+        if n - row >= 2 {
+            step!(2, 4);
+        }
+    } else {
+        while n - row >= 4 {
+            step!(4, 1);
+        }
+        if n - row >= 2 {
+            step!(2, 2);
+        }
+    }
+    if n - row == 1 {
+        block::<L, 1, 4>(form, tile, rows, row);
+    }
+    rows.gathered.fresh = false;
 }
 
-/// Turns the scores of one row into weights; gives the factor for what was gathered before.
+/// `R` rows from `row` on, over `P` vectors of positions or of columns at a time.
 #[inline(always)]
-fn weigh<L: Lanes>(
+fn block<L: Lanes, const R: usize, const P: usize>(
     form: Form,
     tile: &Tile,
     rows: &mut Rows<'_>,
     row: usize,
-    groups: (usize, usize),
+) {
+    let span = Span::of(tile, &rows.sees[row..row + R]);
+    if span.is_empty() {
+        if rows.gathered.fresh {
+            rows.gathered.mix[row * form.dim_v..][..R * form.dim_v].fill(0.0);
+        }
+        return;
+    }
+    let (lo, hi) = (span.lo, span.hi);
+    // SAFETY: the groups from `lo` to `hi` are valid, `attend` checked the sizes.
+    unsafe { tile::scores::<L, R, P>(form.dim_k, tile, (rows, row), lo / N..hi.div_ceil(N)) };
+    let keep = if span.whole {
+        weigh::<L, true>(form, tile, rows, row..row + R)
+    } else {
+        weigh::<L, false>(form, tile, rows, row..row + R)
+    };
+    // SAFETY: as above.
+    unsafe { tile::mix::<L, R, P>(form.dim_v, tile, (rows, row), (lo, hi), &keep) };
+}
+
+/// Turns the scores of a block into weights; gives the factors for what was gathered before.
+#[inline(always)]
+fn weigh<L: Lanes, const WHOLE: bool>(
+    form: Form,
+    tile: &Tile,
+    rows: &mut Rows<'_>,
+    block: Range<usize>,
+) -> [f32; MAX_BLOCK] {
+    let (mut keep, mut base) = ([0.0; MAX_BLOCK], [0.0; MAX_BLOCK]);
+    let first = block.start;
+    // In two loops: a row waits long for its largest score, then for its exponentials, and others fill the time.
+    for row in block.clone() {
+        let largest = finish_scores::<L, WHOLE>(form, tile, rows, row);
+        let before = rows.gathered.top[row];
+        let after = if largest > before { largest } else { before };
+        let none = after == f32::NEG_INFINITY;
+        rows.gathered.top[row] = after;
+        base[row - first] = if none { 0.0 } else { after };
+        keep[row - first] = before - base[row - first];
+    }
+    for at in (0..block.len()).step_by(N) {
+        exp_to_one(L::load(&keep[at..])).store(&mut keep[at..]);
+    }
+    for row in block {
+        let scores = &mut rows.scores[row * TILE..][..TILE];
+        let base = L::splat(base[row - first]);
+        let mut sums = [L::zero(); GROUPS];
+        for g in 0..GROUPS {
+            sums[g] = exp_to_one(L::load(&scores[g * N..]).sub(base));
+            sums[g].store(&mut scores[g * N..]);
+        }
+        let sum = sums[0].add(sums[1]).add(sums[2].add(sums[3])).sum();
+        let all = &mut rows.gathered.sum[row];
+        *all = *all * keep[row - first] + sum;
+    }
+    keep
+}
+
+/// Scales the products of a row, caps, biases and masks them; gives the largest.
+#[inline(always)]
+fn finish_scores<L: Lanes, const WHOLE: bool>(
+    form: Form,
+    tile: &Tile,
+    rows: &mut Rows<'_>,
+    row: usize,
 ) -> f32 {
     let scores = &mut rows.scores[row * TILE..][..TILE];
     let bias = rows.bias.map(|b| &b[row * TILE..][..TILE]);
     let mut top = L::splat(f32::NEG_INFINITY);
-    let mut s = [L::splat(f32::NEG_INFINITY); GROUPS];
-    for g in groups.0..groups.1 {
+    for g in 0..GROUPS {
         let x = L::load(&scores[g * N..]).mul(L::splat(form.scale));
         let x = match form.cap {
             Some(cap) => L::splat(cap).mul(tanh(x.div(L::splat(cap)))),
@@ -146,30 +272,15 @@ fn weigh<L: Lanes>(
             Some(bias) => x.add(L::load(&bias[g * N..])),
             None => x,
         };
-        s[g] = visible(x, tile.first + g * N, rows.sees[row]);
-        top = s[g].max(top);
+        let x = if WHOLE {
+            x
+        } else {
+            visible(x, tile.first + g * N, rows.sees[row])
+        };
+        x.store(&mut scores[g * N..]);
+        top = x.max(top);
     }
-    let before = rows.gathered.top[row];
-    let after = if top.largest() > before {
-        top.largest()
-    } else {
-        before
-    };
-    let base = if after == f32::NEG_INFINITY {
-        0.0
-    } else {
-        after
-    };
-    let mut sums = [L::zero(); GROUPS];
-    for (g, sum) in sums.iter_mut().enumerate() {
-        *sum = exp(s[g].sub(L::splat(base)));
-        sum.store(&mut scores[g * N..]);
-    }
-    let keep = scalar_exp::<L>(before - base);
-    let sum = sums[0].add(sums[1]).add(sums[2].add(sums[3])).sum();
-    rows.gathered.sum[row] = rows.gathered.sum[row] * keep + sum;
-    rows.gathered.top[row] = after;
-    keep
+    top.largest()
 }
 
 #[inline(always)]
@@ -195,13 +306,35 @@ const INDEX: [f32; N] = {
 /// Scores of positions `first..first + 16`, −∞ where the row does not see.
 #[inline(always)]
 fn visible<L: Lanes>(x: L, first: usize, (lo, hi): (usize, usize)) -> L {
-    if lo <= first && first + N <= hi {
-        return x;
-    }
     let (index, none) = (L::load(&INDEX), L::splat(f32::NEG_INFINITY));
     let lo = L::splat(lo.saturating_sub(first).min(N) as f32);
     let hi = L::splat(hi.saturating_sub(first).min(N) as f32);
     index.pick_less(lo, none, index.pick_less(hi, x, none))
+}
+
+/// Floats of the queries of an item, [`Rows::queries`].
+pub(crate) const fn query_floats(dim_k: usize) -> usize {
+    dim_k.next_multiple_of(N) * MAX_ROWS
+}
+
+#[inline(always)]
+fn place<L: Lanes>(heads: &[f32], dim_k: usize, first: usize, queries: &mut [f32]) {
+    assert!(dim_k > 0 && queries.len() >= query_floats(dim_k));
+    let (mut i, mut at) = (first, 0);
+    while at + dim_k <= heads.len() {
+        let head = &heads[at..at + dim_k];
+        let mut d = 0;
+        while d < dim_k {
+            L::load_part(&head[d..], 0.0).store(&mut queries[d * MAX_ROWS + i * N..]);
+            d += N;
+        }
+        (i, at) = (i + 1, at + dim_k);
+    }
+}
+
+simd_fn! {
+    /// Puts heads among the queries of an item, the first as query `first`.
+    pub(crate) fn place_queries(heads: &[f32], dim_k: usize, first: usize, queries: &mut [f32]) = place;
 }
 
 simd_fn! {
@@ -213,6 +346,11 @@ simd_fn! {
 fn merge<L: Lanes>(part: (f32, f32, &[f32]), whole: (&mut f32, &mut f32, &mut [f32])) {
     let ((top, sum, mix), (all_top, all_sum, all_mix)) = (part, whole);
     if top == f32::NEG_INFINITY {
+        return;
+    }
+    if *all_top == f32::NEG_INFINITY {
+        (*all_top, *all_sum) = (top, sum);
+        all_mix.copy_from_slice(mix);
         return;
     }
     let after = if top > *all_top { top } else { *all_top };
@@ -234,6 +372,9 @@ simd_fn! {
 #[inline(always)]
 fn finish<L: Lanes>(gathered: (f32, f32, &[f32]), sink: Option<f32>, out: &mut [f32]) {
     let (top, mut sum, mix) = gathered;
+    if top == f32::NEG_INFINITY {
+        return out.fill(0.0);
+    }
     let mut factor = 1.0;
     if let Some(sink) = sink {
         let after = if sink > top { sink } else { top };

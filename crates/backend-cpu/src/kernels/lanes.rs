@@ -54,8 +54,8 @@ pub(crate) trait Lanes: Copy {
     fn min(self, b: Self) -> Self;
     /// The nearest integer, ties to even.
     fn round(self) -> Self;
-    /// `2^self` for integers in −126..=127.
-    fn pow2(self) -> Self;
+    /// `self · 2^n` for integers in −126..=127, rounded once.
+    fn times_pow2(self, n: Self) -> Self;
     /// `self < b ? yes : no` per lane.
     fn pick_less(self, b: Self, yes: Self, no: Self) -> Self;
     /// All lanes: halves are added until one is left.

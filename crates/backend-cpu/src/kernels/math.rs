@@ -5,14 +5,30 @@
 
 use super::lanes::Lanes;
 
+/// Below this `e^x` is no normal number and taken as 0.
+const LEAST: f32 = -87.3;
+
 /// `e^x`: 0 below −87.3, infinite above 88.3, relative error below 2e-7 between.
 #[inline(always)]
 pub(crate) fn exp<L: Lanes>(x: L) -> L {
     // In this order of operands a NaN passes through.
-    let bounded = L::splat(88.3).min(L::splat(-87.3).max(x));
-    let n = bounded.mul(L::splat(std::f32::consts::LOG2_E)).round();
+    let y = exp_within(L::splat(88.3).min(L::splat(LEAST).max(x)));
+    let y = x.pick_less(L::splat(LEAST), L::zero(), y);
+    L::splat(88.3).pick_less(x, L::splat(f32::INFINITY), y)
+}
+
+/// [`exp`] of numbers that are not positive.
+#[inline(always)]
+pub(crate) fn exp_to_one<L: Lanes>(x: L) -> L {
+    let y = exp_within(L::splat(LEAST).max(x));
+    x.pick_less(L::splat(LEAST), L::zero(), y)
+}
+
+#[inline(always)]
+fn exp_within<L: Lanes>(x: L) -> L {
+    let n = x.mul(L::splat(std::f32::consts::LOG2_E)).round();
     // ln 2 in two parts, the first with few bits, so that n times it is exact.
-    let r = n.fma(L::splat(-0.693_359_4), bounded);
+    let r = n.fma(L::splat(-0.693_359_4), x);
     let r = n.fma(L::splat(2.121_944_4e-4), r);
     let mut p = L::splat(1.0 / 5040.0);
     for c in [
@@ -26,9 +42,7 @@ pub(crate) fn exp<L: Lanes>(x: L) -> L {
     ] {
         p = p.fma(r, L::splat(c));
     }
-    let y = p.mul(n.pow2());
-    let y = x.pick_less(L::splat(-87.3), L::zero(), y);
-    L::splat(88.3).pick_less(x, L::splat(f32::INFINITY), y)
+    p.times_pow2(n)
 }
 
 /// `1 / (1 + e^−x)`.

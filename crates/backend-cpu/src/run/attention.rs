@@ -15,7 +15,9 @@ use super::cx::{Cx, Kernel};
 use crate::arena::Place;
 use crate::kernels::attention::{
     CHUNK, Form, Gathered, MAX_ROWS, Rows, TILE, attend_tile, finish_row, merge_chunk,
+    place_queries, query_floats,
 };
+use crate::memory::Aligned;
 use crate::pool::Worker;
 
 /// T5's bias by distance.
@@ -52,9 +54,9 @@ pub(crate) struct Attention {
 /// Working memory of one worker.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    queries: Vec<f32>,
+    queries: Aligned<f32>,
     bias: Vec<f32>,
-    scores: Vec<f32>,
+    scores: Aligned<f32>,
     sees: Vec<(usize, usize)>,
     chunk: Gathered,
     whole: Gathered,
@@ -66,9 +68,9 @@ impl Scratch {
     /// Room for heads of up to `dim_k` and `dim_v` columns.
     pub(crate) fn new(dim_k: usize, dim_v: usize) -> Self {
         Scratch {
-            queries: vec![0.0; MAX_ROWS * dim_k],
+            queries: Aligned::zeroed(query_floats(dim_k)),
             bias: vec![0.0; MAX_ROWS * TILE],
-            scores: vec![0.0; MAX_ROWS * TILE],
+            scores: Aligned::zeroed(MAX_ROWS * TILE),
             sees: Vec::with_capacity(MAX_ROWS),
             chunk: Gathered::new(dim_v),
             whole: Gathered::new(dim_v),
@@ -201,12 +203,26 @@ impl Attention {
     fn begin(&self, cx: &Cx<'_>, item: &Item, scratch: &mut Scratch) -> Range<usize> {
         let dim_k = self.form.dim_k;
         scratch.sees.clear();
-        let (mut lo, mut hi) = (usize::MAX, 0);
-        for (i, row) in item.rows.clone().enumerate() {
+        for row in item.rows.clone() {
             let sees = self.sees(cx.step, item.seq, row);
             let q = &cx.row(self.q, row)[item.heads.start * dim_k..item.heads.end * dim_k];
-            scratch.queries[i * q.len()..][..q.len()].copy_from_slice(q);
+            place_queries(
+                cx.kernel,
+                q,
+                dim_k,
+                scratch.sees.len(),
+                &mut scratch.queries,
+            );
             scratch.sees.extend(item.heads.clone().map(|_| sees));
+        }
+        self.seen(cx, item)
+    }
+
+    /// Positions that any row of an item sees.
+    fn seen(&self, cx: &Cx<'_>, item: &Item) -> Range<usize> {
+        let (mut lo, mut hi) = (usize::MAX, 0);
+        for row in item.rows.clone() {
+            let sees = self.sees(cx.step, item.seq, row);
             if sees.0 < sees.1 {
                 (lo, hi) = (lo.min(sees.0), hi.max(sees.1));
             }
@@ -223,8 +239,7 @@ impl Attention {
         chunk: usize,
         scratch: &mut Scratch,
     ) {
-        let n = item.len();
-        scratch.chunk.clear(n, self.form.dim_v);
+        scratch.chunk.clear(item.len());
         let (start, end) = (
             seen.start.max(chunk * CHUNK),
             seen.end.min((chunk + 1) * CHUNK),
@@ -285,14 +300,14 @@ impl Attention {
     fn run_item(&self, cx: &Cx<'_>, item: &Item, scratch: &mut Scratch) {
         let dim_v = self.form.dim_v;
         let seen = self.begin(cx, item, scratch);
-        scratch.whole.clear(item.len(), dim_v);
-        for chunk in chunks(&seen) {
+        scratch.whole.clear(item.len());
+        for (i, chunk) in chunks(&seen).enumerate() {
             self.chunk(cx, item, (&seen, seen.end), chunk, scratch);
             let Scratch { chunk, whole, .. } = scratch;
-            for i in 0..item.len() {
-                let part = (chunk.top[i], chunk.sum[i], &chunk.mix[i * dim_v..][..dim_v]);
-                let mix = &mut whole.mix[i * dim_v..][..dim_v];
-                merge_chunk(cx.kernel, part, (&mut whole.top[i], &mut whole.sum[i], mix));
+            if i == 0 {
+                std::mem::swap(chunk, whole);
+            } else {
+                chunk.merge_into(cx.kernel, whole, (item.len(), dim_v));
             }
         }
         for i in 0..item.len() {
@@ -333,9 +348,9 @@ impl Attention {
         if i >= item.len() {
             return;
         }
-        let seen = self.begin(cx, &item, scratch);
-        scratch.whole.clear(1, dim_v);
-        let Gathered { top, sum, mix } = &mut scratch.whole;
+        let seen = self.seen(cx, &item);
+        scratch.whole.clear(1);
+        let Gathered { top, sum, mix, .. } = &mut scratch.whole;
         for chunk in chunks(&seen) {
             // SAFETY: written before the barrier.
             let part = unsafe { cx.partial_mut(cut.part(index, chunk, i, dim_v), dim_v + 2) };

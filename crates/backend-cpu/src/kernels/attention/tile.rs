@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use super::super::lanes::{Lanes, N};
-use super::{MAX_ROWS, Rows, TILE, Tile};
+use super::{MAX_BLOCK, MAX_ROWS, Rows, TILE, Tile};
 
 #[inline(always)]
 unsafe fn read<L: Lanes, const HALF: bool>(p: *const u8, element: usize) -> L {
@@ -40,84 +40,31 @@ fn fetch<const HALF: bool>(p: *const u8, element: usize) {
 /// Rows that wait for memory rather than for arithmetic.
 const FEW: usize = 4;
 
-/// Runs `$step!(rows, vectors)` for `$n` rows, in blocks whose sums stay in registers and are enough to hide that each
-/// waits for its last addition. `$row` counts them.
-macro_rules! blocks {
-    ($lanes:ident, $n:ident, $row:ident, $step:ident) => {
-        if $lanes::MANY {
-            while $n - $row >= 8 {
-                $step!(8, 2);
-                $row += 8;
-            }
-            if $n - $row >= 4 {
-                $step!(4, 4);
-                $row += 4;
-            }
-            if $n - $row >= 2 {
-                $step!(2, 4);
-                $row += 2;
-            }
-        } else {
-            while $n - $row >= 4 {
-                $step!(4, 1);
-                $row += 4;
-            }
-            if $n - $row >= 2 {
-                $step!(2, 2);
-                $row += 2;
-            }
-        }
-        if $n - $row == 1 {
-            $step!(1, 4);
-        }
-    };
-}
-
-/// Scores of all rows and the given groups.
+/// Scores of `R` rows from `row` on and the given groups, `P` groups at a time while there are as many.
 ///
 /// # Safety
 /// The groups of the tile are valid and the rows have `dim_k` columns each.
 #[inline(always)]
-pub(super) unsafe fn scores<L: Lanes>(
+pub(super) unsafe fn scores<L: Lanes, const R: usize, const P: usize>(
     dim_k: usize,
     tile: &Tile,
-    rows: &mut Rows<'_>,
+    (rows, row): (&mut Rows<'_>, usize),
     groups: Range<usize>,
 ) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if tile.half_keys {
-            scores_of::<L, true>(dim_k, tile, rows, groups);
-        } else {
-            scores_of::<L, false>(dim_k, tile, rows, groups);
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn scores_of<L: Lanes, const HALF: bool>(
-    dim_k: usize,
-    tile: &Tile,
-    rows: &mut Rows<'_>,
-    groups: Range<usize>,
-) {
-    let n = rows.sees.len();
     let keys = Keys {
         here: &tile.keys[groups.clone()],
         next: &tile.next_keys[groups.clone()],
         dim_k,
     };
-    let mut row = 0;
-    // SAFETY: rows and groups stay inside what the caller promised.
+    // SAFETY: the caller's promise.
     unsafe {
-        macro_rules! step {
-            ($rows:literal, $groups:literal) => {{
-                let q = rows.queries.as_ptr().add(row * dim_k);
-                let to = rows.scores.as_mut_ptr().add(row * TILE + groups.start * N);
-                sweep::<L, HALF, $rows, $groups>(q, keys, to);
-            }};
+        let q = rows.queries.as_ptr().add(row * N);
+        let to = rows.scores.as_mut_ptr().add(row * TILE + groups.start * N);
+        if tile.half_keys {
+            sweep::<L, true, R, P>(q, keys, to);
+        } else {
+            sweep::<L, false, R, P>(q, keys, to);
         }
-        blocks!(L, n, row, step);
     }
 }
 
@@ -129,7 +76,6 @@ struct Keys<'a> {
     dim_k: usize,
 }
 
-/// `R` rows over all groups, `P` at a time while there are as many.
 #[inline(always)]
 unsafe fn sweep<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
     q: *const f32,
@@ -147,7 +93,7 @@ unsafe fn sweep<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
             dots::<L, HALF, R, 2>(q, keys, g, to.add(g * N));
             g += 2;
         }
-        while g < groups {
+        while P > 1 && g < groups {
             dots::<L, HALF, R, 1>(q, keys, g, to.add(g * N));
             g += 1;
         }
@@ -168,20 +114,23 @@ unsafe fn dots<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
         let (here, next) = (&keys.here[group..][..P], &keys.next[group..][..P]);
         // Few rows finish a tile before memory can bring the next.
         let ahead = R <= FEW && next.iter().all(|p| !p.is_null());
-        for d in 0..dim_k {
-            let mut k = [L::zero(); P];
-            for p in 0..P {
-                k[p] = read::<L, HALF>(*here.get_unchecked(p), d * N);
-            }
-            if ahead && (!HALF || d % 2 == 0) {
+        for first in (0..dim_k).step_by(N) {
+            let q = q.add(first * MAX_ROWS);
+            for d in first..dim_k.min(first + N) {
+                let mut k = [L::zero(); P];
                 for p in 0..P {
-                    fetch::<HALF>(*next.get_unchecked(p), d * N);
+                    k[p] = read::<L, HALF>(*here.get_unchecked(p), d * N);
                 }
-            }
-            for r in 0..R {
-                let q = L::splat(*q.add(r * dim_k + d));
-                for p in 0..P {
-                    acc[r][p] = q.fma(k[p], acc[r][p]);
+                if ahead && (!HALF || d % 2 == 0) {
+                    for p in 0..P {
+                        fetch::<HALF>(*next.get_unchecked(p), d * N);
+                    }
+                }
+                for r in 0..R {
+                    let q = L::splat(*q.add(r * N + d - first));
+                    for p in 0..P {
+                        acc[r][p] = q.fma(k[p], acc[r][p]);
+                    }
                 }
             }
         }
@@ -193,52 +142,31 @@ unsafe fn dots<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
     }
 }
 
-/// Adds the weighted values of positions `lo..hi` to what the rows have gathered, kept by `keep`.
+/// Adds the weighted values of positions `lo..hi` to what `R` rows from `row` on have gathered, kept by `keep`.
 ///
 /// # Safety
 /// The groups of these positions are valid and the rows have gathered `dim_v` columns each.
 #[inline(always)]
-pub(super) unsafe fn mix<L: Lanes>(
+pub(super) unsafe fn mix<L: Lanes, const R: usize, const P: usize>(
     dim_v: usize,
     tile: &Tile,
-    rows: &mut Rows<'_>,
+    (rows, row): (&mut Rows<'_>, usize),
     span: (usize, usize),
-    keep: &[f32; MAX_ROWS],
+    keep: &[f32; MAX_BLOCK],
 ) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if tile.half_values {
-            mix_of::<L, true>(dim_v, tile, rows, span, keep);
-        } else {
-            mix_of::<L, false>(dim_v, tile, rows, span, keep);
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn mix_of<L: Lanes, const HALF: bool>(
-    dim_v: usize,
-    tile: &Tile,
-    rows: &mut Rows<'_>,
-    span: (usize, usize),
-    keep: &[f32; MAX_ROWS],
-) {
-    let n = rows.sees.len();
-    let mut row = 0;
     // SAFETY: rows stay inside what the caller promised.
     unsafe {
-        macro_rules! step {
-            ($rows:literal, $vectors:literal) => {{
-                let at = Mix {
-                    weights: rows.scores.as_ptr().add(row * TILE),
-                    keep: keep.as_ptr().add(row),
-                    mix: rows.gathered.mix.as_mut_ptr().add(row * dim_v),
-                    dim_v,
-                };
-                columns::<L, HALF, $rows, $vectors>(at, tile, span);
-            }};
+        let at = Mix {
+            weights: rows.scores.as_ptr().add(row * TILE),
+            keep: (!rows.gathered.fresh).then_some(keep.as_ptr()),
+            mix: rows.gathered.mix.as_mut_ptr().add(row * dim_v),
+            dim_v,
+        };
+        if tile.half_values {
+            columns::<L, true, R, P>(at, tile, span);
+        } else {
+            columns::<L, false, R, P>(at, tile, span);
         }
-        blocks!(L, n, row, step);
     }
 }
 
@@ -246,7 +174,8 @@ unsafe fn mix_of<L: Lanes, const HALF: bool>(
 #[derive(Clone, Copy)]
 struct Mix {
     weights: *const f32,
-    keep: *const f32,
+    /// `None` where nothing is gathered yet.
+    keep: Option<*const f32>,
     mix: *mut f32,
     dim_v: usize,
 }
@@ -268,7 +197,7 @@ unsafe fn columns<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
             gather::<L, HALF, R, 2>(at, tile, span, c);
             c += 2 * N;
         }
-        while c < at.dim_v {
+        while P > 1 && c < at.dim_v {
             gather::<L, HALF, R, 1>(at, tile, span, c);
             c += N;
         }
@@ -285,10 +214,12 @@ unsafe fn gather<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         let mut acc = [[L::zero(); P]; R];
-        for (r, acc) in acc.iter_mut().enumerate() {
-            let keep = L::splat(*at.keep.add(r));
-            for (p, x) in acc.iter_mut().enumerate() {
-                *x = L::read(at.mix.add(r * at.dim_v + column + p * N)).mul(keep);
+        if let Some(keep) = at.keep {
+            for r in 0..R {
+                let keep = L::splat(*keep.add(r));
+                for p in 0..P {
+                    acc[r][p] = L::read(at.mix.add(r * at.dim_v + column + p * N)).mul(keep);
+                }
             }
         }
         for g in lo / N..hi.div_ceil(N) {

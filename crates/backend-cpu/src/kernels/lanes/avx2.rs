@@ -104,8 +104,8 @@ impl Lanes for Avx2 {
         unsafe { Avx2(_mm256_round_ps::<8>(self.0), _mm256_round_ps::<8>(self.1)) }
     }
     #[inline(always)]
-    fn pow2(self) -> Self {
-        unsafe { Avx2(pow2(self.0), pow2(self.1)) }
+    fn times_pow2(self, n: Self) -> Self {
+        self.mul(unsafe { Avx2(pow2(n.0), pow2(n.1)) })
     }
     #[inline(always)]
     fn pick_less(self, b: Self, yes: Self, no: Self) -> Self {

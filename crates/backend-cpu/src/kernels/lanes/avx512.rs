@@ -82,11 +82,8 @@ impl Lanes for Avx512 {
         unsafe { Avx512(_mm512_roundscale_ps::<8>(self.0)) }
     }
     #[inline(always)]
-    fn pow2(self) -> Self {
-        unsafe {
-            let biased = _mm512_add_epi32(_mm512_cvttps_epi32(self.0), _mm512_set1_epi32(127));
-            Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased)))
-        }
+    fn times_pow2(self, n: Self) -> Self {
+        unsafe { Avx512(_mm512_scalef_ps(self.0, n.0)) }
     }
     #[inline(always)]
     fn pick_less(self, b: Self, yes: Self, no: Self) -> Self {

@@ -96,11 +96,10 @@ impl Lanes for Portable {
         Portable(self.0.map(f32::round_ties_even))
     }
     #[inline(always)]
-    fn pow2(self) -> Self {
-        Portable(
-            self.0
-                .map(|x| f32::from_bits(((x as i32).wrapping_add(127) as u32) << 23)),
-        )
+    fn times_pow2(self, n: Self) -> Self {
+        zip(self, n, |x, n| {
+            x * f32::from_bits(((n as i32).wrapping_add(127) as u32) << 23)
+        })
     }
     #[inline(always)]
     fn pick_less(self, b: Self, yes: Self, no: Self) -> Self {

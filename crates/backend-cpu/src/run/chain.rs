@@ -22,6 +22,10 @@ const MANY_ROWS: usize = MAX_STREAM_ROWS + 1;
 const COLUMNS: usize = 128;
 /// Portions per worker that the work is cut into, if there are as many parts.
 const PORTIONS: usize = 4;
+/// Portions get smaller towards the end, as long as each worker could take this many: none waits long for the last.
+const LEFT: usize = 2;
+/// The last portions are this much smaller than the first, at most: each reads all of the input again.
+const SMALLER: usize = 4;
 /// Multiply–adds per row of a product that is dealt out in portions alone, even for one row: each portion of such a
 /// product is still a long run of memory.
 const VAST: usize = 32 << 20;
@@ -33,14 +37,37 @@ struct Lane {
     parts: usize,
     /// Parts that are taken at once.
     portion: usize,
-    /// Multiply–adds of a portion and a row.
+    /// Multiply–adds of a part and a row.
     work: usize,
 }
 
-impl Lane {
-    fn portions(&self) -> usize {
-        self.parts.div_ceil(self.portion)
+/// Parts of a lane that one worker takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Portion {
+    lane: usize,
+    parts: Range<usize>,
+}
+
+/// Cuts lanes into portions, in the order in which they are taken.
+fn deal(lanes: &[Lane], workers: usize) -> Vec<Portion> {
+    let mut left: usize = lanes.iter().map(|lane| lane.parts * lane.work).sum();
+    let mut portions = Vec::new();
+    for (index, lane) in lanes.iter().enumerate() {
+        let mut at = 0;
+        while at < lane.parts {
+            let fair = (left / (LEFT * workers)).checked_div(lane.work);
+            let least = lane.portion.div_ceil(SMALLER);
+            let count = fair.unwrap_or(lane.portion).clamp(least, lane.portion);
+            let end = (at + count).min(lane.parts);
+            portions.push(Portion {
+                lane: index,
+                parts: at..end,
+            });
+            left -= (end - at) * lane.work;
+            at = end;
+        }
     }
+    portions
 }
 
 /// A run of steps that is done part by part.
@@ -48,8 +75,9 @@ impl Lane {
 pub(super) struct Chain {
     pub(super) steps: Range<usize>,
     lead: Lead,
-    /// Those with the largest portions first.
     lanes: Vec<Lane>,
+    /// Those of the lanes with the largest first.
+    portions: Vec<Portion>,
     /// However few rows: some lane has no part for some worker, or the work is vast.
     always: bool,
     /// Which counter deals out the portions.
@@ -69,23 +97,12 @@ impl Chain {
         (cx, worker): (&Cx<'_>, &Worker<'_>),
         mut done: impl FnMut(usize),
     ) {
-        while let Some((lane, parts)) = self.portion(cx.ticket(self.tickets)) {
-            for &step in &lane.steps {
+        while let Some(Portion { lane, parts }) = self.portions.get(cx.ticket(self.tickets)) {
+            for &step in &self.lanes[*lane].steps {
                 steps[step].kernel.run_parts(cx, worker, parts.clone());
                 done(step);
             }
         }
-    }
-
-    fn portion(&self, mut ticket: usize) -> Option<(&Lane, Range<usize>)> {
-        for lane in &self.lanes {
-            if ticket < lane.portions() {
-                let first = ticket * lane.portion;
-                return Some((lane, first..(first + lane.portion).min(lane.parts)));
-            }
-            ticket -= lane.portions();
-        }
-        None
     }
 }
 
@@ -176,16 +193,17 @@ impl Finder<'_> {
                 steps,
                 parts: p.count,
                 portion,
-                work: portion * p.work,
+                work: p.work,
             }
         };
         let mut lanes: Vec<Lane> = lanes.drain(..).map(cut).collect();
-        lanes.sort_by_key(|lane| std::cmp::Reverse(lane.work));
+        lanes.sort_by_key(|lane| std::cmp::Reverse(lane.portion * lane.work));
         *self.tickets += 1;
         Some(Chain {
             steps: run,
             lead: lead_of_all,
             always: vast || lanes.len() > 1 && lanes.iter().any(|lane| lane.parts < self.workers),
+            portions: deal(&lanes, self.workers),
             lanes,
             tickets: *self.tickets - 1,
         })
@@ -222,27 +240,39 @@ impl Finder<'_> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn portions_cover_every_part_of_every_lane_once() {
-        let lane = |parts, portion| Lane {
+    fn lane(parts: usize, portion: usize, work: usize) -> Lane {
+        Lane {
             steps: vec![],
             parts,
             portion,
-            work: 0,
-        };
-        let chain = Chain {
-            steps: 0..0,
-            lead: Lead::Rows,
-            lanes: vec![lane(5, 2), lane(8, 8), lane(1, 1), lane(7, 3)],
-            always: false,
-            tickets: 0,
-        };
-        let taken: Vec<(usize, Range<usize>)> = (0..)
-            .map_while(|ticket| chain.portion(ticket))
-            .map(|(lane, parts)| (lane.parts, parts))
-            .collect();
-        let expected = [(5, 0..2), (5, 2..4), (5, 4..5), (8, 0..8), (1, 0..1)];
-        assert_eq!(taken[..5], expected);
-        assert_eq!(taken[5..], [(7, 0..3), (7, 3..6), (7, 6..7)]);
+            work,
+        }
+    }
+
+    #[test]
+    fn portions_cover_every_part_of_every_lane_once() {
+        for work in [0, 1, 7] {
+            let lanes = [
+                lane(5, 2, work),
+                lane(8, 8, work),
+                lane(1, 1, 1),
+                lane(7, 3, work),
+            ];
+            for workers in 1..5 {
+                let portions = deal(&lanes, workers);
+                for (index, lane) in lanes.iter().enumerate() {
+                    let taken = portions.iter().filter(|p| p.lane == index);
+                    let parts: Vec<usize> = taken.flat_map(|p| p.parts.clone()).collect();
+                    assert_eq!(parts, (0..lane.parts).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_portions_are_smaller() {
+        let portions = deal(&[lane(60, 8, 100)], 2);
+        let sizes: Vec<usize> = portions.iter().map(|p| p.parts.len()).collect();
+        assert_eq!(sizes, [8, 8, 8, 8, 7, 5, 4, 3, 2, 2, 2, 2, 1]);
     }
 }

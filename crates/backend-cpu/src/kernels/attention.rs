@@ -6,9 +6,12 @@
 //! order are fixed, tiles that a row does not see change nothing.
 #![allow(unsafe_code)]
 
+mod halves;
 mod tile;
 
 use std::ops::Range;
+
+pub(crate) use halves::{halves_panel, halves_run};
 
 use tokkata_quant::num::f16_to_f32;
 
@@ -428,24 +431,4 @@ fn widen_positions<L: Lanes>(codes: &[i8], scales: &[u16], out: &mut [f32]) {
 simd_fn! {
     /// Codes of sixteen positions, `[columns][16]`, times the scale of each position and 32 columns.
     pub(crate) fn widen_panel(codes: &[i8], scales: &[u16], out: &mut [f32]) = widen_positions;
-}
-
-#[inline(always)]
-fn halves<L: Lanes>(x: &[f32], out: &mut [u16]) {
-    let (mut at, n) = (0, out.len());
-    let x = &x[..n];
-    while at + N <= n {
-        // SAFETY: sixteen more halves.
-        unsafe { L::load(&x[at..]).write_half(out[at..].as_mut_ptr()) };
-        at += N;
-    }
-    let mut lanes = [0; N];
-    // SAFETY: sixteen halves.
-    unsafe { L::load_part(&x[at..], 0.0).write_half(lanes.as_mut_ptr()) };
-    out[at..].copy_from_slice(&lanes[..n - at]);
-}
-
-simd_fn! {
-    /// The nearest halves.
-    pub(crate) fn halves_run(x: &[f32], out: &mut [u16]) = halves;
 }

@@ -63,6 +63,24 @@ pub(crate) trait Lanes: Copy {
     /// The largest lane.
     fn largest(self) -> f32;
 
+    /// Vector `i` of the answer holds lane `i` of each of these.
+    #[inline(always)]
+    fn transpose(rows: [Self; N]) -> [Self; N] {
+        let (mut lanes, mut columns) = ([[0.0; N]; N], [[0.0; N]; N]);
+        for i in 0..N {
+            rows[i].store(&mut lanes[i]);
+        }
+        for i in 0..N {
+            for j in 0..N {
+                columns[j][i] = lanes[i][j];
+            }
+        }
+        let mut out = rows;
+        for i in 0..N {
+            out[i] = Self::load(&columns[i]);
+        }
+        out
+    }
     #[inline(always)]
     fn zero() -> Self {
         Self::splat(0.0)

@@ -12,7 +12,7 @@ use tokkata_ir::{BackendError, CacheGroup, GroupId, Program, SlotDef, SlotId, St
 use tokkata_quant::num::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 use crate::kernels::Kernel as Set;
-use crate::kernels::attention::halves_run;
+use crate::kernels::attention::{halves_panel, halves_run};
 use crate::kernels::lanes::N;
 use crate::memory::HugeBuf;
 
@@ -124,6 +124,10 @@ impl Plane {
         unsafe {
             match self.kind {
                 Kind::F32 => spread(to.cast::<f32>().add(first), step, x, |x| x),
+                Kind::F16 if step == 1 => {
+                    let to = to.cast::<u16>().add(first);
+                    halves_run(set, x, std::slice::from_raw_parts_mut(to, x.len()));
+                }
                 Kind::F16 => {
                     let mut halves = [0; HALVES];
                     for (i, x) in x.chunks(HALVES).enumerate() {
@@ -361,15 +365,49 @@ impl Caches {
         )
     }
 
+    /// Whether keys of a slot are written sixteen positions at a time, [`Caches::write_panel`].
+    pub(crate) fn takes_panels(&self, slot: SlotId) -> bool {
+        let keys = self.kv(slot).keys;
+        keys.panels && keys.kind == Kind::F16 && keys.dim.is_multiple_of(N)
+    }
+
     /// Stores one head of a position of a sequence, unless its block is gone.
     pub(crate) fn write(&self, set: Set, step: &StepState, slot: SlotId, at: Write<'_>) {
+        if let Some((plane, head, position)) = self.place(step, slot, &at) {
+            // SAFETY: the block lies in the pool; the step that writes gives each head of a row to one worker.
+            unsafe { plane.store(set, head, position, (at.row, at.head)) };
+        }
+    }
+
+    /// Stores the keys of one head of sixteen positions of a sequence, the first as given, unless their block is gone.
+    pub(crate) fn write_panel(
+        &self,
+        (set, step, slot): (Set, &StepState, SlotId),
+        at: Write<'_>,
+        rows: &[&[f32]; N],
+    ) {
+        if let Some((plane, head, position)) = self.place(step, slot, &at) {
+            let columns = at.head * plane.dim..(at.head + 1) * plane.dim;
+            let to = head.cast::<u16>().wrapping_add(plane.element(position, 0));
+            // SAFETY: the panel lies in the block, which lies in the pool; the step that writes gives each head of a
+            // row to one worker.
+            let to = unsafe { std::slice::from_raw_parts_mut(to, plane.dim * N) };
+            halves_panel(set, &rows.map(|row| &row[columns.clone()]), to);
+        }
+    }
+
+    /// The plane, its head in the block of a position and the place in there.
+    fn place(
+        &self,
+        step: &StepState,
+        slot: SlotId,
+        at: &Write<'_>,
+    ) -> Option<(&Plane, *mut u8, usize)> {
         let kv = self.kv(slot);
         let size = self.block_size(slot.group);
-        let Some(&block) = step.table(slot.group, at.seq).get(at.position / size) else {
-            return;
-        };
+        let block = *step.table(slot.group, at.seq).get(at.position / size)?;
         if block == NO_BLOCK {
-            return;
+            return None;
         }
         let plane = if at.values {
             kv.values.as_ref()
@@ -378,8 +416,7 @@ impl Caches {
         };
         let plane = plane.expect("a slot that keeps values");
         let head = self.block(slot, kv, block).head(plane, at.head).cast_mut();
-        // SAFETY: the block lies in the pool; the step that writes gives each head of a row to one worker.
-        unsafe { plane.store(set, head, at.position % size, (at.row, at.head)) };
+        Some((plane, head, at.position % size))
     }
 
     /// The state of a slot in a block.

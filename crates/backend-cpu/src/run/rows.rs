@@ -1,6 +1,7 @@
 //! Ops that look rows up, write caches or draw tokens.
 #![allow(unsafe_code)]
 
+use std::array::from_fn;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use super::cache::Write;
 use super::cx::{Cx, Kernel, Parts};
 use super::sweep::{Split, columns, columns_of};
 use crate::arena::Place;
+use crate::kernels::lanes::N;
 use crate::layout::Matrix;
 use crate::pool::Worker;
 
@@ -105,9 +107,15 @@ impl Kernel for CacheWrite {
 impl CacheWrite {
     fn write(&self, cx: &Cx<'_>, plane: usize, rows: Range<usize>, cols: Range<usize>) {
         let (x, dim, _) = self.planes[plane];
-        for row in rows {
+        let panels = plane == 0 && cx.caches.takes_panels(self.slot);
+        let mut row = rows.start;
+        while row < rows.end {
             let seq = cx.step.seqs()[row] as usize;
             let position = cx.step.past_len(seq) + row - cx.step.first_row(seq);
+            let end = rows
+                .end
+                .min(cx.step.first_row(seq) + cx.step.row_count(seq));
+            let whole = panels && position.is_multiple_of(N) && row + N <= end;
             for head in cols.start / dim..cols.end / dim {
                 let at = Write {
                     seq,
@@ -116,8 +124,15 @@ impl CacheWrite {
                     values: plane == 1,
                     row: cx.row(x, row),
                 };
-                cx.caches.write(cx.kernel, cx.step, self.slot, at);
+                if whole {
+                    let rows = from_fn(|i| cx.row(x, row + i));
+                    let to = (cx.kernel, cx.step, self.slot);
+                    cx.caches.write_panel(to, at, &rows);
+                } else {
+                    cx.caches.write(cx.kernel, cx.step, self.slot, at);
+                }
             }
+            row += if whole { N } else { 1 };
         }
     }
 }

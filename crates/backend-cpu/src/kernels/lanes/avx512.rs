@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Lanes;
+use super::{Lanes, N};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(__m512);
@@ -32,6 +32,22 @@ macro_rules! fold {
             _mm_cvtss_f32(v)
         }
     };
+}
+
+#[inline(always)]
+unsafe fn unpack_low(a: __m512, b: __m512) -> __m512 {
+    unsafe {
+        let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
+        _mm512_castpd_ps(_mm512_unpacklo_pd(a, b))
+    }
+}
+
+#[inline(always)]
+unsafe fn unpack_high(a: __m512, b: __m512) -> __m512 {
+    unsafe {
+        let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
+        _mm512_castpd_ps(_mm512_unpackhi_pd(a, b))
+    }
 }
 
 impl Lanes for Avx512 {
@@ -99,5 +115,33 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn largest(self) -> f32 {
         fold!(self, _mm256_max_ps, _mm_max_ps, _mm_max_ss)
+    }
+    #[inline(always)]
+    fn transpose(rows: [Self; N]) -> [Self; N] {
+        let (mut x, mut y) = (rows, rows);
+        unsafe {
+            for i in (0..N).step_by(2) {
+                x[i] = Avx512(_mm512_unpacklo_ps(y[i].0, y[i + 1].0));
+                x[i + 1] = Avx512(_mm512_unpackhi_ps(y[i].0, y[i + 1].0));
+            }
+            // Columns `4·l + j` of rows `4·i..4·i + 4` in part `l` of vector `4·i + j`.
+            for i in (0..N).step_by(4) {
+                y[i] = Avx512(unpack_low(x[i].0, x[i + 2].0));
+                y[i + 1] = Avx512(unpack_high(x[i].0, x[i + 2].0));
+                y[i + 2] = Avx512(unpack_low(x[i + 1].0, x[i + 3].0));
+                y[i + 3] = Avx512(unpack_high(x[i + 1].0, x[i + 3].0));
+            }
+            for j in 0..4 {
+                let even_low = _mm512_shuffle_f32x4::<0x88>(y[j].0, y[4 + j].0);
+                let even_high = _mm512_shuffle_f32x4::<0x88>(y[8 + j].0, y[12 + j].0);
+                let odd_low = _mm512_shuffle_f32x4::<0xdd>(y[j].0, y[4 + j].0);
+                let odd_high = _mm512_shuffle_f32x4::<0xdd>(y[8 + j].0, y[12 + j].0);
+                x[j] = Avx512(_mm512_shuffle_f32x4::<0x88>(even_low, even_high));
+                x[4 + j] = Avx512(_mm512_shuffle_f32x4::<0x88>(odd_low, odd_high));
+                x[8 + j] = Avx512(_mm512_shuffle_f32x4::<0xdd>(even_low, even_high));
+                x[12 + j] = Avx512(_mm512_shuffle_f32x4::<0xdd>(odd_low, odd_high));
+            }
+        }
+        x
     }
 }

@@ -160,7 +160,7 @@ fn multiply(setup: &Setup<'_>, matrices: &[Matrix], rows: usize) {
         .map(|i| ((i * 7919) % 2001) as f32 / 1000.0 - 1.0)
         .collect();
     let mut a = Activations::default();
-    let writer = a.begin(rows, setup.k, matrices[0].forms());
+    let writer = a.begin(rows, setup.k, setup.kernel.forms(&matrices[0]));
     for (r, row) in x.chunks(setup.k).enumerate() {
         write_row(&setup.kernel, writer, r, row);
     }

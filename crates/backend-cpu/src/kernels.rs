@@ -1,7 +1,8 @@
 //! Kernels for the set of instructions that this processor has.
 //!
-//! A [`Kernel`] is the proof that its set can run. All sets give the same bits: integer sums are
-//! exact, and floats go through the same operations in the same order.
+//! A [`Kernel`] is the proof that its set can run. All sets give the same bits, since integer sums are
+//! exact and floats go through the same operations in the same order; but the set with tiles quantises the activations
+//! of some formats by groups of another length.
 #![allow(unsafe_code)]
 
 pub(crate) mod act;
@@ -64,9 +65,9 @@ impl Kernel {
         self.level
     }
 
-    /// Whether `rows` rows of activations lie row by row inside their blocks, as tiles want them, rather than quad by
-    /// quad.
-    pub(crate) fn by_rows(&self, rows: usize) -> bool {
+    /// Whether tiles multiply `rows` rows of activations.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn tiles(&self, rows: usize) -> bool {
         self.level == Level::Amx && rows > self.stream_rows
     }
 

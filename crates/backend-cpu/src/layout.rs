@@ -17,7 +17,6 @@ use std::sync::Mutex;
 use tokkata_core::DType;
 use tokkata_ir::Mapped;
 
-use crate::kernels::Forms;
 use crate::memory::{Piece, Slab};
 use crate::pool::{Pool, PoolError};
 pub use scheme::{BLOCK, PANEL_ROWS};
@@ -310,25 +309,6 @@ impl Matrix {
         }
     }
 
-    /// The forms of activations that its parts read.
-    #[must_use]
-    pub fn forms(&self) -> Forms {
-        let form = |s: &Segment| match s.format {
-            Format::Float => Forms {
-                integer: false,
-                float: true,
-            },
-            Format::Chunks | Format::Blocks => Forms {
-                integer: true,
-                float: false,
-            },
-        };
-        self.segments
-            .iter()
-            .map(form)
-            .fold(Forms::default(), Forms::union)
-    }
-
     /// The panels of worker `index` of `count`: contiguous, about equally many bytes, and whole
     /// pairs when parts alternate.
     #[must_use]
@@ -350,6 +330,10 @@ impl Matrix {
             target -= bytes;
         }
         self.panels
+    }
+
+    pub(crate) fn segments(&self) -> &[Segment] {
+        &self.segments
     }
 
     pub(crate) fn segment(&self, index: usize) -> &Segment {

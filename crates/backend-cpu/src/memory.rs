@@ -251,6 +251,7 @@ impl Plain for i32 {}
 impl Plain for i8 {}
 impl Plain for u8 {}
 impl Plain for u16 {}
+impl Plain for i16 {}
 
 impl<T: Plain> Default for Aligned<T> {
     fn default() -> Self {

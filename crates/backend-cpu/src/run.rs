@@ -30,7 +30,7 @@ use tokkata_ir::{
 };
 
 use crate::arena::{self, Place};
-use crate::kernels::Kernel as Set;
+use crate::kernels::{Forms, Kernel as Set};
 use crate::memory::Aligned;
 use crate::pool::{Pool, Worker};
 use crate::select::{self, Facts, Planned, Schedule, Sync};
@@ -92,7 +92,7 @@ struct Draft {
     places: Vec<(Vec<Place>, usize)>,
 }
 
-fn draft(program: &Program, weights: &Weights, options: &LoadOptions) -> Draft {
+fn draft(program: &Program, weights: &Weights, kernel: Set, options: &LoadOptions) -> Draft {
     let product = |node: &tokkata_ir::Node, plan: &Plan| {
         let Op::Matmul { weight, .. } = node.op else {
             unreachable!("products are matmuls")
@@ -105,7 +105,7 @@ fn draft(program: &Program, weights: &Weights, options: &LoadOptions) -> Draft {
                 lead: shape.lead,
                 times: 1,
                 k: matrix.k(),
-                forms: matrix.forms(),
+                forms: kernel.forms(&matrix),
             },
         )
     };
@@ -135,7 +135,12 @@ fn draft(program: &Program, weights: &Weights, options: &LoadOptions) -> Draft {
 fn act_bytes(program: &Program, keys: &[Key]) -> u64 {
     let bytes = |key: &Key| {
         let rows = arena::most(&program.limits, key.lead) * key.times;
-        let per = 2 * usize::from(key.forms.integer) + 4 * usize::from(key.forms.float);
+        let Forms {
+            integer,
+            folded,
+            float,
+        } = key.forms;
+        let per = 2 * usize::from(integer) + 2 * usize::from(folded) + 4 * usize::from(float);
         (rows * key.k * per) as u64
     };
     keys.iter().map(bytes).sum()
@@ -157,7 +162,7 @@ fn widest_heads(program: &Program) -> (usize, usize) {
 }
 
 /// What routed products need at most.
-fn routing(program: &Program, weights: &Weights) -> Sizes {
+fn routing(program: &Program, weights: &Weights, kernel: Set) -> Sizes {
     let rows = program.limits.rows as usize;
     let mut sizes = Sizes {
         rows,
@@ -179,7 +184,7 @@ fn routing(program: &Program, weights: &Weights) -> Sizes {
             .experts
             .max(program.weights[weight.index()].shape[0] as usize);
         sizes.k = sizes.k.max(matrix.k());
-        sizes.forms = sizes.forms.union(matrix.forms());
+        sizes.forms = sizes.forms.union(kernel.forms(&matrix));
     }
     sizes
 }
@@ -195,7 +200,7 @@ impl CpuInstance {
         let weight_bytes = weights::bytes_needed(&program, source, options.no_repack)?;
         crate::device::check_memory("the model's weights and cache", weight_bytes + cache_bytes)?;
         let weights = Weights::load(&program, source, &pool, options.no_repack)?;
-        let draft = draft(&program, &weights, options);
+        let draft = draft(&program, &weights, kernel, options);
         let arena_floats = draft.places.iter().map(|p| p.1).max().unwrap_or(0) + 64;
         let work = arena_floats as u64 * 4 + act_bytes(&program, &draft.keys);
         crate::device::check_memory("the cache and work space", cache_bytes + work)?;
@@ -244,7 +249,7 @@ impl CpuInstance {
         let workers = pool.count();
         let rows = program.limits.rows as usize;
         let heads = widest_heads(&program);
-        let routing = routing(&program, &weights);
+        let routing = routing(&program, &weights, kernel);
         let widest = program
             .plans
             .iter()

@@ -1,7 +1,7 @@
 //! The op-level suite on every kernel set of this machine, with one and two workers.
 
 use tokkata_backend_cpu::CpuBackend;
-use tokkata_backend_cpu::caps::Caps;
+use tokkata_backend_cpu::caps::{Caps, Level};
 use tokkata_conformance::ops::{Profile, Rounding, Subject};
 use tokkata_core::DType;
 use tokkata_ir::LoadOptions;
@@ -12,6 +12,15 @@ fn matmul(dtype: DType) -> Rounding {
         Rounding::Q8 { block: 32 }
     } else {
         Rounding::None
+    }
+}
+
+/// The set with tiles has one scale per 128 where the weights' own scales are integers.
+fn tiled(dtype: DType) -> Rounding {
+    use DType::{IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
+    match dtype {
+        Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_XS => Rounding::Q8 { block: 128 },
+        _ => matmul(dtype),
     }
 }
 
@@ -27,8 +36,9 @@ fn subject(set: &str, threads: usize) -> Subject {
         cpu_features: Some(set.to_owned()),
         ..LoadOptions::default()
     };
+    let tiles = Caps::limited_to(set).is_ok_and(|set| set.level() == Level::Amx);
     subject.profile = Profile {
-        matmul,
+        matmul: if tiles { tiled } else { matmul },
         ..Profile::default()
     };
     subject
@@ -36,7 +46,7 @@ fn subject(set: &str, threads: usize) -> Subject {
 
 /// The best set, on weights that stay where the source has them.
 fn mapped() -> Subject {
-    let mut subject = subject("portable", 2);
+    let mut subject = subject(Caps::detect().level().name(), 2);
     subject.options.cpu_features = None;
     subject.options.no_repack = true;
     subject

@@ -13,6 +13,8 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 mod epilogue;
 mod float;
+#[cfg(target_arch = "x86_64")]
+mod folded;
 mod gather;
 mod integer;
 pub(crate) mod panel;
@@ -24,9 +26,9 @@ use std::ops::Range;
 
 use tokkata_core::DType;
 
-use super::{Activations, Kernel};
+use super::{Activations, Forms, Kernel};
 use crate::caps::Level;
-use crate::layout::{Format, Matrix, PanelAt};
+use crate::layout::{Format, Matrix, PanelAt, Segment};
 use crate::memory::Aligned;
 pub use epilogue::{Add, Epilogue, Store};
 use portable::Portable;
@@ -52,6 +54,8 @@ pub struct Scratch {
     sums: Aligned<f32>,
     /// What `starts` and `sums` were derived from, and how.
     derived: Option<Derived>,
+    #[cfg(target_arch = "x86_64")]
+    folded: folded::FoldScratch,
 }
 
 /// Stamp of the activations, scales per block, what sums start at and what is subtracted from codes, and whether there
@@ -81,18 +85,33 @@ impl Out {
     }
 }
 
-impl Job<'_> {
-    /// The activations' blocks lie row by row, for tiles.
-    pub(crate) fn by_rows(&self) -> bool {
-        self.kernel.by_rows(self.x.rows())
-    }
-}
-
 impl Kernel {
+    /// The forms of activations that the parts of `matrix` read.
+    #[must_use]
+    pub fn forms(&self, matrix: &Matrix) -> Forms {
+        let form = |s: &Segment| Forms {
+            integer: s.format != Format::Float && !self.folds(s.dtype),
+            folded: self.folds(s.dtype),
+            float: s.format == Format::Float,
+        };
+        let all = matrix.segments().iter().map(form);
+        all.fold(Forms::default(), Forms::union)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn folds(&self, dtype: DType) -> bool {
+        self.level() == Level::Amx && folded::folds(dtype)
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn folds(&self, _: DType) -> bool {
+        false
+    }
+
     /// Multiplies every row of `x` with the panels `panels` of `matrix` and hands each tile of
     /// results to `epilogue`.
     ///
-    /// `x` was written for this kernel set. Results do not depend on the other rows, on the split into panels or on the kernel set.
+    /// `x` was written for this kernel set. Results do not depend on the other rows or on the split into panels.
     ///
     /// # Panics
     /// When `x` has another length than the matrix's rows or lacks a form that it reads.
@@ -106,7 +125,7 @@ impl Kernel {
     ) {
         assert_eq!(matrix.k(), x.k(), "activations of another length");
         assert_eq!(
-            matrix.forms().union(x.forms()),
+            self.forms(matrix).union(x.forms()),
             x.forms(),
             "a form of activations is missing"
         );
@@ -136,6 +155,15 @@ impl Kernel {
     }
 
     fn dispatch(&self, job: Job<'_>) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let dtype = job.matrix.segment(job.panels[0].segment).dtype;
+            if self.folds(dtype) {
+                // SAFETY: the kernel proves its set, the matrix holds whole panels of the format, and `matmul` has
+                // checked the activations.
+                return unsafe { folded::run(job, dtype) };
+            }
+        }
         match self.level() {
             Level::Portable => dispatch::<Portable>(job),
             #[cfg(target_arch = "x86_64")]

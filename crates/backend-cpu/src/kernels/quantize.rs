@@ -2,11 +2,14 @@
 //!
 //! Rows are interleaved in even tiles of up to `TILE_COLS` rows, so that the columns of one tile lie
 //! next to each other. The integer form has one byte per element, one `f32` scale per 32 (largest
-//! magnitude over 127) and the sums of the codes of each 16; the float form keeps the values. For sets with tiles the
-//! bytes of a 32-block lie row by row, for the others quad by quad, each with the tile's rows interleaved.
+//! magnitude over 127) and the sums of the codes of each 16; the float form keeps the values. The bytes of a 32-block lie
+//! quad by quad, with the tile's rows interleaved. Sets with tiles have a third form, with a scale per 128: `folded`.
 //! A row's numbers depend on that row alone. A block with a value that is not finite gets the scale
 //! NaN, so that the row's outputs are NaN.
 #![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod folded;
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -19,12 +22,16 @@ use super::matmul::tile::{TILE_COLS, tile_of, tile_rows};
 use crate::caps::Level;
 use crate::layout::BLOCK;
 use crate::memory::Aligned;
+#[cfg(target_arch = "x86_64")]
+use folded::{Folded, FoldedWriter};
 
 /// The forms that matrices may read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forms {
     /// Bytes with a scale per 32, for quantised weights.
     pub integer: bool,
+    /// Bytes with a scale per 128, for weights whose own scales are integers, on sets with tiles.
+    pub folded: bool,
     /// `f32`, for float weights.
     pub float: bool,
 }
@@ -35,6 +42,7 @@ impl Forms {
     pub const fn union(self, other: Self) -> Self {
         Self {
             integer: self.integer || other.integer,
+            folded: self.folded || other.folded,
             float: self.float || other.float,
         }
     }
@@ -56,6 +64,8 @@ pub struct Activations {
     scales: Aligned<f32>,
     sums: Aligned<i32>,
     floats: Aligned<f32>,
+    #[cfg(target_arch = "x86_64")]
+    folded: Folded,
 }
 
 /// Stamps given out.
@@ -85,11 +95,17 @@ impl Activations {
         self.scales.resize(integer * padded_k / BLOCK);
         self.sums.resize(integer * padded_k / (BLOCK / 2));
         self.floats.resize(float * padded_k);
+        #[cfg(target_arch = "x86_64")]
+        let folded = self
+            .folded
+            .begin(rows * usize::from(forms.folded), padded_k);
         RowWriter {
             k,
             padded_k,
             rows,
             forms,
+            #[cfg(target_arch = "x86_64")]
+            folded,
             codes: self.codes.as_mut_ptr(),
             scales: self.scales.as_mut_ptr(),
             sums: self.sums.as_mut_ptr(),
@@ -156,6 +172,11 @@ impl Activations {
         of_tile(&self.floats, self.tile(t), self.padded_k)
     }
 
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn folded(&self) -> &Folded {
+        &self.folded
+    }
+
     pub(crate) fn padded_k(&self) -> usize {
         self.padded_k
     }
@@ -177,6 +198,8 @@ pub struct RowWriter<'a> {
     scales: *mut f32,
     sums: *mut i32,
     floats: *mut f32,
+    #[cfg(target_arch = "x86_64")]
+    folded: FoldedWriter,
     owner: PhantomData<&'a mut Activations>,
 }
 
@@ -210,13 +233,20 @@ impl RowWriter<'_> {
                     blocks,
                     width,
                     column: c,
-                    by_rows: kernel.by_rows(self.rows),
                     codes: self.codes.add(first * self.padded_k),
                     scales: self.scales.add(first * blocks + c),
                     sums: self.sums.add(2 * first * blocks + c),
                 }
             };
             task.run_on(kernel);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if self.forms.folded {
+            assert!(kernel.level() == Level::Amx, "a form of sets with tiles");
+            let among = (!kernel.tiles(self.rows)).then_some(self.rows);
+            let groups = self.padded_k / folded::FOLD;
+            // SAFETY: the set has AVX-512; `begin` made room for the row, which is the caller's.
+            unsafe { self.folded.write(row, among, groups, values) };
         }
         if self.forms.float {
             // SAFETY: as above.
@@ -248,7 +278,6 @@ struct Quantize<'a> {
     blocks: usize,
     width: usize,
     column: usize,
-    by_rows: bool,
     codes: *mut i8,
     scales: *mut f32,
     sums: *mut i32,
@@ -392,12 +421,6 @@ impl Quantize<'_> {
             *self.sums.add(2 * b * self.width) = sums[0];
             *self.sums.add((2 * b + 1) * self.width) = sums[1];
             let to = self.codes.add(b * BLOCK * self.width);
-            if self.by_rows {
-                to.add(BLOCK * self.column)
-                    .cast::<[i8; BLOCK]>()
-                    .write(*codes);
-                return;
-            }
             for (q, quad) in codes.as_chunks::<4>().0.iter().enumerate() {
                 let to = to.add((q * self.width + self.column) * 4);
                 to.cast::<[i8; 4]>().write(*quad);

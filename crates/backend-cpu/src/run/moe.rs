@@ -362,7 +362,7 @@ impl Stacked {
         ) = scratch;
         let routed = &order[starts[expert] as usize..starts[expert + 1] as usize];
         for routed in routed.chunks(PORTION) {
-            let writer = acts.begin(routed.len(), self.matrix.k(), self.matrix.forms());
+            let writer = acts.begin(routed.len(), self.matrix.k(), cx.kernel.forms(&self.matrix));
             for (i, &r) in routed.iter().enumerate() {
                 // SAFETY: the activations belong to this worker.
                 unsafe { writer.write(&cx.kernel, i, self.input(cx, r)) };

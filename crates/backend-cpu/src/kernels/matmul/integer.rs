@@ -6,8 +6,6 @@ use std::marker::PhantomData;
 use tokkata_core::DType;
 use tokkata_quant::{Layout, Unpacked};
 
-#[cfg(target_arch = "x86_64")]
-use super::amx;
 use super::panel::{Loose, Panel, loose_bytes, loosen};
 use super::simd::{ROWS, Simd, Task};
 use super::tile::{Columns, OFFSET_BITS, On, Stretch, Tile, even, for_width};
@@ -17,13 +15,10 @@ use crate::layout::BLOCK;
 /// # Safety
 /// The processor has set `S`; the panels hold chunks of `P`; the activations have the matrix's K.
 pub(super) unsafe fn run<S: Simd, P: Panel<S>>(job: Job<'_>) {
-    let bias = if job.by_rows() { 0 } else { P::BIAS };
-    prepare(job.x, P::SUBS, (OFFSET_BITS, bias), P::MINS, job.scratch);
+    prepare(job.x, P::SUBS, (OFFSET_BITS, P::BIAS), P::MINS, job.scratch);
     // SAFETY: passed on.
     unsafe {
-        if job.by_rows() {
-            tiled::<S, P>(job);
-        } else if job.x.rows() <= job.kernel.stream_rows {
+        if job.x.rows() <= job.kernel.stream_rows {
             stream::<S, P>(job);
         } else if P::QUADS == 0 && P::SUBS == 1 && P::BYTES / P::BLOCKS > 512 {
             // Codes are stored as they are used: nothing to gain by unpacking.
@@ -94,49 +89,6 @@ unsafe fn unpacked<S: Simd, P: Panel<S>>(job: Job<'_>) {
     };
     // SAFETY: passed on.
     unsafe { grouped(job, form, Some(loosen), pass) };
-}
-
-/// Many rows on a set with tiles: panels are unpacked to signed codes.
-unsafe fn tiled<S: Simd, P: Panel<S>>(job: Job<'_>) {
-    let form = Form::loose::<S, P>(&job);
-    let loosen: Loosen<'_> = &|from, to| {
-        // SAFETY: `grouped` made room.
-        unsafe {
-            unpack::<S, P>(from, form.blocks, to);
-            sign(to, form, P::BIAS);
-        };
-    };
-    // SAFETY: passed on.
-    unsafe { grouped(job, form, Some(loosen), tile_pass(P::SUBS, P::MINS)) };
-}
-
-#[cfg(target_arch = "x86_64")]
-fn tile_pass(subs: usize, mins: bool) -> Pass {
-    match (subs, mins) {
-        (1, false) => amx::pass::<1, false>,
-        (1, true) => amx::pass::<1, true>,
-        (_, false) => amx::pass::<2, false>,
-        (_, true) => amx::pass::<2, true>,
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn tile_pass(_: usize, _: bool) -> Pass {
-    unreachable!("only x86 has tiles")
-}
-
-/// Makes the codes of an unpacked panel signed.
-///
-/// # Safety
-/// The kernel set has tiles and `panel` has the form.
-unsafe fn sign(panel: *mut u8, form: Form, bias: i32) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: passed on; sets with tiles have AVX-512.
-    unsafe {
-        amx::sign(panel, (form.blocks, form.bytes / form.blocks), bias);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    unreachable!("only x86 has tiles: {panel:?} {form:?} {bias}");
 }
 
 /// Multiplies a panel of so many blocks with a tile of columns.
@@ -401,9 +353,8 @@ type AnyLoose = Loose<2, false, 0, 1>;
 /// # Safety
 /// As [`run`].
 pub(super) unsafe fn run_blocks<S: Simd>(job: Job<'_>, dtype: DType) {
-    let (k, by_rows) = (job.matrix.k(), job.by_rows());
-    let bias = if by_rows { 0 } else { 128 };
-    prepare(job.x, 2, (0, bias), false, job.scratch);
+    let k = job.matrix.k();
+    prepare(job.x, 2, (0, 128), false, job.scratch);
     let blocks = k.div_ceil(BLOCK);
     let form = Form {
         blocks,
@@ -412,20 +363,10 @@ pub(super) unsafe fn run_blocks<S: Simd>(job: Job<'_>, dtype: DType) {
     };
     let loosen: Loosen<'_> = &|from, to| {
         // SAFETY: `grouped` made room for the panel's unpacked form.
-        unsafe {
-            take_apart(dtype, from, k, to);
-            if by_rows {
-                sign(to, form, 128);
-            }
-        };
-    };
-    let pass = if by_rows {
-        tile_pass(2, false)
-    } else {
-        passes_of::<S, AnyLoose>
+        unsafe { take_apart(dtype, from, k, to) };
     };
     // SAFETY: passed on.
-    unsafe { grouped(job, form, Some(loosen), pass) };
+    unsafe { grouped(job, form, Some(loosen), passes_of::<S, AnyLoose>) };
 }
 
 /// Unpacks a panel of file blocks into [`AnyLoose`] blocks.

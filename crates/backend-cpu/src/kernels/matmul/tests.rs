@@ -118,7 +118,7 @@ fn activations(kernel: &Kernel, x: &[f32], k: usize, forms: Forms) -> Activation
 }
 
 fn multiply(kernel: &Kernel, matrix: &Matrix, x: &[f32], splits: usize) -> Vec<f32> {
-    let a = activations(kernel, x, matrix.k(), matrix.forms());
+    let a = activations(kernel, x, matrix.k(), kernel.forms(matrix));
     let mut y = vec![f32::NAN; a.rows() * matrix.rows()];
     // SAFETY: one thread.
     let mut store = unsafe { Store::new(&mut y, matrix.rows()) };
@@ -135,7 +135,9 @@ fn multiply(kernel: &Kernel, matrix: &Matrix, x: &[f32], splits: usize) -> Vec<f
 }
 
 fn kernels() -> Vec<Kernel> {
-    Caps::all().iter().filter_map(Kernel::new).collect()
+    let mut all = Caps::all();
+    all.extend(Caps::tiles());
+    all.iter().filter_map(Kernel::new).collect()
 }
 
 fn portable() -> Kernel {
@@ -143,7 +145,7 @@ fn portable() -> Kernel {
 }
 
 /// The row as the integer form holds it, in `f64`.
-fn quantised_row(row: &[f32]) -> Vec<f64> {
+fn quantised_row(row: &[f32], group: usize) -> Vec<f64> {
     let block = |b: &[f32]| {
         let top = b.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
         let (scale, inverse) = (top / 127.0, 127.0 / top);
@@ -158,17 +160,17 @@ fn quantised_row(row: &[f32]) -> Vec<f64> {
             })
             .collect::<Vec<_>>()
     };
-    row.chunks(32).flat_map(block).collect()
+    row.chunks(group).flat_map(block).collect()
 }
 
 /// Checks `y` against an `f64` product; rounding of `f32` is all that may differ.
-fn check(case: &Case, matrix: &Matrix, x: &[f32], y: &[f32]) {
+fn check(kernel: &Kernel, case: &Case, matrix: &Matrix, (x, y): (&[f32], &[f32])) {
     let weights = case.weights();
     for (row, y) in x.chunks(case.k).zip(y.chunks(matrix.rows())) {
-        let row = if matrix.forms().integer {
-            quantised_row(row)
-        } else {
-            row.iter().map(|&x| f64::from(x)).collect()
+        let row = match kernel.forms(matrix) {
+            Forms { integer: true, .. } => quantised_row(row, 32),
+            Forms { folded: true, .. } => quantised_row(row, 128),
+            _ => row.iter().map(|&x| f64::from(x)).collect(),
         };
         for (n, (w, &y)) in weights.chunks(case.k).zip(y).enumerate() {
             let terms = w.iter().zip(&row).map(|(&w, x)| f64::from(w) * x);
@@ -234,7 +236,15 @@ fn fits(dtype: DType, k: usize) -> bool {
 fn every_format_matches_the_reference_on_every_kernel_set() {
     let (pool, mut noise) = (Pool::new(2), Noise(1));
     for &dtype in FORMATS {
-        for (n, k) in [(1, 256), (16, 512), (37, 768), (23, 96), (18, 160), (5, 64), (3, 2048)] {
+        for (n, k) in [
+            (1, 256),
+            (16, 512),
+            (37, 768),
+            (23, 96),
+            (18, 160),
+            (5, 64),
+            (3, 2048),
+        ] {
             if !fits(dtype, k) {
                 continue;
             }
@@ -243,13 +253,14 @@ fn every_format_matches_the_reference_on_every_kernel_set() {
             for rows in [1, 2, 3, 5, 7, 9, 13, 16, 29, 33, 36] {
                 let x = noise.values(rows * k);
                 let expected = multiply(&portable(), &matrix, &x, 1);
-                check(&case, &matrix, &x, &expected);
+                check(&portable(), &case, &matrix, (&x, &expected));
                 for kernel in kernels() {
-                    assert_eq!(
-                        multiply(&kernel, &matrix, &x, 1),
-                        expected,
-                        "{dtype} {n}x{k} rows {rows} {kernel:?}"
-                    );
+                    let y = multiply(&kernel, &matrix, &x, 1);
+                    if kernel.forms(&matrix) == portable().forms(&matrix) {
+                        assert_eq!(y, expected, "{dtype} {n}x{k} rows {rows} {kernel:?}");
+                    } else {
+                        check(&kernel, &case, &matrix, (&x, &y));
+                    }
                 }
             }
         }
@@ -290,7 +301,7 @@ fn extreme_codes_and_activations_do_not_saturate() {
                 let x = vec![sign; 14 * k];
                 for kernel in kernels() {
                     let y = multiply(&kernel, &matrix, &x, 1);
-                    check(&case, &matrix, &x, &y);
+                    check(&kernel, &case, &matrix, (&x, &y));
                     let alone = multiply(&kernel, &matrix, &x[..k], 1);
                     assert_eq!(alone, &y[..16], "{dtype} filled with {fill:#x}");
                 }
@@ -400,7 +411,7 @@ fn alternating_parts_meet_in_the_epilogue() {
         for kernel in kernels() {
             for rows in [1, 6, 30] {
                 let x = noise.values(rows * k);
-                let a = activations(&kernel, &x, k, matrix.forms());
+                let a = activations(&kernel, &x, k, kernel.forms(&matrix));
                 let mut y = vec![f32::NAN; rows * half];
                 // SAFETY: one thread.
                 let to = unsafe { Store::new(&mut y, half) };
@@ -442,7 +453,7 @@ fn results_can_be_added_to_a_residual_stream() {
     let before = noise.values(60);
     let mut y = before.clone();
     let kernel = portable();
-    let a = activations(&kernel, &x, 256, matrix.forms());
+    let a = activations(&kernel, &x, 256, kernel.forms(&matrix));
     // SAFETY: one thread.
     let mut add = Add::new(unsafe { Store::new(&mut y, 20) }, 0.5);
     kernel.matmul(

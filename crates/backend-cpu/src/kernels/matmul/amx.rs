@@ -4,7 +4,6 @@
 #![allow(unsafe_code)]
 
 use std::arch::asm;
-use std::cell::Cell;
 
 use super::folded::{Multiply, PLANE, SUMS};
 
@@ -40,40 +39,35 @@ struct Config {
     rows: [u8; 16],
 }
 
-thread_local! {
-    /// Whether this thread's tiles are set.
-    static SET: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Makes all eight tiles of this thread sixteen rows of 64 bytes.
-fn configure() {
-    if SET.replace(true) {
-        return;
-    }
-    let mut config = Config {
-        palette: 1,
-        start_row: 0,
-        reserved: [0; 14],
-        row_bytes: [0; 16],
-        rows: [0; 16],
-    };
-    config.row_bytes[..8].fill(64);
-    config.rows[..8].fill(16);
-    // SAFETY: the sizes are the palette's, and only kernels whose set has tiles come here.
-    unsafe {
-        asm!("ldtilecfg [{0}]", in(reg) &raw const config, options(nostack, preserves_flags));
-    };
-}
-
-/// The tiles of this thread, set to whole registers.
+/// This thread's tiles, all sixteen rows of 64 bytes. Others may use tiles in this thread before and after, so they are
+/// set every time and released afterwards.
 pub(super) struct Tiles(());
 
 impl Tiles {
     /// # Safety
     /// [`available`] was true.
     pub(super) unsafe fn new() -> Self {
-        configure();
+        let mut config = Config {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes: [0; 16],
+            rows: [0; 16],
+        };
+        config.row_bytes[..8].fill(64);
+        config.rows[..8].fill(16);
+        // SAFETY: the sizes are the palette's, and the processor has tiles.
+        unsafe {
+            asm!("ldtilecfg [{0}]", in(reg) &raw const config, options(nostack, preserves_flags));
+        }
         Tiles(())
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: the processor has tiles, as `new` was told.
+        unsafe { asm!("tilerelease", options(nostack, preserves_flags, nomem)) };
     }
 }
 

@@ -57,7 +57,8 @@ fn kernel_set(options: &LoadOptions) -> Result<Kernel, BackendError> {
     };
     let tuned = || Caps::limited_to(tuning?.set.name()).ok();
     let caps = match &options.cpu_features {
-        Some(name) => Caps::limited_to(name).map_err(|e| unsupported(e.to_string()))?,
+        Some(name) => Caps::limited_to(name)
+            .map_err(|e| unsupported(format!("the set of instructions that was asked for: {e}")))?,
         None => tuned().unwrap_or_else(Caps::detect),
     };
     let kernel = Kernel::new(&caps)

@@ -9,7 +9,7 @@ pub enum Level {
     Avx2,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
-    /// AVX-512 and tiles of bytes.
+    /// AVX-512, and tiles of bytes and of bfloat16.
     Amx,
 }
 

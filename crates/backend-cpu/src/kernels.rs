@@ -2,7 +2,7 @@
 //!
 //! A [`Kernel`] is the proof that its set can run. All sets give the same bits, since integer sums are
 //! exact and floats go through the same operations in the same order; but the set with tiles quantises the activations
-//! of some formats by groups of another length.
+//! of some formats by groups of another length, and splits them for others.
 #![allow(unsafe_code)]
 
 pub(crate) mod act;

@@ -139,9 +139,11 @@ fn act_bytes(program: &Program, keys: &[Key]) -> u64 {
             integer,
             folded,
             float,
+            split,
         } = key.forms;
-        let per = 2 * usize::from(integer) + 2 * usize::from(folded) + 4 * usize::from(float);
-        (rows * key.k * per) as u64
+        let bytes = 2 * (usize::from(integer) + usize::from(folded));
+        let floats = 4 * (usize::from(float) + usize::from(split));
+        (rows * key.k * (bytes + floats)) as u64
     };
     keys.iter().map(bytes).sum()
 }

@@ -1,5 +1,5 @@
 //! Choices of kernels, measured on the machine at hand. None changes a result but the set with tiles, which quantises
-//! activations otherwise for some formats.
+//! or splits activations for some formats.
 //!
 //! A tuning is text of the form `set=avx512 stream=8 group=384`, so that it can be kept in a file.
 #![allow(unsafe_code)]

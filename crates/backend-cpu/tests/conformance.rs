@@ -15,10 +15,13 @@ fn matmul(dtype: DType) -> Rounding {
     }
 }
 
-/// The set with tiles has one scale per 128 where the weights' own scales are integers.
+/// The set with tiles has one scale per 128 where the weights' own scales are integers. To weights of sixteen bits, an
+/// activation is two bfloat16, which hold 17 bits of it; what a half leaves of its bfloat16 misses the lower one.
 fn tiled(dtype: DType) -> Rounding {
-    use DType::{IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
+    use DType::{BF16, F16, IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
     match dtype {
+        BF16 => Rounding::Bits(17),
+        F16 => Rounding::Bits(15),
         Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_XS => Rounding::Q8 { block: 128 },
         _ => matmul(dtype),
     }

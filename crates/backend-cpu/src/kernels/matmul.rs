@@ -20,6 +20,8 @@ mod integer;
 pub(crate) mod panel;
 pub(crate) mod portable;
 pub(crate) mod simd;
+#[cfg(target_arch = "x86_64")]
+mod split;
 pub(crate) mod tile;
 
 use std::ops::Range;
@@ -56,6 +58,8 @@ pub struct Scratch {
     derived: Option<Derived>,
     #[cfg(target_arch = "x86_64")]
     folded: folded::FoldScratch,
+    #[cfg(target_arch = "x86_64")]
+    split: split::SplitScratch,
 }
 
 /// Stamp of the activations, scales per block, what sums start at and what is subtracted from codes, and whether there
@@ -92,7 +96,8 @@ impl Kernel {
         let form = |s: &Segment| Forms {
             integer: s.format != Format::Float && !self.folds(s.dtype),
             folded: self.folds(s.dtype),
-            float: s.format == Format::Float,
+            float: s.format == Format::Float && !self.splits(s.dtype),
+            split: self.splits(s.dtype),
         };
         let all = matrix.segments().iter().map(form);
         all.fold(Forms::default(), Forms::union)
@@ -103,8 +108,18 @@ impl Kernel {
         self.level() == Level::Amx && folded::folds(dtype)
     }
 
+    #[cfg(target_arch = "x86_64")]
+    fn splits(&self, dtype: DType) -> bool {
+        self.level() == Level::Amx && split::splits(dtype)
+    }
+
     #[cfg(not(target_arch = "x86_64"))]
     fn folds(&self, _: DType) -> bool {
+        false
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn splits(&self, _: DType) -> bool {
         false
     }
 
@@ -162,6 +177,10 @@ impl Kernel {
                 // SAFETY: the kernel proves its set, the matrix holds whole panels of the format, and `matmul` has
                 // checked the activations.
                 return unsafe { folded::run(job, dtype) };
+            }
+            if self.splits(dtype) {
+                // SAFETY: as above.
+                return unsafe { split::run(job, dtype) };
             }
         }
         match self.level() {

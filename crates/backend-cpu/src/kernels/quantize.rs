@@ -3,13 +3,16 @@
 //! Rows are interleaved in even tiles of up to `TILE_COLS` rows, so that the columns of one tile lie
 //! next to each other. The integer form has one byte per element, one `f32` scale per 32 (largest
 //! magnitude over 127) and the sums of the codes of each 16; the float form keeps the values. The bytes of a 32-block lie
-//! quad by quad, with the tile's rows interleaved. Sets with tiles have a third form, with a scale per 128: `folded`.
+//! quad by quad, with the tile's rows interleaved. Sets with tiles have two more: bytes with a scale per 128 (`folded`), and
+//! two bfloat16 for each value (`split`).
 //! A row's numbers depend on that row alone. A block with a value that is not finite gets the scale
 //! NaN, so that the row's outputs are NaN.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod folded;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod split;
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -24,6 +27,8 @@ use crate::layout::BLOCK;
 use crate::memory::Aligned;
 #[cfg(target_arch = "x86_64")]
 use folded::{Folded, FoldedWriter};
+#[cfg(target_arch = "x86_64")]
+use split::{Split, SplitWriter};
 
 /// The forms that matrices may read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +39,8 @@ pub struct Forms {
     pub folded: bool,
     /// `f32`, for float weights.
     pub float: bool,
+    /// Two bfloat16, for weights of sixteen bits, on sets with tiles.
+    pub split: bool,
 }
 
 impl Forms {
@@ -44,6 +51,7 @@ impl Forms {
             integer: self.integer || other.integer,
             folded: self.folded || other.folded,
             float: self.float || other.float,
+            split: self.split || other.split,
         }
     }
 }
@@ -66,6 +74,8 @@ pub struct Activations {
     floats: Aligned<f32>,
     #[cfg(target_arch = "x86_64")]
     folded: Folded,
+    #[cfg(target_arch = "x86_64")]
+    split: Split,
 }
 
 /// Stamps given out.
@@ -99,6 +109,8 @@ impl Activations {
         let folded = self
             .folded
             .begin(rows * usize::from(forms.folded), padded_k);
+        #[cfg(target_arch = "x86_64")]
+        let split = self.split.begin(rows * usize::from(forms.split), padded_k);
         RowWriter {
             k,
             padded_k,
@@ -106,6 +118,8 @@ impl Activations {
             forms,
             #[cfg(target_arch = "x86_64")]
             folded,
+            #[cfg(target_arch = "x86_64")]
+            split,
             codes: self.codes.as_mut_ptr(),
             scales: self.scales.as_mut_ptr(),
             sums: self.sums.as_mut_ptr(),
@@ -177,6 +191,11 @@ impl Activations {
         &self.folded
     }
 
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn split(&self) -> &Split {
+        &self.split
+    }
+
     pub(crate) fn padded_k(&self) -> usize {
         self.padded_k
     }
@@ -200,6 +219,8 @@ pub struct RowWriter<'a> {
     floats: *mut f32,
     #[cfg(target_arch = "x86_64")]
     folded: FoldedWriter,
+    #[cfg(target_arch = "x86_64")]
+    split: SplitWriter,
     owner: PhantomData<&'a mut Activations>,
 }
 
@@ -247,6 +268,12 @@ impl RowWriter<'_> {
             let groups = self.padded_k / folded::FOLD;
             // SAFETY: the set has AVX-512; `begin` made room for the row, which is the caller's.
             unsafe { self.folded.write(row, among, groups, values) };
+        }
+        #[cfg(target_arch = "x86_64")]
+        if self.forms.split {
+            assert!(kernel.level() == Level::Amx, "a form of sets with tiles");
+            // SAFETY: as above.
+            unsafe { self.split.write(row, self.rows, self.padded_k, values) };
         }
         if self.forms.float {
             // SAFETY: as above.

@@ -181,7 +181,7 @@ impl Finder<'_> {
         if !self.is_apart(&run) || run.clone().any(|s| lead(s) != Some(lead_of_all)) {
             return None;
         }
-        let mut lanes = self.lanes(&run)?;
+        let lanes = self.lanes(&run)?;
         let all: usize = lanes.iter().map(|(_, p)| p.count * p.work).sum();
         let target = all / (PORTIONS * self.workers);
         let (alone, vast) = (run.len() == 1, run.clone().any(|s| self.is_vast(s)));
@@ -196,7 +196,7 @@ impl Finder<'_> {
                 work: p.work,
             }
         };
-        let mut lanes: Vec<Lane> = lanes.drain(..).map(cut).collect();
+        let mut lanes: Vec<Lane> = lanes.into_iter().map(cut).collect();
         lanes.sort_by_key(|lane| std::cmp::Reverse(lane.portion * lane.work));
         *self.tickets += 1;
         Some(Chain {

@@ -14,6 +14,8 @@ pub enum Rounding {
     None,
     /// To halves.
     F16,
+    /// To this many significant bits.
+    Bits(u32),
     /// To 127 steps of the largest magnitude of each run of this many columns.
     Q8 {
         /// Columns that share a scale.
@@ -31,9 +33,17 @@ impl Rounding {
                     *x = tokkata_quant::num::f16_to_f32(tokkata_quant::num::f32_to_f16(*x));
                 }
             }
+            Rounding::Bits(kept) => row.iter_mut().for_each(|x| *x = round_bits(*x, kept)),
             Rounding::Q8 { block } => row.chunks_mut(block).for_each(round_q8),
         }
     }
+}
+
+/// The nearest number of so few significant bits, ties to even.
+fn round_bits(x: f32, kept: u32) -> f32 {
+    let last = 1 << (f32::MANTISSA_DIGITS - kept);
+    let odd = u32::from(x.to_bits() & last != 0);
+    f32::from_bits((x.to_bits() + last / 2 - 1 + odd) & !(last - 1))
 }
 
 fn round_q8(run: &mut [f32]) {

@@ -68,7 +68,11 @@ impl<'a> Store<'a> {
 impl Epilogue for Store<'_> {
     fn tile(&mut self, rows: Range<usize>, cols: Range<usize>, values: &[[f32; ROWS]]) {
         self.each(rows, cols, |i, to| {
-            to.copy_from_slice(&values[i][..to.len()]);
+            match to.first_chunk_mut() {
+                // Of a length that the compiler knows: tiles are many.
+                Some(whole) => *whole = values[i],
+                None => to.copy_from_slice(&values[i][..to.len()]),
+            }
         });
     }
 }

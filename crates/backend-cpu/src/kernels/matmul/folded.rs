@@ -68,7 +68,7 @@ unsafe fn heads<P: Fold>(chunk: *const u8) -> [__m512; 2] {
 
 /// Adds a group to a result: the one place that says in which order floats are rounded.
 #[inline(always)]
-unsafe fn finish<const MINS: bool>(
+unsafe fn finish<P: Fold>(
     total: __m512i,
     less: __m512i,
     [d, dmin]: [__m512; 2],
@@ -78,7 +78,7 @@ unsafe fn finish<const MINS: bool>(
     // SAFETY: the caller gives a processor with AVX-512 and a readable scale.
     unsafe {
         let mut t = _mm512_mul_ps(_mm512_cvtepi32_ps(total), d);
-        if MINS {
+        if P::MINS {
             t = _mm512_fnmadd_ps(dmin, _mm512_cvtepi32_ps(less), t);
         }
         _mm512_fmadd_ps(t, _mm512_set1_ps(*scale), y)
@@ -110,7 +110,7 @@ unsafe fn run_format<P: Fold>(job: Job<'_>) {
             if !amx::available() {
                 return tiled::<_, P>(job, Pipeline::emulated());
             }
-            tiled::<_, P>(job, Pipeline::new(amx::Tiles::new()));
+            tiled::<_, P>(job, Pipeline::new(amx::Tiles::new(FOLD_ROWS)));
         } else {
             streamed::<P>(job);
         }

@@ -163,17 +163,32 @@ fn quantised_row(row: &[f32], group: usize) -> Vec<f64> {
     row.chunks(group).flat_map(block).collect()
 }
 
+fn whole(row: Vec<f64>) -> Vec<(f64, f64)> {
+    row.into_iter().map(|x| (x, 0.0)).collect()
+}
+
+/// A value as two bfloat16.
+fn split(x: f32) -> (f64, f64) {
+    let high = half::bf16::from_f32(x);
+    let low = half::bf16::from_f32(x - high.to_f32());
+    (high.to_f64(), low.to_f64())
+}
+
 /// Checks `y` against an `f64` product; rounding of `f32` is all that may differ.
 fn check(kernel: &Kernel, case: &Case, matrix: &Matrix, (x, y): (&[f32], &[f32])) {
     let weights = case.weights();
     for (row, y) in x.chunks(case.k).zip(y.chunks(matrix.rows())) {
-        let row = match kernel.forms(matrix) {
-            Forms { integer: true, .. } => quantised_row(row, 32),
-            Forms { folded: true, .. } => quantised_row(row, 128),
-            _ => row.iter().map(|&x| f64::from(x)).collect(),
+        // What a weight is multiplied with, and what only its upper sixteen bits are.
+        let row: Vec<(f64, f64)> = match kernel.forms(matrix) {
+            Forms { integer: true, .. } => whole(quantised_row(row, 32)),
+            Forms { folded: true, .. } => whole(quantised_row(row, 128)),
+            Forms { split: true, .. } => row.iter().map(|&x| split(x)).collect(),
+            _ => whole(row.iter().map(|&x| f64::from(x)).collect()),
         };
         for (n, (w, &y)) in weights.chunks(case.k).zip(y).enumerate() {
-            let terms = w.iter().zip(&row).map(|(&w, x)| f64::from(w) * x);
+            let upper = |w: f32| f64::from(f32::from_bits(w.to_bits() & 0xffff_0000));
+            let terms = w.iter().zip(&row);
+            let terms = terms.map(|(&w, &(x, rest))| f64::from(w) * x + upper(w) * rest);
             let (sum, size) = terms.fold((0.0, 0.0), |(s, a), t| (s + t, a + f64::abs(t)));
             // Minima are subtracted from sums that they can exceed many times over.
             let bound =
@@ -539,6 +554,120 @@ fn scales_of_chunked_formats_have_few_digits() {
                 let product = f64::from(tile::OFFSET) * scale;
                 assert_eq!(f64::from(product as f32), product, "{dtype}: {scale}");
             }
+        }
+    }
+}
+
+/// Every part of a value is the nearest bfloat16, and what is no number stays none.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn values_are_split_into_two_bfloat16() {
+    let Some(kernel) = Caps::tiles().and_then(|caps| Kernel::new(&caps)) else {
+        return;
+    };
+    let forms = Forms {
+        split: true,
+        ..Forms::default()
+    };
+    let mut noise = Noise(78);
+    let (k, rows) = (75, 19);
+    let mut x: Vec<f32> = (0..rows * k)
+        .map(|_| noise.value() * 2.0_f32.powi((noise.next() % 60) as i32 - 30))
+        .collect();
+    let odd = [
+        f32::NAN,
+        f32::from_bits(0x7fff_ffff),
+        f32::from_bits(0x7f80_0001),
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::MAX,
+        0.0,
+        -0.0,
+        1.0 + f32::EPSILON,
+    ];
+    x[100..109].copy_from_slice(&odd);
+    for rows in [1, 5, 16, rows] {
+        let a = activations(&kernel, &x[..rows * k], k, forms);
+        let height = rows.min(16);
+        for (i, &x) in x[..rows * k].iter().enumerate() {
+            let (row, at) = (i / k, i % k);
+            let first = row / height * height * a.padded_k() * 2 + row % height * 32;
+            // SAFETY: the row's parts of the step of this position.
+            let [high, low] = [0, 1].map(|part| unsafe {
+                let step = 2 * (at / 32) + part;
+                *a.split().tiles().add(first + step * height * 32 + at % 32)
+            });
+            let [high, low] = [high, low].map(half::bf16::from_bits);
+            let nearest = half::bf16::from_f32(x);
+            let rest = half::bf16::from_f32(x - nearest.to_f32());
+            if x.is_nan() {
+                assert!(high.is_nan(), "{x} became {high}");
+            } else if nearest.is_infinite() {
+                assert_eq!((high, low), (nearest, half::bf16::ZERO));
+            } else {
+                assert_eq!((high, low), (nearest, rest), "{x}");
+            }
+        }
+    }
+}
+
+/// So many rows that results are made group by group of panels, and each in several ranges of K.
+#[test]
+fn rows_alone_have_the_bits_of_many_rows() {
+    let (pool, mut noise) = (Pool::new(1), Noise(79));
+    for dtype in [DType::F16, DType::BF16, DType::Q4_K] {
+        let (n, k, rows) = (300, 1056, 500);
+        let k = if fits(dtype, k) { k } else { 1024 };
+        let case = Case::one(dtype, n, k, &mut noise);
+        let (matrix, x) = (case.matrix(&pool), noise.values(rows * k));
+        for kernel in kernels() {
+            let many = multiply(&kernel, &matrix, &x, 1);
+            for r in [0, 17, 498, 499] {
+                let row = &x[r * k..][..k];
+                let alone = multiply(&kernel, &matrix, row, 1);
+                assert_eq!(alone, many[r * n..][..n], "{dtype} {kernel:?} row {r}");
+                check(&kernel, &case, &matrix, (row, &alone));
+            }
+        }
+    }
+}
+
+/// What stands for tiles in these tests is what tiles do. Nothing to see on a processor without them.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn tiles_of_bfloat16_round_as_their_emulation() {
+    use super::split::{Multiply, emulation::Emulated};
+    if !amx::available() {
+        return;
+    }
+    fn products<T: Multiply>(mut tiles: T, (x, w): (&[u16], &[u8]), start: &[f32]) -> Vec<u32> {
+        let mut y = vec![0.0; start.len()];
+        // SAFETY: the processor has tiles; a step of sixteen rows and of a panel, and as many results.
+        unsafe {
+            tiles.load(1, 1, start.as_ptr());
+            tiles.rows(x.as_ptr());
+            tiles.panel(1, w.as_ptr());
+            tiles.add(1, 1);
+            tiles.store(1, 1, y.as_mut_ptr());
+        }
+        y.iter().map(|y| y.to_bits()).collect()
+    }
+    let mut noise = Noise(80);
+    // Up to products that are too small for all their digits.
+    for spread in [1, 8, 40, 76] {
+        for _ in 0..50 {
+            let mut value = || noise.value() * 0.5_f32.powi((noise.next() % spread) as i32);
+            let start: Vec<f32> = (0..256).map(|_| value() * value()).collect();
+            let bf16 = |x: f32| half::bf16::from_f32(x).to_bits();
+            let x: Vec<u16> = (0..512).map(|_| bf16(value())).collect();
+            let w: Vec<u8> = (0..512).flat_map(|_| bf16(value()).to_le_bytes()).collect();
+            // SAFETY: `available` was true.
+            let real = products(unsafe { amx::Tiles::new(16) }, (&x, &w), &start);
+            assert_eq!(
+                real,
+                products(Emulated::new(16), (&x, &w), &start),
+                "{spread}"
+            );
         }
     }
 }

@@ -124,11 +124,7 @@ impl<P: Fold, const C: usize> Few<P, C> {
             let heads = heads::<P>(at);
             let scales = self.rows.scales.add(g * self.width);
             for c in 0..C {
-                y[c] = if P::MINS {
-                    finish::<true>(total[c], less[c], heads, scales.add(c), y[c])
-                } else {
-                    finish::<false>(total[c], less[c], heads, scales.add(c), y[c])
-                };
+                y[c] = finish::<P>(total[c], less[c], heads, scales.add(c), y[c]);
             }
         }
     }

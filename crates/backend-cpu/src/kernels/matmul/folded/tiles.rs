@@ -156,12 +156,7 @@ unsafe fn add<P: Fold>(unit: &Unit, sums: *const u8) {
             let y = unit.y.add(ROWS * r);
             let scale = unit.rows.scales.add(r);
             let sum = _mm512_loadu_ps(y);
-            let sum = if P::MINS {
-                finish::<true>(total, less, heads, scale, sum)
-            } else {
-                finish::<false>(total, less, heads, scale, sum)
-            };
-            _mm512_storeu_ps(y, sum);
+            _mm512_storeu_ps(y, finish::<P>(total, less, heads, scale, sum));
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod engine;
 mod machine;
+mod merge;
 mod report;
 mod suite;
 
@@ -18,7 +19,8 @@ use self::suite::Case;
 
 const USAGE: &str =
     "usage: cargo xtask bench-peers [--peer NAME=LLAMA_BENCH]… [--ours TOKKATA] [--models FOLDER]
-       [--rounds N] [--threads N] [--full] [--quick] [--only TEXT]… [--write]
+       [--rounds N] [--threads N] [--full] [--quick] [--only TEXT]… [--save FILE] [--write]
+       cargo xtask bench-peers --merge FILE… [--write]
 
   --peer     another engine's llama-bench; without one only our own figures are printed
   --ours     the command to measure (default target/release/tokkata)
@@ -28,6 +30,8 @@ const USAGE: &str =
   --full     every model, format and thread count; hours
   --quick    peers with flash attention only
   --only     cases whose name contains this, or ends with it before a '$'; may be given several times
+  --save     also write the figures to this file
+  --merge    no measurements: the medians of the saved figures of several runs, and the range of their ratios
   --write    put the table into docs/performance.md";
 
 struct Options {
@@ -39,10 +43,15 @@ struct Options {
     full: bool,
     quick: bool,
     only: Vec<String>,
+    save: Option<PathBuf>,
     write: bool,
 }
 
 pub(crate) fn run(args: &[String]) -> Result<()> {
+    if args.first().is_some_and(|arg| arg == "--merge") {
+        let (write, files): (Vec<_>, Vec<_>) = args[1..].iter().partition(|arg| *arg == "--write");
+        return show(&merge::table(&files)?, !write.is_empty());
+    }
     let options = parse(args)?;
     let mut engines = vec![Engine::ours(&options.ours)];
     for (name, path) in &options.peers {
@@ -67,10 +76,16 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         lines.push(line);
     }
     let names: Vec<&str> = engines.iter().map(|e| e.name.as_str()).collect();
-    let text = report::table(&names, &lines);
-    print!("{text}");
-    if options.write {
-        report::write(&text)?;
+    if let Some(file) = &options.save {
+        std::fs::write(file, report::saved(&names, &lines).to_string())?;
+    }
+    show(&report::table(&names, &lines), options.write)
+}
+
+fn show(table: &str, write: bool) -> Result<()> {
+    print!("{table}");
+    if write {
+        report::write(table)?;
     }
     Ok(())
 }
@@ -86,6 +101,7 @@ fn parse(args: &[String]) -> Result<Options> {
         full: false,
         quick: false,
         only: Vec::new(),
+        save: None,
         write: false,
     };
     let mut args = args.iter();
@@ -102,6 +118,7 @@ fn parse(args: &[String]) -> Result<Options> {
             "--rounds" => options.rounds = value()?.parse()?,
             "--threads" => options.threads = Some(value()?.parse()?),
             "--only" => options.only.push(value()?.clone()),
+            "--save" => options.save = Some(value()?.into()),
             "--quick" => options.quick = true,
             "--full" => options.full = true,
             "--write" => options.write = true,

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
+use serde_json::{Value as Json, json};
 
 use super::engine::{Engine, Facts, Speed};
 use super::machine;
@@ -23,9 +24,12 @@ pub(super) struct Line {
     macs: Option<f64>,
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+/// The middle value, or the mean of the two in the middle.
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    let upper = *values.get(values.len() / 2)?;
+    let lower = values[(values.len() - 1) / 2];
+    Some(lower.midpoint(upper))
 }
 
 /// The best median over an engine's settings.
@@ -76,7 +80,21 @@ impl Line {
     }
 }
 
-fn number(rate: Option<f64>) -> String {
+/// The figures of a run, for [`super::merge`].
+pub(super) fn saved(engines: &[&str], lines: &[Line]) -> Json {
+    let line = |l: &Line| {
+        json!({
+            "case": l.case.name(),
+            "prefill": &l.prefill,
+            "decode": &l.decode,
+            "macs": l.macs,
+            "streamed": l.streamed,
+        })
+    };
+    json!({ "engines": engines, "lines": lines.iter().map(line).collect::<Vec<_>>() })
+}
+
+pub(super) fn number(rate: Option<f64>) -> String {
     rate.map_or("–".to_owned(), |r| format!("{r:.1}"))
 }
 
@@ -86,6 +104,12 @@ fn ratio_text(ratio: Option<f64>) -> String {
 
 /// The whole table.
 pub(super) fn table(engines: &[&str], lines: &[Line]) -> String {
+    let rows: String = lines.iter().map(|l| l.row() + "\n").collect();
+    head(engines) + &rows
+}
+
+/// The first two lines of a table.
+pub(super) fn head(engines: &[&str]) -> String {
     let mut head = "| model |".to_owned();
     for (what, own) in [("prefill", "MAC/cycle/core"), ("decode", "of bandwidth")] {
         let _ = write!(head, " {what}: {} |", engines[0]);
@@ -95,8 +119,7 @@ pub(super) fn table(engines: &[&str], lines: &[Line]) -> String {
         let _ = write!(head, " {own} |");
     }
     let rule = "|---".repeat(head.matches('|').count() - 1) + "|";
-    let rows: String = lines.iter().map(|l| l.row() + "\n").collect();
-    format!("{head}\n{rule}\n{rows}")
+    format!("{head}\n{rule}\n")
 }
 
 /// Replaces the table in the documentation.

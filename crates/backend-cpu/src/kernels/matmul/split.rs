@@ -167,6 +167,8 @@ unsafe fn multiply<T: Multiply, W: Weights>(mut job: Job<'_>, mut tiles: T) {
     let range = range.clamp(RANGE_STEPS, steps.next_multiple_of(RANGE_STEPS));
     let group = (RESULT_BYTES / (rows * ROWS * size_of::<f32>()) / 2 * 2).max(2);
     let group = group.min(job.panels.len());
+    // Few rows leave time enough, and one run of memory is read faster than two.
+    let at_once = if rows > SPLIT_ROWS { 2 } else { 1 };
     let scratch = &mut job.scratch.split;
     scratch.loose.resize(2 * range * W::PARTS * PLANE);
     scratch.results.resize(group * rows * ROWS);
@@ -174,8 +176,9 @@ unsafe fn multiply<T: Multiply, W: Weights>(mut job: Job<'_>, mut tiles: T) {
         job.scratch.split.results[..panels.len() * rows * ROWS].fill(0.0);
         for first in (0..steps).step_by(range) {
             let steps = first..steps.min(first + range);
-            for (i, pair) in panels.chunks(2).enumerate() {
-                let pass = Pass::<W>::new(&mut job, pair, (2 * i, rows), steps.clone());
+            for (i, pair) in panels.chunks(at_once).enumerate() {
+                let place = (at_once * i, rows);
+                let pass = Pass::<W>::new(&mut job, pair, place, steps.clone());
                 // SAFETY: passed on.
                 unsafe { pass.run(&mut tiles) };
             }
@@ -248,20 +251,19 @@ impl<W: Weights> Pass<W> {
     unsafe fn run<T: Multiply>(&self, tiles: &mut T) {
         // SAFETY: passed on.
         unsafe {
-            match self.count {
-                1 => self.panels::<T, 1>(tiles),
-                _ => self.panels::<T, 2>(tiles),
+            match (self.tiles, self.count) {
+                (1, _) => self.block::<T, 1, 1, true>(tiles, 0),
+                (_, 1) => self.panels::<T, 1>(tiles),
+                (_, _) => self.panels::<T, 2>(tiles),
             }
         }
     }
 
+    /// Several tiles times `N` panels.
     #[inline(always)]
     unsafe fn panels<T: Multiply, const N: usize>(&self, tiles: &mut T) {
         // SAFETY: passed on; the tiles exist.
         unsafe {
-            if self.tiles == 1 {
-                return self.block::<T, 1, N, true>(tiles, 0);
-            }
             self.block::<T, 2, N, true>(tiles, 0);
             for first in (2..self.tiles).step_by(2) {
                 if first + 1 == self.tiles {

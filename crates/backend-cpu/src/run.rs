@@ -368,7 +368,7 @@ fn walk(plan: &Lowered, (cx, worker): (&Cx<'_>, &Worker<'_>), mut at: impl FnMut
         at(next, Moment::Met);
         let chain = chains.next_if(|chain| chain.steps.start == next);
         if let Some(chain) = chain.filter(|chain| chain.pays(cx)) {
-            chain.run(&plan.steps, (cx, worker), |step| at(step, Moment::Done));
+            chain.run(&plan.steps, (cx, worker), &mut at);
             next = chain.steps.end;
         } else {
             step.kernel.run(cx, worker);

@@ -5,13 +5,16 @@
 //! steps that values flow between; some parts of a lane's columns go through all its steps before the next ones, and
 //! workers take them one by one, so that none waits for a slower neighbour. A vast product, such as that of the head,
 //! is a chain of its own.
+//!
+//! With few heads and many workers a lane's parts are too large to be dealt out evenly. Then products come first, panel
+//! by panel, and the other steps after a barrier.
 
 use std::ops::Range;
 
 use tokkata_ir::{Lead, Plan, ValueId};
 
-use super::Step;
 use super::cx::{Cx, Parts};
+use super::{Moment, Step};
 use crate::kernels::MAX_STREAM_ROWS;
 use crate::pool::Worker;
 use crate::select::{Planned, Sync};
@@ -29,6 +32,9 @@ const SMALLER: usize = 4;
 /// Multiply–adds per row of a product that is dealt out in portions alone, even for one row: each portion of such a
 /// product is still a long run of memory.
 const VAST: usize = 32 << 20;
+
+/// Multiply–adds that take as long as a barrier, roughly. One where assertions are checked: tests have small models.
+const BARRIER: usize = if cfg!(debug_assertions) { 1 } else { 4 << 20 };
 
 /// A lane: steps and how many parts they have.
 #[derive(Debug)]
@@ -70,18 +76,68 @@ fn deal(lanes: &[Lane], workers: usize) -> Vec<Portion> {
     portions
 }
 
+/// Work of the worker that has most when each takes the next portion as soon as it has done its last.
+fn longest(lanes: &[Lane], portions: &[Portion], workers: usize) -> usize {
+    let mut loads = vec![0; workers];
+    for Portion { lane, parts } in portions {
+        if let Some(least) = loads.iter_mut().min() {
+            *least += parts.len() * lanes[*lane].work;
+        }
+    }
+    loads.into_iter().max().unwrap_or(0)
+}
+
+/// Lanes that are dealt out together.
+#[derive(Debug)]
+struct Round {
+    lanes: Vec<Lane>,
+    /// Those of the lanes with the largest first.
+    portions: Vec<Portion>,
+    /// Parts are the smallest that the steps have.
+    fine: bool,
+    /// Which counter deals out the portions.
+    tickets: usize,
+}
+
+impl Round {
+    fn run(
+        &self,
+        steps: &[Step],
+        (cx, worker): (&Cx<'_>, &Worker<'_>),
+        at: &mut impl FnMut(usize, Moment),
+    ) {
+        while let Some(Portion { lane, parts }) = self.portions.get(cx.ticket(self.tickets)) {
+            for &step in &self.lanes[*lane].steps {
+                let (kernel, parts) = (&steps[step].kernel, parts.clone());
+                if self.fine {
+                    kernel.run_fine(cx, worker, parts);
+                } else {
+                    kernel.run_parts(cx, worker, parts);
+                }
+                at(step, Moment::Done);
+            }
+        }
+    }
+}
+
+/// The products of a chain, and what comes after a barrier.
+#[derive(Debug)]
+struct Halves {
+    products: Round,
+    rest: Round,
+    /// Multiply–adds per row that the slowest worker is spared.
+    gain: usize,
+}
+
 /// A run of steps that is done part by part.
 #[derive(Debug)]
 pub(super) struct Chain {
     pub(super) steps: Range<usize>,
     lead: Lead,
-    lanes: Vec<Lane>,
-    /// Those of the lanes with the largest first.
-    portions: Vec<Portion>,
+    whole: Round,
+    halves: Option<Halves>,
     /// However few rows: some lane has no part for some worker, or the work is vast.
     always: bool,
-    /// Which counter deals out the portions.
-    tickets: usize,
 }
 
 impl Chain {
@@ -90,19 +146,22 @@ impl Chain {
         self.always || cx.count(self.lead) >= MANY_ROWS
     }
 
-    /// Does this worker's parts of the steps and says when it has done some of a step.
+    /// Does this worker's parts of the steps and says what it has done.
     pub(super) fn run(
         &self,
         steps: &[Step],
         (cx, worker): (&Cx<'_>, &Worker<'_>),
-        mut done: impl FnMut(usize),
+        mut at: impl FnMut(usize, Moment),
     ) {
-        while let Some(Portion { lane, parts }) = self.portions.get(cx.ticket(self.tickets)) {
-            for &step in &self.lanes[*lane].steps {
-                steps[step].kernel.run_parts(cx, worker, parts.clone());
-                done(step);
-            }
-        }
+        let rows = cx.count(self.lead);
+        let spared = |halves: &&Halves| rows >= MANY_ROWS && rows * halves.gain >= BARRIER;
+        let Some(halves) = self.halves.as_ref().filter(spared) else {
+            return self.whole.run(steps, (cx, worker), &mut at);
+        };
+        halves.products.run(steps, (cx, worker), &mut at);
+        worker.barrier();
+        at(halves.rest.lanes[0].steps[0], Moment::Met);
+        halves.rest.run(steps, (cx, worker), &mut at);
     }
 }
 
@@ -181,13 +240,26 @@ impl Finder<'_> {
         if !self.is_apart(&run) || run.clone().any(|s| lead(s) != Some(lead_of_all)) {
             return None;
         }
-        let lanes = self.lanes(&run)?;
+        let lanes = self.lanes(run.clone())?;
+        let vast = run.clone().any(|s| self.is_vast(s));
+        let most = if run.len() == 1 { usize::MAX } else { COLUMNS };
+        let whole = self.round(lanes, most);
+        let lanes = &whole.lanes;
+        Some(Chain {
+            lead: lead_of_all,
+            always: vast || lanes.len() > 1 && lanes.iter().any(|lane| lane.parts < self.workers),
+            halves: self.halves(&run, &whole),
+            whole,
+            steps: run,
+        })
+    }
+
+    /// Deals out lanes, so many columns of each at once.
+    fn round(&mut self, lanes: Vec<(Vec<usize>, Parts)>, columns: usize) -> Round {
         let all: usize = lanes.iter().map(|(_, p)| p.count * p.work).sum();
         let target = all / (PORTIONS * self.workers);
-        let (alone, vast) = (run.len() == 1, run.clone().any(|s| self.is_vast(s)));
         let cut = |(steps, p): (Vec<usize>, Parts)| {
-            let most = if alone { p.count } else { COLUMNS / p.columns };
-            let most = most.max(1);
+            let most = (columns / p.columns).max(1);
             let portion = target.checked_div(p.work).unwrap_or(1).clamp(1, most);
             Lane {
                 steps,
@@ -199,20 +271,47 @@ impl Finder<'_> {
         let mut lanes: Vec<Lane> = lanes.into_iter().map(cut).collect();
         lanes.sort_by_key(|lane| std::cmp::Reverse(lane.portion * lane.work));
         *self.tickets += 1;
-        Some(Chain {
-            steps: run,
-            lead: lead_of_all,
-            always: vast || lanes.len() > 1 && lanes.iter().any(|lane| lane.parts < self.workers),
+        Round {
             portions: deal(&lanes, self.workers),
             lanes,
+            fine: false,
             tickets: *self.tickets - 1,
-        })
+        }
+    }
+
+    /// Products apart from the rest, where that spares the slowest worker some of them.
+    fn halves(&mut self, run: &Range<usize>, whole: &Round) -> Option<Halves> {
+        let fine = |s: usize| self.steps[s].kernel.fine_parts();
+        let (products, rest): (Vec<usize>, Vec<usize>) =
+            run.clone().partition(|&s| fine(s).is_some());
+        let after = |s: &usize| {
+            let mut read = self.reads(*s).iter();
+            read.any(|v| rest.iter().any(|&r| self.writes(r).contains(v)))
+        };
+        if products.is_empty() || rest.is_empty() || products.iter().any(after) {
+            return None;
+        }
+        let products = products.into_iter().map(|s| Some((vec![s], fine(s)?)));
+        let products = products.collect::<Option<_>>()?;
+        let rest = self.lanes(rest.into_iter())?;
+        let products = Round {
+            fine: true,
+            ..self.round(products, COLUMNS)
+        };
+        let slowest = |r: &Round| longest(&r.lanes, &r.portions, self.workers);
+        let gain = slowest(whole).saturating_sub(slowest(&products));
+        let halves = Halves {
+            rest: self.round(rest, COLUMNS),
+            products,
+            gain,
+        };
+        (gain > 0).then_some(halves)
     }
 
     /// Steps joined by the values that flow between them; `None` when the steps of one lane have different parts.
-    fn lanes(&self, run: &Range<usize>) -> Option<Vec<(Vec<usize>, Parts)>> {
+    fn lanes(&self, run: impl Iterator<Item = usize>) -> Option<Vec<(Vec<usize>, Parts)>> {
         let mut lanes: Vec<(Vec<usize>, Parts)> = Vec::new();
-        for step in run.clone() {
+        for step in run {
             let feeds = |lane: &(Vec<usize>, Parts)| {
                 let mut writes = lane.0.iter().flat_map(|&s| self.writes(s));
                 writes.any(|v| self.reads(step).contains(v))
@@ -267,6 +366,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_slowest_worker_has_a_lane_that_cannot_be_cut() {
+        // Two heads of keys and values, and twelve of queries.
+        let lanes = [lane(2, 1, 200), lane(12, 1, 100)];
+        let slowest = |lanes: &[Lane]| longest(lanes, &deal(lanes, 16), 16);
+        assert_eq!(slowest(&lanes), 200);
+        // Panels of all three.
+        assert_eq!(slowest(&[lane(48, 1, 25), lane(16, 1, 25)]), 100);
     }
 
     #[test]

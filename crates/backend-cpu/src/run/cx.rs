@@ -55,6 +55,20 @@ pub(crate) trait Kernel: Send + Sync {
         unreachable!("a step without parts has no parts {parts:?}");
     }
 
+    /// The smallest parts that it can be done in, if they are smaller than [`Kernel::parts`]: steps after it that have
+    /// larger ones must wait for all of them.
+    fn fine_parts(&self) -> Option<Parts> {
+        None
+    }
+
+    /// Does some of its smallest parts.
+    ///
+    /// # Panics
+    /// When it has none.
+    fn run_fine(&self, _: &Cx<'_>, _: &Worker<'_>, parts: Range<usize>) {
+        unreachable!("a step without small parts has no parts {parts:?}");
+    }
+
     /// What to call it where its op's name says too little.
     fn name(&self) -> Option<&'static str> {
         None

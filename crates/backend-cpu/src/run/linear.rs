@@ -143,6 +143,17 @@ impl Kernel for Product {
             self.multiply(cx, worker, panels(cols));
         }
     }
+
+    fn fine_parts(&self) -> Option<Parts> {
+        self.part?;
+        let parts = Parts::of(self.out.width, PANEL_ROWS);
+        let work = parts.columns * self.matrix.k();
+        Some(Parts { work, ..parts })
+    }
+
+    fn run_fine(&self, cx: &Cx<'_>, worker: &Worker<'_>, parts: Range<usize>) {
+        self.multiply(cx, worker, parts);
+    }
 }
 
 impl Product {

@@ -30,7 +30,7 @@ const USAGE: &str =
   --full     every model, format and thread count; hours
   --quick    peers with flash attention only
   --only     cases whose name contains this, or ends with it before a '$'; may be given several times
-  --save     also write the figures to this file
+  --save     also write the figures to this file, case by case
   --merge    no measurements: the medians of the saved figures of several runs, and the range of their ratios
   --write    put the table into docs/performance.md";
 
@@ -69,15 +69,15 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
                     None => name.contains(only),
                 })
     };
+    let names: Vec<&str> = engines.iter().map(|e| e.name.as_str()).collect();
     let mut lines = Vec::new();
     for case in cases.iter().filter(wanted) {
         let line = measure(case, &engines, &options)?;
         eprintln!("{}", line.row());
         lines.push(line);
-    }
-    let names: Vec<&str> = engines.iter().map(|e| e.name.as_str()).collect();
-    if let Some(file) = &options.save {
-        std::fs::write(file, report::saved(&names, &lines).to_string())?;
+        if let Some(file) = &options.save {
+            std::fs::write(file, report::saved(&names, &lines).to_string())?;
+        }
     }
     show(&report::table(&names, &lines), options.write)
 }

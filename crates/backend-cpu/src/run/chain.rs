@@ -33,6 +33,11 @@ const SMALLER: usize = 4;
 /// product is still a long run of memory.
 const VAST: usize = 32 << 20;
 
+/// Workers from which one is often slower than the others: then even one row's work is dealt out in portions, if each
+/// worker has as many bytes of weights to read as [`MUCH`].
+const MANY_WORKERS: usize = 8;
+/// Bytes that take far longer to read than portions take to deal out.
+const MUCH: usize = 320 << 10;
 /// Multiply–adds that take as long as a barrier, roughly. One where assertions are checked: tests have small models.
 const BARRIER: usize = if cfg!(debug_assertions) { 1 } else { 4 << 20 };
 
@@ -136,7 +141,7 @@ pub(super) struct Chain {
     lead: Lead,
     whole: Round,
     halves: Option<Halves>,
-    /// However few rows: some lane has no part for some worker, or the work is vast.
+    /// However few rows: some lane has no part for some worker, or there is much work.
     always: bool,
 }
 
@@ -243,11 +248,14 @@ impl Finder<'_> {
         let lanes = self.lanes(run.clone())?;
         let vast = run.clone().any(|s| self.is_vast(s));
         let most = if run.len() == 1 { usize::MAX } else { COLUMNS };
+        let bytes: usize = lanes.iter().map(|(_, p)| p.count * p.bytes).sum();
+        let much = self.workers >= MANY_WORKERS && bytes >= MUCH * self.workers;
         let whole = self.round(lanes, most);
         let lanes = &whole.lanes;
+        let uneven = lanes.len() > 1 && lanes.iter().any(|lane| lane.parts < self.workers);
         Some(Chain {
             lead: lead_of_all,
-            always: vast || lanes.len() > 1 && lanes.iter().any(|lane| lane.parts < self.workers),
+            always: vast || much || uneven,
             halves: self.halves(&run, &whole),
             whole,
             steps: run,
@@ -325,6 +333,7 @@ impl Finder<'_> {
                 }
                 parts.columns = parts.columns.max(p.columns);
                 parts.work += p.work;
+                parts.bytes += p.bytes;
                 steps.extend(theirs);
             }
             steps.push(step);

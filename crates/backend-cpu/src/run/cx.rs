@@ -24,6 +24,8 @@ pub(crate) struct Parts {
     pub(crate) columns: usize,
     /// Multiply–adds of a part and a row.
     pub(crate) work: usize,
+    /// Bytes of weights of a part.
+    pub(crate) bytes: usize,
 }
 
 impl Parts {
@@ -33,6 +35,7 @@ impl Parts {
             count: width.div_ceil(columns),
             columns,
             work: 0,
+            bytes: 0,
         }
     }
 }

@@ -132,9 +132,7 @@ impl Kernel for Product {
     }
 
     fn parts(&self) -> Option<Parts> {
-        let parts = Parts::of(self.out.width, self.part?);
-        let work = parts.columns * self.matrix.k();
-        Some(Parts { work, ..parts })
+        Some(self.parts_of(self.part?))
     }
 
     fn run_parts(&self, cx: &Cx<'_>, worker: &Worker<'_>, parts: Range<usize>) {
@@ -145,10 +143,7 @@ impl Kernel for Product {
     }
 
     fn fine_parts(&self) -> Option<Parts> {
-        self.part?;
-        let parts = Parts::of(self.out.width, PANEL_ROWS);
-        let work = parts.columns * self.matrix.k();
-        Some(Parts { work, ..parts })
+        self.part.map(|_| self.parts_of(PANEL_ROWS))
     }
 
     fn run_fine(&self, cx: &Cx<'_>, worker: &Worker<'_>, parts: Range<usize>) {
@@ -157,6 +152,15 @@ impl Kernel for Product {
 }
 
 impl Product {
+    fn parts_of(&self, columns: usize) -> Parts {
+        let parts = Parts::of(self.out.width, columns);
+        Parts {
+            work: columns * self.matrix.k(),
+            bytes: self.matrix.bytes() / parts.count.max(1),
+            ..parts
+        }
+    }
+
     fn multiply(&self, cx: &Cx<'_>, worker: &Worker<'_>, panels: Range<usize>) {
         if panels.is_empty() || cx.count(self.out.lead) == 0 {
             return;

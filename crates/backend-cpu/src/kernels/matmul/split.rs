@@ -32,6 +32,8 @@ const RANGE_STEPS: usize = 4;
 const COLUMN_BYTES: usize = 1 << 20;
 /// Bytes of results that stay there too.
 const RESULT_BYTES: usize = 512 << 10;
+/// Rows that one pass over a panel serves.
+const ONE_BLOCK: usize = 2 * SPLIT_ROWS;
 
 /// Whether weights have sixteen bits.
 pub(crate) const fn splits(dtype: DType) -> bool {
@@ -158,6 +160,11 @@ unsafe fn run_format<W: Weights>(job: Job<'_>) {
     }
 }
 
+/// Whether tiles read what was unpacked rather than the panels themselves.
+fn unpacks<W: Weights>(k: usize) -> bool {
+    W::PARTS > 1 || !k.is_multiple_of(STEP)
+}
+
 /// Panels in groups whose results stay in cache; in a group, ranges of K whose activations do.
 unsafe fn multiply<T: Multiply, W: Weights>(mut job: Job<'_>, mut tiles: T) {
     let x = job.x;
@@ -169,8 +176,13 @@ unsafe fn multiply<T: Multiply, W: Weights>(mut job: Job<'_>, mut tiles: T) {
     let group = group.min(job.panels.len());
     // Few rows leave time enough, and one run of memory is read faster than two.
     let at_once = if rows > SPLIT_ROWS { 2 } else { 1 };
+    let kept = match (unpacks::<W>(x.k()), rows <= ONE_BLOCK) {
+        (false, _) => 0,
+        (true, true) => 2,
+        (true, false) => range,
+    };
     let scratch = &mut job.scratch.split;
-    scratch.loose.resize(2 * range * W::PARTS * PLANE);
+    scratch.loose.resize(2 * kept * W::PARTS * PLANE);
     scratch.results.resize(group * rows * ROWS);
     for panels in job.panels.chunks(group) {
         job.scratch.split.results[..panels.len() * rows * ROWS].fill(0.0);
@@ -201,7 +213,6 @@ struct Pass<W> {
     /// Pairs of positions that the panels have from the first step on.
     pairs: usize,
     loose: *mut u8,
-    /// Whether tiles read what was unpacked rather than the panels themselves.
     unpacks: bool,
     results: *mut f32,
     /// Results from panel to panel.
@@ -238,7 +249,7 @@ impl<W: Weights> Pass<W> {
             pairs: k.div_ceil(2) - steps.start * PAIRS,
             steps: steps.len(),
             loose: scratch.loose.as_mut_ptr(),
-            unpacks: W::PARTS > 1 || !k.is_multiple_of(STEP),
+            unpacks: unpacks::<W>(k),
             results: scratch.results[number * rows * ROWS..].as_mut_ptr(),
             panel_stride: rows * ROWS,
             format: PhantomData,
@@ -312,7 +323,11 @@ impl<W: Weights> Pass<W> {
     #[inline(always)]
     fn unpacked(&self, n: usize, s: usize) -> *mut u8 {
         // What one block reads is not read again.
-        let s = if self.tiles > 2 { s } else { s % 2 };
+        let s = if self.tiles * self.height <= ONE_BLOCK {
+            s % 2
+        } else {
+            s
+        };
         self.loose.wrapping_add((2 * s + n) * W::PARTS * PLANE)
     }
 

@@ -6,7 +6,7 @@ use tokkata_ir::{Backend, BackendError, Instance, LoadOptions, Program, WeightSo
 
 use crate::caps::Caps;
 use crate::kernels::Kernel;
-use crate::pool::Pool;
+use crate::pool::{Pinning, Pool};
 use crate::run::CpuInstance;
 use crate::tuning::{Tuning, TuningError};
 
@@ -26,7 +26,12 @@ impl CpuBackend {
         options: &LoadOptions,
     ) -> Result<CpuInstance, BackendError> {
         let kernel = kernel_set(options)?;
-        let pool = Pool::new(options.threads.max(1));
+        let pinning = if options.pin_threads {
+            Pinning::Cores
+        } else {
+            Pinning::Free
+        };
+        let pool = Pool::with_pinning(options.threads.max(1), pinning);
         CpuInstance::load(program, weights, options, (pool, kernel))
     }
 }

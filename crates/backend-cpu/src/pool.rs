@@ -59,7 +59,8 @@ pub enum Pinning {
     /// The system places threads.
     #[default]
     Free,
-    /// Worker `i` runs on the `i`-th core this process may use. The caller's thread is left alone.
+    /// Worker `i` runs on the `i`-th core this process may use, or again the first when there are no more: one thread of
+    /// each physical core, then the others. The caller's thread is left alone.
     Cores,
 }
 
@@ -325,13 +326,26 @@ fn pin(pinning: Pinning, index: usize) {
             return;
         }
         let cores = (0..libc::CPU_SETSIZE as usize).filter(|&c| libc::CPU_ISSET(c, &allowed));
-        let Some(core) = cores.cycle().nth(index) else {
+        let mut cores: Vec<usize> = cores.collect();
+        cores.sort_by_key(|&core| !is_first_thread(core));
+        let Some(&core) = cores.iter().cycle().nth(index) else {
             return;
         };
         let mut one: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(core, &mut one);
         libc::sched_setaffinity(0, bytes, &raw const one);
     }
+}
+
+/// Whether a logical core is the first of its physical core, as far as the system tells.
+#[cfg(target_os = "linux")]
+fn is_first_thread(core: usize) -> bool {
+    let path = format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
+    let list = std::fs::read_to_string(path).unwrap_or_default();
+    let first = list.trim().split([',', '-']).next();
+    first
+        .and_then(|first| first.parse().ok())
+        .is_none_or(|first: usize| first == core)
 }
 
 #[cfg(not(target_os = "linux"))]

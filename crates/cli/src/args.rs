@@ -107,6 +107,9 @@ pub(crate) struct DeviceArgs {
     /// Use no more than these instruction sets: amx, avx512, avx2 or portable
     #[arg(long, value_name = "NAME")]
     cpu_features: Option<String>,
+    /// Keep each thread on a core of its own
+    #[arg(long)]
+    pin_threads: bool,
     /// Type of cached keys: f32, f16, bf16 or q8_0
     #[arg(long = "cache-type-k", visible_alias = "ctk", value_name = "TYPE", value_parser = cache_type)]
     cache_k: Option<DType>,
@@ -150,6 +153,7 @@ impl DeviceArgs {
         Ok(OpenOptions {
             device: self.device.clone(),
             cpu_features: self.cpu_features.clone(),
+            pin_threads: self.pin_threads,
             kv: k.unwrap_or(kv),
             quantize: self.quantize,
             block_size: self.block_size,

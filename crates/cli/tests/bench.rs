@@ -135,8 +135,8 @@ fn a_model_runs_from_the_map_with_the_same_logits() {
         stdout(&[&args[..], &[out.to_str().unwrap()], more].concat());
         std::fs::read(out).unwrap()
     };
-    assert_eq!(
-        logits("a.safetensors", &[]),
-        logits("b.safetensors", &["--no-repack"])
-    );
+    let usual = logits("a.safetensors", &[]);
+    assert_eq!(usual, logits("b.safetensors", &["--no-repack"]));
+    let pinned = ["--pin-threads", "-t", "2"];
+    assert_eq!(usual, logits("c.safetensors", &pinned));
 }

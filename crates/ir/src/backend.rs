@@ -119,6 +119,8 @@ pub enum BackendError {
 pub struct LoadOptions {
     /// Worker threads of a CPU backend.
     pub threads: usize,
+    /// Keep each worker thread on a core of its own.
+    pub pin_threads: bool,
     /// Run ops one by one, without fusing groups.
     pub no_fuse: bool,
     /// Run from the mapped file rather than from repacked panels, where the backend can.
@@ -133,6 +135,7 @@ impl Default for LoadOptions {
     fn default() -> Self {
         LoadOptions {
             threads: 1,
+            pin_threads: false,
             no_fuse: false,
             no_repack: false,
             cpu_features: None,

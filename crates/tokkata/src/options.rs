@@ -46,6 +46,8 @@ pub struct OpenOptions {
     pub arch_files: Vec<PathBuf>,
     /// Run ops one by one.
     pub no_fuse: bool,
+    /// Keep each worker thread on a core of its own.
+    pub pin_threads: bool,
     /// Run from the mapped file where the backend can.
     pub no_repack: bool,
     /// Forces a lower instruction set, by name.
@@ -74,6 +76,7 @@ impl Default for OpenOptions {
             block_size: None,
             arch_files: Vec::new(),
             no_fuse: false,
+            pin_threads: false,
             no_repack: false,
             cpu_features: None,
             tuning: None,
@@ -108,6 +111,7 @@ impl OpenOptions {
     pub fn load_options(&self) -> LoadOptions {
         LoadOptions {
             threads: self.threads.unwrap_or_else(default_threads).max(1),
+            pin_threads: self.pin_threads,
             no_fuse: self.no_fuse,
             no_repack: self.no_repack,
             cpu_features: self.cpu_features.clone(),

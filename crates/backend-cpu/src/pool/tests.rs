@@ -66,6 +66,39 @@ fn sleeping_workers_wake_for_the_next_run() {
     }
 }
 
+/// Cores that this thread may use.
+#[cfg(target_os = "linux")]
+fn allowed() -> Vec<usize> {
+    // SAFETY: `cpu_set_t` is plain bits, and the call gets its true size.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
+        let cores = 0..libc::CPU_SETSIZE as usize;
+        cores.filter(|&c| libc::CPU_ISSET(c, &set)).collect()
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn pinned_workers_have_a_core_each() {
+    let own = allowed();
+    let pool = Pool::with_pinning(own.len(), Pinning::Cores);
+    let cores = Mutex::new(Vec::new());
+    pool.run(&|worker| {
+        if worker.index() > 0 {
+            let mine = allowed();
+            assert_eq!(mine.len(), 1);
+            cores.lock().unwrap().extend(mine);
+        }
+    })
+    .unwrap();
+    let mut cores = cores.into_inner().unwrap();
+    cores.sort_unstable();
+    cores.dedup();
+    assert_eq!(cores.len(), own.len() - 1);
+    assert_eq!(allowed(), own, "the caller is left alone");
+}
+
 #[test]
 fn shares_cover_everything_once() {
     for (items, count) in [(0, 1), (1, 3), (10, 3), (7, 7), (100, 8)] {

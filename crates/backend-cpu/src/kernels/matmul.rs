@@ -144,6 +144,9 @@ impl Kernel {
             x.forms(),
             "a form of activations is missing"
         );
+        if x.rows() == 0 {
+            return;
+        }
         let mut all: Vec<PanelAt> = panels.map(|p| matrix.panel(p)).collect();
         let mut stage = std::mem::take(&mut scratch.stage);
         for run in runs(matrix, &mut all) {

@@ -558,6 +558,17 @@ fn scales_of_chunked_formats_have_few_digits() {
     }
 }
 
+#[test]
+fn no_rows_have_no_results() {
+    let pool = Pool::new(1);
+    for &dtype in FORMATS {
+        let matrix = Case::one(dtype, 16, 256, &mut Noise(81)).matrix(&pool);
+        for kernel in kernels() {
+            assert!(multiply(&kernel, &matrix, &[], 1).is_empty());
+        }
+    }
+}
+
 /// Every part of a value is the nearest bfloat16, and what is no number stays none.
 #[test]
 #[cfg(target_arch = "x86_64")]

@@ -5,6 +5,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::simd::ROWS;
+#[cfg(target_arch = "x86_64")]
+use crate::layout::PanelAt;
 
 /// Receives tiles of results. One worker owns one value, so it may keep state between tiles.
 ///
@@ -14,6 +16,29 @@ pub trait Epilogue {
     /// `values[i]` holds, for activation row `rows.start + i`, the outputs `cols`; entries past
     /// `cols.len()` are padding.
     fn tile(&mut self, rows: Range<usize>, cols: Range<usize>, values: &[[f32; ROWS]]);
+}
+
+/// Rows that tiles multiply at a time.
+#[cfg(target_arch = "x86_64")]
+const TILE_ROWS: usize = 16;
+
+/// Hands over the results of rows `rows` with one or two panels, which start `stride` entries apart: of each tile those of
+/// the first panel, then those of the second.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn deliver(
+    epilogue: &mut dyn Epilogue,
+    pair: &[PanelAt],
+    rows: Range<usize>,
+    (results, stride): (&[[f32; ROWS]], usize),
+) {
+    for first in rows.clone().step_by(TILE_ROWS) {
+        let tile = first..rows.end.min(first + TILE_ROWS);
+        for (n, panel) in pair.iter().enumerate() {
+            let values = &results[n * stride + first - rows.start..][..tile.len()];
+            let cols = panel.row..panel.row + panel.rows;
+            epilogue.tile(tile.clone(), cols, values);
+        }
+    }
 }
 
 /// Writes results to a row-major matrix.

@@ -16,6 +16,7 @@ use std::ops::Range;
 
 use tokkata_core::DType;
 
+use super::epilogue::deliver;
 use super::panel;
 use super::simd::ROWS;
 use super::{Job, Out, amx};
@@ -156,7 +157,10 @@ unsafe fn tiled<T: Multiply, P: Fold>(job: Job<'_>, mut pipeline: Pipeline<T>) {
         for pair in job.panels.chunks(2) {
             // SAFETY: passed on.
             unsafe { multiply::<T, P>(&mut job, pair, tiles.clone(), &mut pipeline) };
-            deliver(&mut job, pair, tiles.clone());
+            let rows = tiles.start * FOLD_ROWS..job.x.rows().min(tiles.end * FOLD_ROWS);
+            let results = job.scratch.folded.results.as_chunks().0;
+            let results = (results, tiles.len() * FOLD_ROWS);
+            deliver(job.epilogue, pair, rows, results);
         }
     }
 }
@@ -227,19 +231,5 @@ impl Pass {
         }
         // SAFETY: the last unit's memory is what it was.
         unsafe { pipeline.finish::<P>() };
-    }
-}
-
-/// Hands results over, a tile of the first panel and then the same of the second.
-fn deliver(job: &mut Job<'_>, pair: &[PanelAt], tiles: Range<usize>) {
-    let results = job.scratch.folded.results.as_chunks::<ROWS>().0;
-    let run = tiles.len() * FOLD_ROWS;
-    for (i, t) in tiles.enumerate() {
-        let rows = t * FOLD_ROWS..job.x.rows().min((t + 1) * FOLD_ROWS);
-        for (n, panel) in pair.iter().enumerate() {
-            let values = &results[n * run + i * FOLD_ROWS..][..rows.len()];
-            let cols = panel.row..panel.row + panel.rows;
-            job.epilogue.tile(rows.clone(), cols, values);
-        }
     }
 }

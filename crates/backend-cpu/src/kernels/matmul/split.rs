@@ -13,6 +13,7 @@ use std::ops::Range;
 use tokkata_core::DType;
 
 use super::avx512::Avx512;
+use super::epilogue::deliver;
 use super::simd::{ROWS, Simd};
 use super::tile::AHEAD;
 use super::{Job, amx};
@@ -195,7 +196,10 @@ unsafe fn multiply<T: Multiply, W: Weights>(mut job: Job<'_>, mut tiles: T) {
                 unsafe { pass.run(&mut tiles) };
             }
         }
-        deliver(&mut job, panels, rows);
+        let results = job.scratch.split.results.as_chunks().0;
+        for (pair, results) in panels.chunks(2).zip(results.chunks(2 * rows)) {
+            deliver(job.epilogue, pair, 0..x.rows(), (results, rows));
+        }
     }
 }
 
@@ -377,8 +381,8 @@ impl<W: Weights> Pass<W> {
             for t in 0..M {
                 // SAFETY: the step of these tiles and panels; the next one has room.
                 unsafe {
-                    for n in 0..N {
-                        if (low, t) == (0, 0) {
+                    if (low, t) == (0, 0) {
+                        for n in 0..N {
                             tiles.panel(n, self.weights(n, s, weight));
                         }
                     }
@@ -404,21 +408,6 @@ impl<W: Weights> Pass<W> {
             self.unpacked(n, s).wrapping_add(part * PLANE)
         } else {
             self.panels[n].wrapping_add(s * PLANE)
-        }
-    }
-}
-
-/// Hands results over, a tile of the first panel of a pair and then the same of the second.
-fn deliver(job: &mut Job<'_>, panels: &[PanelAt], rows: usize) {
-    let results = job.scratch.split.results.as_chunks::<ROWS>().0;
-    for (i, pair) in panels.chunks(2).enumerate() {
-        for first in (0..job.x.rows()).step_by(SPLIT_ROWS) {
-            let tile = first..job.x.rows().min(first + SPLIT_ROWS);
-            for (n, panel) in pair.iter().enumerate() {
-                let values = &results[(2 * i + n) * rows + first..][..tile.len()];
-                let cols = panel.row..panel.row + panel.rows;
-                job.epilogue.tile(tile.clone(), cols, values);
-            }
         }
     }
 }

@@ -308,12 +308,11 @@ impl Finder<'_> {
         };
         let slowest = |r: &Round| longest(&r.lanes, &r.portions, self.workers);
         let gain = slowest(whole).saturating_sub(slowest(&products));
-        let halves = Halves {
+        (gain > 0).then(|| Halves {
             rest: self.round(rest, COLUMNS),
             products,
             gain,
-        };
-        (gain > 0).then_some(halves)
+        })
     }
 
     /// Steps joined by the values that flow between them; `None` when the steps of one lane have different parts.

@@ -1,20 +1,16 @@
 //! One table from the saved figures of several runs.
 
-use std::fmt::Write as _;
-
 use anyhow::{Context, Result, bail};
 use serde_json::Value as Json;
 
-use super::report::{head, median, number};
+use super::report::{Rates, head, row};
 
-/// Rates of one case by engine, one for each run that has it.
-type Rates = Vec<Vec<Option<f64>>>;
-
+/// What the runs that have a case measured.
 #[derive(Debug)]
 struct Merged {
     case: String,
-    prefill: Rates,
-    decode: Rates,
+    prefill: Vec<Rates>,
+    decode: Vec<Rates>,
     macs: Vec<f64>,
     streamed: Vec<f64>,
 }
@@ -79,31 +75,9 @@ fn names(run: &Json) -> impl Iterator<Item = &str> {
 
 impl Merged {
     fn row(&self) -> String {
-        let mut text = format!("| {} |", self.case);
-        for (runs, own) in [(&self.prefill, &self.macs), (&self.decode, &self.streamed)] {
-            let rate = |engine: usize| median(runs.iter().filter_map(|r| r[engine]).collect());
-            let _ = write!(text, " {} |", number(rate(0)));
-            for engine in 1..runs[0].len() {
-                let ratio = |run: &Vec<Option<f64>>| Some(run[0]? / run[engine]?);
-                let ratios = ratios(runs.iter().filter_map(ratio).collect());
-                let _ = write!(text, " {} | {ratios} |", number(rate(engine)));
-            }
-            let own = median(own.clone()).map_or("–".to_owned(), |x| format!("{x:.2}"));
-            let _ = write!(text, " {own} |");
-        }
-        text
-    }
-}
-
-/// The median, and of several runs the range.
-fn ratios(mut all: Vec<f64>) -> String {
-    all.sort_by(f64::total_cmp);
-    match (all[..].first(), median(all.clone()), all[..].last()) {
-        (Some(least), Some(middle), Some(most)) if all.len() > 1 => {
-            format!("{middle:.2}× ({least:.2}–{most:.2})")
-        }
-        (_, Some(only), _) => format!("{only:.2}×"),
-        _ => "–".to_owned(),
+        let prefill = (&self.prefill[..], &self.macs[..]);
+        let decode = (&self.decode[..], &self.streamed[..]);
+        row(&self.case, [prefill, decode])
     }
 }
 

@@ -16,8 +16,8 @@ const END: &str = "<!-- end of table -->";
 /// Medians of one case: ours, then each peer's best setting.
 pub(super) struct Line {
     case: Case,
-    prefill: Vec<Option<f64>>,
-    decode: Vec<Option<f64>>,
+    prefill: Rates,
+    decode: Rates,
     /// Share of the bandwidth measured in the same run that our decoding streams.
     streamed: Option<f64>,
     /// Products per cycle and core of our prefill.
@@ -25,7 +25,7 @@ pub(super) struct Line {
 }
 
 /// The middle value, or the mean of the two in the middle.
-pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
+fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = *values.get(values.len() / 2)?;
     let lower = values[(values.len() - 1) / 2];
@@ -63,20 +63,43 @@ impl Line {
 
     /// The line as a row of a Markdown table.
     pub(super) fn row(&self) -> String {
-        let mut text = format!("| {} |", self.case.name());
-        for (rates, own) in [(&self.prefill, self.macs), (&self.decode, self.streamed)] {
-            let _ = write!(text, " {} |", number(rates[0]));
-            for peer in &rates[1..] {
-                let ratio = rates[0].zip(*peer).map(|(ours, theirs)| ours / theirs);
-                let _ = write!(text, " {} | {} |", number(*peer), ratio_text(ratio));
-            }
-            let _ = write!(
-                text,
-                " {} |",
-                own.map_or("–".to_owned(), |x| format!("{x:.2}"))
-            );
+        let halves = [
+            (std::slice::from_ref(&self.prefill), self.macs.as_slice()),
+            (std::slice::from_ref(&self.decode), self.streamed.as_slice()),
+        ];
+        row(&self.case.name(), halves)
+    }
+}
+
+/// Rates by engine.
+pub(super) type Rates = Vec<Option<f64>>;
+
+/// A row: per half of the table the rates of one or more runs, by engine, and what is said of ours alone.
+pub(super) fn row(name: &str, halves: [(&[Rates], &[f64]); 2]) -> String {
+    let mut text = format!("| {name} |");
+    for (runs, own) in halves {
+        let rate = |engine: usize| median(runs.iter().filter_map(|r| r[engine]).collect());
+        let _ = write!(text, " {} |", number(rate(0)));
+        for engine in 1..runs[0].len() {
+            let ratio = |run: &Rates| Some(run[0]? / run[engine]?);
+            let ratios = ratios(runs.iter().filter_map(ratio).collect());
+            let _ = write!(text, " {} | {ratios} |", number(rate(engine)));
         }
-        text
+        let own = median(own.to_vec()).map_or("–".to_owned(), |x| format!("{x:.2}"));
+        let _ = write!(text, " {own} |");
+    }
+    text
+}
+
+/// The median, and of several runs the range.
+fn ratios(mut all: Vec<f64>) -> String {
+    all.sort_by(f64::total_cmp);
+    match (all[..].first(), median(all.clone()), all[..].last()) {
+        (Some(least), Some(middle), Some(most)) if all.len() > 1 => {
+            format!("{middle:.2}× ({least:.2}–{most:.2})")
+        }
+        (_, Some(only), _) => format!("{only:.2}×"),
+        _ => "–".to_owned(),
     }
 }
 
@@ -94,12 +117,8 @@ pub(super) fn saved(engines: &[&str], lines: &[Line]) -> Json {
     json!({ "engines": engines, "lines": lines.iter().map(line).collect::<Vec<_>>() })
 }
 
-pub(super) fn number(rate: Option<f64>) -> String {
+fn number(rate: Option<f64>) -> String {
     rate.map_or("–".to_owned(), |r| format!("{r:.1}"))
-}
-
-fn ratio_text(ratio: Option<f64>) -> String {
-    ratio.map_or("–".to_owned(), |r| format!("{r:.2}×"))
 }
 
 /// The whole table.

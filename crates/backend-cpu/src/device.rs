@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use tokkata_ir::{Backend, BackendError, Instance, LoadOptions, Program, WeightSource};
+use tokkata_ir::{
+    ArenaLayout, BackendError, Device, Executor, HostExecutor, LoadOptions, Loaded, Machine,
+    Program, WeightSource,
+};
 
 use crate::caps::Caps;
 use crate::kernels::Kernel;
@@ -15,11 +18,11 @@ use crate::tuning::{Tuning, TuningError};
 pub struct CpuBackend;
 
 impl CpuBackend {
-    /// Loads a program, to be measured step by step.
+    /// Loads a program that has no caches yet.
     ///
     /// # Errors
-    /// Those of [`Backend::load`].
-    pub fn open(
+    /// Those of [`Device::load`].
+    pub fn prepare(
         &self,
         program: Arc<Program>,
         weights: &dyn WeightSource,
@@ -36,9 +39,13 @@ impl CpuBackend {
     }
 }
 
-impl Backend for CpuBackend {
+impl Device for CpuBackend {
     fn name(&self) -> &'static str {
         "cpu"
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        available_bytes()
     }
 
     fn load(
@@ -46,8 +53,28 @@ impl Backend for CpuBackend {
         program: Arc<Program>,
         weights: &dyn WeightSource,
         options: &LoadOptions,
-    ) -> Result<Box<dyn Instance>, BackendError> {
-        Ok(Box::new(self.open(program, weights, options)?))
+    ) -> Result<Box<dyn Loaded>, BackendError> {
+        Ok(Box::new(self.prepare(program, weights, options)?))
+    }
+}
+
+impl Loaded for CpuInstance {
+    fn block_bytes(&self) -> Vec<u64> {
+        self.cache_bytes()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        Machine::memory_bytes(self)
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        available_bytes()
+    }
+
+    fn open(mut self: Box<Self>, arena: ArenaLayout) -> Result<Box<dyn Executor>, BackendError> {
+        self.make_caches(&arena)?;
+        let program = Arc::clone(self.program());
+        Ok(Box::new(HostExecutor::new(*self, program, arena)))
     }
 }
 

@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use tokkata_ir::{
-    BackendError, GroupId, Instance, LoadOptions, Op, Plan, Program, StepInputs, StepState,
-    StepTime, ValType, ValueId, WeightSource,
+    ArenaLayout, BackendError, GroupId, LoadOptions, Machine, Op, Plan, Program, StepInputs,
+    StepState, StepTime, ValType, ValueId, WeightSource,
 };
 
 use crate::arena::{self, Place};
@@ -198,15 +198,14 @@ impl CpuInstance {
         options: &LoadOptions,
         (pool, kernel): (Pool, Set),
     ) -> Result<Self, BackendError> {
-        let cache_bytes = cache::bytes_needed(&program)?;
+        let caches = Caches::lay_out(&program)?;
         let weight_bytes = weights::bytes_needed(&program, source, options.no_repack)?;
-        crate::device::check_memory("the model's weights and cache", weight_bytes + cache_bytes)?;
+        crate::device::check_memory("the model's weights", weight_bytes)?;
         let weights = Weights::load(&program, source, &pool, options.no_repack)?;
         let draft = draft(&program, &weights, kernel, options);
         let arena_floats = draft.places.iter().map(|p| p.1).max().unwrap_or(0) + 64;
         let work = arena_floats as u64 * 4 + act_bytes(&program, &draft.keys);
-        crate::device::check_memory("the cache and work space", cache_bytes + work)?;
-        let caches = Caches::new(&program)?;
+        crate::device::check_memory("the work space", work)?;
         let (mut turns, mut tickets) = (Vec::new(), 0);
         let mut plans = Vec::new();
         for (plan, (schedule, (places, _))) in program
@@ -293,6 +292,27 @@ impl CpuInstance {
             kernel,
             program,
         })
+    }
+
+    /// Bytes of a block of each cache group.
+    pub(crate) fn cache_bytes(&self) -> Vec<u64> {
+        self.caches.block_bytes()
+    }
+
+    /// The program.
+    #[must_use]
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// Makes the caches.
+    ///
+    /// # Errors
+    /// Memory.
+    pub fn make_caches(&mut self, arena: &ArenaLayout) -> Result<(), BackendError> {
+        crate::device::check_memory("the cache", arena.bytes())?;
+        self.caches.make(arena);
+        Ok(())
     }
 
     /// Lets workers sleep before steps picked at random, so that a missing barrier shows in the numbers.
@@ -407,7 +427,7 @@ fn walk_timed(
     });
 }
 
-impl Instance for CpuInstance {
+impl Machine for CpuInstance {
     fn replay(
         &mut self,
         plan: usize,

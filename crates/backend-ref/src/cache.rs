@@ -5,7 +5,9 @@
 
 use tokkata_core::DType;
 use tokkata_ir::step::NO_BLOCK;
-use tokkata_ir::{BackendError, CacheGroup, GroupId, Program, SlotDef, SlotId, StepState};
+use tokkata_ir::{
+    ArenaLayout, BackendError, CacheGroup, GroupId, Program, SlotDef, SlotId, StepState,
+};
 use tokkata_quant::num::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 use crate::real::Real;
@@ -40,9 +42,11 @@ struct Group<R> {
     slots: Vec<Vec<Plane<R>>>,
 }
 
-/// Every cache of a program.
+/// Every cache of a program. A group has room for all blocks that the arena can hold; memory is taken where it is
+/// written first.
 pub(crate) struct Caches<R> {
     groups: Vec<Group<R>>,
+    arena: ArenaLayout,
 }
 
 fn widths(slot: &SlotDef) -> Vec<usize> {
@@ -62,34 +66,56 @@ fn widths(slot: &SlotDef) -> Vec<usize> {
 }
 
 impl<R: Real> Group<R> {
-    fn new(def: &CacheGroup) -> Result<Self, BackendError> {
-        let supported = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
-        if !supported.contains(&def.dtype) {
-            return Err(BackendError::Unsupported {
-                backend: "ref",
-                op: format!("a cache of {}", def.dtype),
-            });
-        }
-        let positions = def.n_blocks as usize * def.block_size as usize;
+    fn new(def: &CacheGroup, n_blocks: usize) -> Self {
+        let positions = n_blocks * def.block_size as usize;
         let planes = |slot: &SlotDef| {
             let widths = widths(slot);
             widths.iter().map(|&w| Plane::new(positions, w)).collect()
         };
         let states = def.slots.iter().any(|s| matches!(s, SlotDef::State { .. }));
-        Ok(Group {
+        Group {
             dtype: if states { DType::F32 } else { def.dtype },
             block_size: def.block_size as usize,
             slots: def.slots.iter().map(planes).collect(),
-        })
+        }
     }
 }
 
 impl<R: Real> Caches<R> {
-    pub(crate) fn new(program: &Program) -> Result<Self, BackendError> {
-        let groups = program.caches.iter().map(Group::new);
-        Ok(Caches {
-            groups: groups.collect::<Result<_, _>>()?,
-        })
+    /// Caches without blocks.
+    pub(crate) fn check(program: &Program) -> Result<Self, BackendError> {
+        let supported = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
+        match program
+            .caches
+            .iter()
+            .find(|g| !supported.contains(&g.dtype))
+        {
+            None => Ok(Self::new(
+                program,
+                &ArenaLayout::new(&block_bytes(program), 0),
+            )),
+            Some(def) => Err(BackendError::Unsupported {
+                backend: "ref",
+                op: format!("a cache of {}", def.dtype),
+            }),
+        }
+    }
+
+    pub(crate) fn new(program: &Program, arena: &ArenaLayout) -> Self {
+        let group = |(g, def): (u32, &CacheGroup)| {
+            let per_slab = arena.per_slab(GroupId(g)) as usize;
+            Group::new(def, arena.slabs() as usize * per_slab)
+        };
+        Caches {
+            groups: (0..).zip(&program.caches).map(group).collect(),
+            arena: arena.clone(),
+        }
+    }
+
+    /// Place of a block among all that its group may have.
+    fn index(&self, group: GroupId, block: u32) -> usize {
+        let (slab, i) = self.arena.place(group, block);
+        (slab * self.arena.per_slab(group) + i) as usize
     }
 
     fn planes(&self, slot: SlotId) -> &[Plane<R>] {
@@ -106,7 +132,7 @@ impl<R: Real> Caches<R> {
     ) -> Option<usize> {
         let size = self.groups[group.index()].block_size;
         let block = *step.table(group, seq).get(pos / size)?;
-        (block != NO_BLOCK).then(|| block as usize * size + pos % size)
+        (block != NO_BLOCK).then(|| self.index(group, block) * size + pos % size)
     }
 
     /// Stores plane `plane` (0 keys, 1 values) of a position.
@@ -139,39 +165,48 @@ impl<R: Real> Caches<R> {
         if step.past_len(seq) == 0 {
             return vec![R::ZERO; plane.width];
         }
-        plane.row(state_block(step, slot, seq)).to_vec()
+        plane.row(self.state_block(step, slot, seq)).to_vec()
     }
 
     /// Stores the state of a sequence after the step.
     pub(crate) fn set_state(&mut self, step: &StepState, slot: SlotId, seq: usize, state: &[R]) {
-        self.store(slot, 0, state_block(step, slot, seq), state);
+        self.store(slot, 0, self.state_block(step, slot, seq), state);
+    }
+
+    fn state_block(&self, step: &StepState, slot: SlotId, seq: usize) -> usize {
+        let block = step.table(slot.group, seq)[0];
+        assert_ne!(block, NO_BLOCK, "a recurrent sequence without a state");
+        self.index(slot.group, block)
     }
 
     pub(crate) fn copy_block(&mut self, group: GroupId, from: u32, to: u32) {
+        let [from, to] = [from, to].map(|block| self.index(group, block));
         let group = &mut self.groups[group.index()];
         for plane in group.slots.iter_mut().flatten() {
             let len = group.block_size * plane.width;
-            let from = from as usize * len;
-            plane.data.copy_within(from..from + len, to as usize * len);
+            let from = from * len;
+            plane.data.copy_within(from..from + len, to * len);
         }
     }
 
     pub(crate) fn export_block(&self, group: GroupId, block: u32) -> Vec<f32> {
+        let block = self.index(group, block);
         let group = &self.groups[group.index()];
         let planes = group.slots.iter().flatten();
         let elems = planes.flat_map(|plane| {
             let len = group.block_size * plane.width;
-            &plane.data[block as usize * len..][..len]
+            &plane.data[block * len..][..len]
         });
         elems.map(|x| x.narrow()).collect()
     }
 
     pub(crate) fn import_block(&mut self, group: GroupId, block: u32, data: &[f32]) {
+        let block = self.index(group, block);
         let group = &mut self.groups[group.index()];
         let mut data = data.iter();
         for plane in group.slots.iter_mut().flatten() {
             let len = group.block_size * plane.width;
-            let elems = &mut plane.data[block as usize * len..][..len];
+            let elems = &mut plane.data[block * len..][..len];
             for (to, &from) in elems.iter_mut().zip(data.by_ref()) {
                 *to = R::from(from);
             }
@@ -184,10 +219,9 @@ impl<R: Real> Caches<R> {
     }
 }
 
-fn state_block(step: &StepState, slot: SlotId, seq: usize) -> usize {
-    let block = step.table(slot.group, seq)[0];
-    assert_ne!(block, NO_BLOCK, "a recurrent sequence without a state");
-    block as usize
+/// Bytes of a block of each group.
+pub(crate) fn block_bytes(program: &Program) -> Vec<u64> {
+    program.caches.iter().map(CacheGroup::block_bytes).collect()
 }
 
 /// Rounds a row as storing it would. F32 keeps the run's own precision.

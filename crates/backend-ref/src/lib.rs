@@ -13,7 +13,7 @@
 //!
 //! ```
 //! use tokkata_backend_ref::{Precision, RefBackend};
-//! use tokkata_ir::Backend;
+//! use tokkata_ir::Device;
 //! let oracle = RefBackend { precision: Precision::F64 };
 //! assert_eq!(oracle.name(), "ref");
 //! ```
@@ -29,9 +29,14 @@ pub mod shape;
 
 use std::sync::Arc;
 
-use tokkata_ir::{Backend, BackendError, Instance, LoadOptions, Program, ValueId, WeightSource};
+use tokkata_ir::{
+    ArenaLayout, BackendError, Device, Executor, HostExecutor, LoadOptions, Loaded, Machine,
+    Program, ValueId, WeightSource,
+};
 
-use crate::run::Machine;
+use crate::cache::block_bytes;
+use crate::real::Real;
+use crate::run::Interpreter;
 
 /// Type of activations and sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +56,7 @@ pub struct RefBackend {
 }
 
 /// A loaded program whose every value can be looked at.
-pub trait RefInstance: Instance {
+pub trait RefInstance: Machine {
     /// Whether replays keep every value rather than the outputs.
     fn keep_all(&mut self, keep: bool);
 
@@ -63,7 +68,7 @@ pub trait RefInstance: Instance {
 }
 
 impl RefBackend {
-    /// Loads a program for inspection.
+    /// Loads a program for inspection, its caches in `arena`.
     ///
     /// # Errors
     /// Weights that are absent or misshapen, and cache types it does not know.
@@ -71,17 +76,32 @@ impl RefBackend {
         &self,
         program: Arc<Program>,
         weights: &dyn WeightSource,
+        arena: &ArenaLayout,
     ) -> Result<Box<dyn RefInstance>, BackendError> {
         Ok(match self.precision {
-            Precision::F32 => Box::new(Machine::<f32>::new(program, weights)?),
-            Precision::F64 => Box::new(Machine::<f64>::new(program, weights)?),
+            Precision::F32 => Box::new(opened::<f32>(program, weights, arena)?),
+            Precision::F64 => Box::new(opened::<f64>(program, weights, arena)?),
         })
     }
 }
 
-impl Backend for RefBackend {
+fn opened<R: Real>(
+    program: Arc<Program>,
+    weights: &dyn WeightSource,
+    arena: &ArenaLayout,
+) -> Result<Interpreter<R>, BackendError> {
+    let mut machine = Interpreter::new(program, weights)?;
+    machine.open(arena);
+    Ok(machine)
+}
+
+impl Device for RefBackend {
     fn name(&self) -> &'static str {
         "ref"
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        None
     }
 
     fn load(
@@ -89,7 +109,30 @@ impl Backend for RefBackend {
         program: Arc<Program>,
         weights: &dyn WeightSource,
         _options: &LoadOptions,
-    ) -> Result<Box<dyn Instance>, BackendError> {
-        Ok(self.open(program, weights)?)
+    ) -> Result<Box<dyn Loaded>, BackendError> {
+        Ok(match self.precision {
+            Precision::F32 => Box::new(Interpreter::<f32>::new(program, weights)?),
+            Precision::F64 => Box::new(Interpreter::<f64>::new(program, weights)?),
+        })
+    }
+}
+
+impl<R: Real> Loaded for Interpreter<R> {
+    fn block_bytes(&self) -> Vec<u64> {
+        block_bytes(self.program())
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        Machine::memory_bytes(self)
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn open(mut self: Box<Self>, arena: ArenaLayout) -> Result<Box<dyn Executor>, BackendError> {
+        Interpreter::open(&mut self, &arena);
+        let program = Arc::clone(self.program());
+        Ok(Box::new(HostExecutor::new(*self, program, arena)))
     }
 }

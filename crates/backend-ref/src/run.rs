@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tokkata_ir::{
-    BackendError, GroupId, Instance, Plan, Program, StepInputs, StepState, ValType, ValueId,
-    WeightSource,
+    ArenaLayout, BackendError, GroupId, Machine, Plan, Program, StepInputs, StepState, ValType,
+    ValueId, WeightSource,
 };
 
 use crate::RefInstance;
@@ -15,7 +15,7 @@ use crate::real::Real;
 use crate::select::run_node;
 
 /// A loaded program that computes in `R`.
-pub(crate) struct Machine<R> {
+pub(crate) struct Interpreter<R> {
     program: Arc<Program>,
     weights: Vec<Vec<f32>>,
     caches: Caches<R>,
@@ -28,14 +28,14 @@ pub(crate) struct Machine<R> {
     stop_after: Option<usize>,
 }
 
-impl<R: Real> Machine<R> {
+impl<R: Real> Interpreter<R> {
     pub(crate) fn new(
         program: Arc<Program>,
         source: &dyn WeightSource,
     ) -> Result<Self, BackendError> {
-        Ok(Machine {
+        Ok(Interpreter {
             weights: load_weights(&program, source)?,
-            caches: Caches::new(&program)?,
+            caches: Caches::check(&program)?,
             last_reads: program.plans.iter().map(last_reads).collect(),
             values: Vec::new(),
             floats: Vec::new(),
@@ -43,6 +43,15 @@ impl<R: Real> Machine<R> {
             stop_after: None,
             program,
         })
+    }
+
+    /// Makes the caches.
+    pub(crate) fn open(&mut self, arena: &ArenaLayout) {
+        self.caches = Caches::new(&self.program, arena);
+    }
+
+    pub(crate) fn program(&self) -> &Arc<Program> {
+        &self.program
     }
 
     fn set_inputs(&mut self, plan: &Plan, step: &StepState, inputs: &StepInputs<'_>) {
@@ -140,7 +149,7 @@ fn last_reads(plan: &Plan) -> Vec<Option<usize>> {
     last
 }
 
-impl<R: Real> Instance for Machine<R> {
+impl<R: Real> Machine for Interpreter<R> {
     fn replay(
         &mut self,
         plan: usize,
@@ -182,7 +191,7 @@ impl<R: Real> Instance for Machine<R> {
     }
 }
 
-impl<R: Real> RefInstance for Machine<R> {
+impl<R: Real> RefInstance for Interpreter<R> {
     fn keep_all(&mut self, keep: bool) {
         self.keep_all = keep;
     }

@@ -1,18 +1,11 @@
-//! The contract of a backend.
-//!
-//! A backend takes a [`Program`] and a [`WeightSource`], lays weights and caches out as it likes and gives an
-//! [`Instance`]. A replay makes no decision of its own: all that varies is in the [`StepState`] and
-//! [`StepInputs`]. Blocks are named by physical index; which sequence owns which block is the engine's business.
+//! What devices and their callers share: where weights come from, what can go wrong, choices of a load.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use tokkata_core::DType;
 
-use crate::ids::{GroupId, Site, ValueId};
-use crate::program::Program;
-use crate::sample::SampleSide;
-use crate::step::StepState;
+use crate::ids::{Site, ValueId};
 
 /// Where weights come from. Implementations may be called from several threads at once.
 pub trait WeightSource: Sync {
@@ -103,11 +96,11 @@ pub enum BackendError {
         /// The op and what about it.
         op: String,
     },
-    /// Logits that are not numbers.
-    #[error("logits of sequence {seq} are not numbers: the model or its file is broken")]
-    NotANumber {
-        /// The sequence inside the step.
-        seq: usize,
+    /// A value that no work keeps, or not yet.
+    #[error("{value} was not kept")]
+    NotKept {
+        /// The value.
+        value: ValueId,
     },
     /// The device was lost or a worker panicked.
     #[error("device lost: {0}")]
@@ -141,74 +134,6 @@ impl Default for LoadOptions {
             cpu_features: None,
             tuning: None,
         }
-    }
-}
-
-/// Inputs of a step that are not part of its state.
-#[derive(Default)]
-pub struct StepInputs<'a> {
-    /// Rows of embeddings `[rows, D]`, read where a row's flags say so.
-    pub embeds: Option<&'a [f32]>,
-    /// Values set from outside, for plans cut in two.
-    pub values: Vec<(ValueId, Vec<f32>)>,
-    /// Per logit row: masks, biases and penalties of the sampler.
-    pub sample: &'a [SampleSide],
-}
-
-/// A place where programs run.
-pub trait Backend: Send + Sync {
-    /// `ref`, `cpu`…
-    fn name(&self) -> &'static str;
-
-    /// Lays out weights and caches and lowers every plan.
-    ///
-    /// # Errors
-    /// Memory, weights, or an op that the backend cannot run.
-    fn load(
-        &self,
-        program: Arc<Program>,
-        weights: &dyn WeightSource,
-        options: &LoadOptions,
-    ) -> Result<Box<dyn Instance>, BackendError>;
-}
-
-/// A loaded program.
-pub trait Instance: Send {
-    /// Runs a plan over one step.
-    ///
-    /// # Errors
-    /// Device errors; logits that are not numbers.
-    fn replay(
-        &mut self,
-        plan: usize,
-        step: &StepState,
-        inputs: &StepInputs<'_>,
-    ) -> Result<(), BackendError>;
-
-    /// Floats of a value of the plan replayed last: `[lead, width]`. Only outputs are kept.
-    fn floats(&self, value: ValueId) -> &[f32];
-
-    /// Integers of a value of the plan replayed last.
-    fn ints(&self, value: ValueId) -> &[i32];
-
-    /// Copies a block of a group to another.
-    fn copy_block(&mut self, group: GroupId, from: u32, to: u32);
-
-    /// A block in canonical form: per slot keys then values of every position as f32, or the state's values.
-    fn export_block(&self, group: GroupId, block: u32) -> Vec<f32>;
-
-    /// Sets a block from its canonical form.
-    fn import_block(&mut self, group: GroupId, block: u32, data: &[f32]);
-
-    /// Bytes this instance holds for weights, caches and scratch.
-    fn memory_bytes(&self) -> u64;
-
-    /// Whether replays measure their steps from now on; a backend that cannot ignores it.
-    fn measure(&mut self, _on: bool) {}
-
-    /// Times of the steps of the last replay, when it was measured.
-    fn times(&self) -> Vec<StepTime> {
-        Vec::new()
     }
 }
 

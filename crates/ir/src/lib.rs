@@ -2,14 +2,15 @@
 //!
 //! This crate holds the words that the other crates share: typed ids, [`Op`], [`Plan`], [`Program`], the
 //! [`ModelSpec`] that a descriptor resolves to, the [`StepState`] that changes between replays, the sampler's
-//! reference semantics and the [`Backend`] contract. It computes nothing of a model itself and knows neither
+//! reference semantics and the [`Device`] contract. It computes nothing of a model itself and knows neither
 //! files nor devices.
 //!
 //! Invariants: a plan is straight-line and single-assignment; every shape is `[lead, dims…]` with the lead
 //! named (rows, logit rows, sequences); nothing in a plan changes between replays, everything that does is in
 //! the step state.
 //!
-//! Reading order: [`ids`], [`op`], [`program`], [`spec`], [`weight`], [`step`], [`sample`], [`fusion`], [`backend`].
+//! Reading order: [`ids`], [`op`], [`program`], [`spec`], [`weight`], [`step`], [`sample`], [`fusion`], [`backend`],
+//! [`arena`], [`device`], [`host`].
 //!
 //! ```
 //! use tokkata_ir::{Lead, Shape};
@@ -17,8 +18,11 @@
 //! assert_eq!(Shape::rows(&[8]).lead, Lead::Rows);
 //! ```
 
+pub mod arena;
 pub mod backend;
+pub mod device;
 pub mod fusion;
+pub mod host;
 pub mod ids;
 pub mod op;
 pub mod program;
@@ -27,9 +31,13 @@ pub mod spec;
 pub mod step;
 pub mod weight;
 
-pub use backend::{
-    Backend, BackendError, Instance, LoadOptions, Mapped, StepInputs, StepTime, WeightSource,
+pub use arena::ArenaLayout;
+pub use backend::{BackendError, LoadOptions, Mapped, StepTime, WeightSource};
+pub use device::{
+    BlockCopy, Delta, Device, Executor, Loaded, LogitRow, Logprob, Logprobs, Progress, Refusal,
+    RowInput, RowResult, RowStatus, SeqRows, SeqSlot, Source, Ticket, Work,
 };
+pub use host::{HostExecutor, Machine, StepInputs};
 pub use ids::{ConstId, DeviceId, GroupId, Site, SlotId, ValueId, WeightId};
 pub use op::{
     Act, AttentionOp, BinaryKind, GatherIndex, KvSource, Mask, NormKind, Op, Pairing, PoolKind,
@@ -41,5 +49,5 @@ pub use program::{
 };
 
 pub use spec::ModelSpec;
-pub use step::{StepBuilder, StepState};
+pub use step::StepState;
 pub use weight::{Axis, Fold, RawRows, Recipe, SourceInfo, Uses, WeightDef, read_f32};

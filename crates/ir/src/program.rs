@@ -200,8 +200,6 @@ pub struct CacheGroup {
     pub dtype: DType,
     /// Positions per block; 1 for recurrent groups.
     pub block_size: u32,
-    /// Blocks of the pool.
-    pub n_blocks: u32,
 }
 
 impl CacheGroup {
@@ -214,6 +212,21 @@ impl CacheGroup {
                 (limits.enc_rows.max(1) as usize).div_ceil(self.block_size as usize)
             }
             _ => (limits.ctx as usize).div_ceil(self.block_size as usize),
+        }
+    }
+
+    /// Most blocks that a sequence holds at once while it is fed `limits.rows` positions at a time: whole contexts, what
+    /// a window can still see plus one step, or a state with room for three snapshots.
+    #[must_use]
+    pub fn blocks_of_sequence(&self, limits: &Limits) -> u64 {
+        let whole = self.table_len(limits) as u64;
+        match self.kind {
+            CacheKind::Recurrent => 4,
+            CacheKind::Window(n) => {
+                let seen = u64::from(n) + u64::from(limits.rows);
+                whole.min(seen.div_ceil(u64::from(self.block_size)) + 1)
+            }
+            CacheKind::Full | CacheKind::Cross => whole,
         }
     }
 
@@ -314,5 +327,31 @@ impl Program {
     #[must_use]
     pub fn group(&self, id: GroupId) -> &CacheGroup {
         &self.caches[id.index()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_as_wide_as_numbers_go_needs_a_whole_context() {
+        let group = |kind| CacheGroup {
+            kind,
+            slots: vec![],
+            dtype: DType::F32,
+            block_size: 32,
+        };
+        let limits = Limits {
+            ctx: 4096,
+            rows: 512,
+            ..Limits::default()
+        };
+        for width in [u32::MAX, u32::MAX - 511, 5000] {
+            let blocks = group(CacheKind::Window(width)).blocks_of_sequence(&limits);
+            assert_eq!(blocks, 128, "{width}");
+        }
+        let small = group(CacheKind::Window(128)).blocks_of_sequence(&limits);
+        assert_eq!(small, 640 / 32 + 1);
     }
 }

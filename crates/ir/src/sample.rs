@@ -6,8 +6,17 @@
 //! and a device pick the same token.
 
 mod mask;
+mod report;
+mod slot;
 
 pub use mask::{Mask, MaskSetter};
+pub use report::logprobs;
+pub use slot::{PenaltyRule, Sampler};
+
+/// In the place of a token: the row's logits are not numbers.
+pub const NOT_A_NUMBER: i32 = -1;
+/// In the place of a token: nothing may be drawn.
+pub const NO_CANDIDATE: i32 = -2;
 
 /// Words of a record in the step state.
 pub const RECORD_WORDS: usize = 12;
@@ -134,6 +143,14 @@ impl Default for Penalties {
 /// The logits are not numbers, or no candidate is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadLogits;
+
+impl BadLogits {
+    /// What stands in the place of a token.
+    #[must_use]
+    pub fn code(self) -> i32 {
+        NOT_A_NUMBER
+    }
+}
 
 /// Picks a token. `logits` is scratch: bias, mask and penalties are applied in place.
 ///

@@ -1,13 +1,15 @@
 //! The state of one step: everything that changes between replays, at fixed offsets.
 //!
 //! All fields live in one array of 32-bit words whose offsets follow from [`Limits`] and the cache groups, so a
-//! device can keep it at one address and the host can upload a step in one copy. The table [`FIELDS`] is the one
-//! definition of the layout; [`StepLayout::describe`] prints it for shader sources.
+//! device can keep it at one address. What belongs to a step is written anew for each; what belongs to a sequence
+//! slot (block tables, the sampler's record) stays until it is changed. The table [`FIELDS`] is the one definition
+//! of the layout; [`StepLayout::describe`] prints it for shader sources.
 //!
 //! Rows of a sequence are consecutive and in position order.
 
 use crate::ids::GroupId;
 use crate::program::{CacheGroup, Limits};
+use crate::sample::{RECORD_WORDS, SamplerRecord};
 
 /// A block that is not there (fallen out of a window); never read.
 pub const NO_BLOCK: u32 = u32::MAX;
@@ -32,10 +34,8 @@ pub enum Per {
     Seq,
     /// Once per logit row.
     LogitRow,
-    /// Once per row and cache group.
-    RowGroup,
-    /// Once per sequence and cache group.
-    SeqGroup,
+    /// Once per sequence slot; kept from step to step.
+    Slot,
 }
 
 /// Fields in layout order: name, repetition, words each.
@@ -50,23 +50,19 @@ pub const FIELDS: &[(&str, Per, usize)] = &[
     ("flags", Per::Row, 1),
     ("adapter", Per::Row, 1),
     ("span_end", Per::Row, 1),
-    ("ancestors", Per::Row, 1),
     ("logit_row", Per::LogitRow, 1),
+    ("slot", Per::Seq, 1),
     ("first_row", Per::Seq, 1),
     ("row_count", Per::Seq, 1),
     ("past_len", Per::Seq, 1),
-    ("enc_len", Per::Seq, 1),
-    ("sampler", Per::Seq, crate::sample::RECORD_WORDS),
-    ("remaining", Per::Seq, 1),
-    ("mask_row", Per::Seq, 1),
-    ("write_slot", Per::RowGroup, 1),
+    ("enc_len", Per::Slot, 1),
+    ("sampler", Per::Slot, RECORD_WORDS),
 ];
 
 /// Offsets of every field and block table, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepLayout {
     limits: Limits,
-    n_groups: usize,
     offsets: Vec<usize>,
     tables: Vec<(usize, usize)>,
     words: usize,
@@ -80,7 +76,7 @@ impl StepLayout {
         let mut offsets = Vec::with_capacity(FIELDS.len());
         for &(_, per, width) in FIELDS {
             offsets.push(words);
-            words += width * Self::count(limits, groups.len(), per);
+            words += width * Self::count(limits, per);
         }
         let mut tables = Vec::with_capacity(groups.len());
         for group in groups {
@@ -90,21 +86,18 @@ impl StepLayout {
         }
         StepLayout {
             limits: *limits,
-            n_groups: groups.len(),
             offsets,
             tables,
             words,
         }
     }
 
-    fn count(limits: &Limits, n_groups: usize, per: Per) -> usize {
+    fn count(limits: &Limits, per: Per) -> usize {
         match per {
             Per::Step => 1,
             Per::Row => limits.rows as usize,
-            Per::Seq => limits.seqs as usize,
+            Per::Seq | Per::Slot => limits.seqs as usize,
             Per::LogitRow => limits.logit_rows as usize,
-            Per::RowGroup => limits.rows as usize * n_groups,
-            Per::SeqGroup => limits.seqs as usize * n_groups,
         }
     }
 
@@ -135,7 +128,7 @@ impl StepLayout {
             text += &format!("{name} {per:?} at {offset} stride {width}\n");
         }
         for (g, (offset, len)) in self.tables.iter().enumerate() {
-            text += &format!("table.{g} Seq at {offset} stride {len}\n");
+            text += &format!("table.{g} Slot at {offset} stride {len}\n");
         }
         text
     }
@@ -181,23 +174,57 @@ indices! {
     POS = "pos";
     SEQ = "seq";
     FLAGS = "flags";
+    ADAPTER = "adapter";
+    SPAN_END = "span_end";
     LOGIT_ROW = "logit_row";
+    SLOT = "slot";
     FIRST_ROW = "first_row";
     ROW_COUNT = "row_count";
     PAST_LEN = "past_len";
     ENC_LEN = "enc_len";
     SAMPLER = "sampler";
-    WRITE_SLOT = "write_slot";
 }
 
-/// One step's state, filled by [`StepBuilder`].
+/// One step's state, and that of every sequence slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepState {
     layout: StepLayout,
     words: Vec<u32>,
 }
 
+/// One sequence's rows of a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SeqStep<'a> {
+    /// The slot that holds its block tables and its record.
+    pub slot: usize,
+    /// Tokens, one per row.
+    pub tokens: &'a [u32],
+    /// Positions already cached.
+    pub past_len: usize,
+    /// Positions of the rows in each channel; `past_len` on in the first three where there are none.
+    pub positions: &'a [[u32; 4]],
+    /// Rows (inside `tokens`) whose logits are wanted, ascending.
+    pub logits: &'a [usize],
+    /// Extra row flags, such as [`ROW_PROMPT`].
+    pub flags: u32,
+    /// Position after the last that rows of a bidirectional span see; 0 where rows see what comes before them.
+    pub span_end: u32,
+    /// The adapter that the rows go through; 0 is none.
+    pub adapter: u32,
+}
+
 impl StepState {
+    /// An empty step for these limits and groups: no rows, and slots without blocks.
+    #[must_use]
+    pub fn new(limits: &Limits, groups: &[CacheGroup]) -> Self {
+        let layout = StepLayout::new(limits, groups);
+        let mut words = vec![0; layout.words];
+        for &(offset, len) in &layout.tables {
+            words[offset..offset + len * limits.seqs as usize].fill(NO_BLOCK);
+        }
+        StepState { layout, words }
+    }
+
     /// The layout.
     #[must_use]
     pub fn layout(&self) -> &StepLayout {
@@ -216,6 +243,17 @@ impl StepState {
 
     fn slice(&self, field: usize, first: usize, len: usize) -> &[u32] {
         &self.words[self.layout.offsets[field] + first..][..len]
+    }
+
+    fn set(&mut self, field: usize, i: usize, value: usize) {
+        let offset = self.layout.offsets[field];
+        self.words[offset + i] = u32::try_from(value).expect("step values fit 32 bits");
+    }
+
+    fn count(&mut self, field: usize, more: usize) -> usize {
+        let before = self.word(field, 0) as usize;
+        self.set(field, 0, before + more);
+        before
     }
 
     /// Rows of the step.
@@ -272,6 +310,24 @@ impl StepState {
         self.word(FLAGS, row)
     }
 
+    /// Adapter of a row; 0 is none.
+    #[must_use]
+    pub fn adapter(&self, row: usize) -> u32 {
+        self.word(ADAPTER, row)
+    }
+
+    /// Position after the last that a row of a bidirectional span sees; 0 outside of spans.
+    #[must_use]
+    pub fn span_end(&self, row: usize) -> u32 {
+        self.word(SPAN_END, row)
+    }
+
+    /// Slot of a sequence.
+    #[must_use]
+    pub fn slot(&self, seq: usize) -> usize {
+        self.word(SLOT, seq) as usize
+    }
+
     /// First row of a sequence.
     #[must_use]
     pub fn first_row(&self, seq: usize) -> usize {
@@ -290,185 +346,121 @@ impl StepState {
         self.word(PAST_LEN, seq) as usize
     }
 
+    /// Place of a row in its sequence: what was cached before it, and the rows of the step before it.
+    #[must_use]
+    pub fn index_in_sequence(&self, row: usize) -> usize {
+        let seq = self.word(SEQ, row) as usize;
+        self.past_len(seq) + row - self.first_row(seq)
+    }
+
     /// Encoder positions of a sequence.
     #[must_use]
     pub fn enc_len(&self, seq: usize) -> usize {
-        self.word(ENC_LEN, seq) as usize
+        self.word(ENC_LEN, self.slot(seq)) as usize
     }
 
-    /// Sampler record of a sequence, as words.
+    /// Sampler record of a sequence.
     #[must_use]
-    pub fn sampler(&self, seq: usize) -> crate::sample::SamplerRecord {
-        let n = crate::sample::RECORD_WORDS;
-        crate::sample::SamplerRecord::from_words(self.slice(SAMPLER, seq * n, n))
+    pub fn sampler(&self, seq: usize) -> SamplerRecord {
+        let slot = self.slot(seq);
+        SamplerRecord::from_words(self.slice(SAMPLER, slot * RECORD_WORDS, RECORD_WORDS))
     }
 
-    /// Physical position (`block · block_size + offset`) that a row writes in a group.
-    #[must_use]
-    pub fn write_slot(&self, group: GroupId, row: usize) -> usize {
-        self.word(
-            WRITE_SLOT,
-            group.index() * self.layout.limits.rows as usize + row,
-        ) as usize
-    }
-
-    /// Physical blocks of a sequence in a group; [`NO_BLOCK`] where none is.
+    /// Blocks of a sequence in a group, by place; [`NO_BLOCK`] where none is.
     #[must_use]
     pub fn table(&self, group: GroupId, seq: usize) -> &[u32] {
         let (offset, len) = self.layout.tables[group.index()];
-        &self.words[offset + seq * len..][..len]
+        &self.words[offset + self.slot(seq) * len..][..len]
     }
-}
 
-/// One sequence's part of a step.
-#[derive(Clone, Debug, Default)]
-pub struct SeqStep<'a> {
-    /// Tokens, one per row.
-    pub tokens: &'a [u32],
-    /// Positions already cached.
-    pub past_len: usize,
-    /// Encoder positions.
-    pub enc_len: usize,
-    /// Physical blocks per group, at least as many as the rows reach.
-    pub tables: &'a [Vec<u32>],
-    /// Rows (inside `tokens`) whose logits are wanted, ascending.
-    pub logits: &'a [usize],
-    /// Extra row flags, such as [`ROW_PROMPT`].
-    pub flags: u32,
-    /// Sampler record.
-    pub sampler: crate::sample::SamplerRecord,
-}
-
-/// Fills a step state sequence by sequence.
-#[derive(Debug)]
-pub struct StepBuilder {
-    state: StepState,
-    blocks: Vec<usize>,
-    rows: usize,
-    seqs: usize,
-    logit_rows: usize,
-}
-
-impl StepBuilder {
-    /// An empty step for these limits and groups.
-    #[must_use]
-    pub fn new(limits: &Limits, groups: &[CacheGroup]) -> Self {
-        let layout = StepLayout::new(limits, groups);
-        let words = vec![0; layout.words];
-        let blocks = groups.iter().map(|g| g.block_size as usize).collect();
-        StepBuilder {
-            state: StepState { layout, words },
-            blocks,
-            rows: 0,
-            seqs: 0,
-            logit_rows: 0,
+    /// Forgets the rows of the step; slots stay.
+    pub fn begin(&mut self) {
+        for field in [N_ROWS, N_SEQS, N_LOGIT_ROWS, MAX_LEN] {
+            self.set(field, 0, 0);
         }
     }
 
-    /// Forgets every sequence, keeping the buffer.
-    pub fn clear(&mut self) {
-        self.state.words.fill(0);
-        (self.rows, self.seqs, self.logit_rows) = (0, 0, 0);
+    /// Sets blocks of a slot from a place of its table on.
+    ///
+    /// # Panics
+    /// When they reach past the context: the scheduler's bug.
+    pub fn set_table(&mut self, slot: usize, group: GroupId, first: usize, blocks: &[u32]) {
+        let (offset, len) = self.layout.tables[group.index()];
+        assert!(
+            first + blocks.len() <= len,
+            "a block table is longer than the context"
+        );
+        self.words[offset + slot * len + first..][..blocks.len()].copy_from_slice(blocks);
     }
 
-    fn set(&mut self, field: usize, i: usize, value: usize) {
-        let offset = self.state.layout.offsets[field];
-        self.state.words[offset + i] = u32::try_from(value).expect("step values fit 32 bits");
+    /// Takes all blocks of a slot from its tables.
+    pub fn clear_tables(&mut self, slot: usize) {
+        for &(offset, len) in &self.layout.tables {
+            self.words[offset + slot * len..][..len].fill(NO_BLOCK);
+        }
+    }
+
+    /// Sets the sampler record of a slot.
+    pub fn set_sampler(&mut self, slot: usize, record: &SamplerRecord) {
+        let at = self.layout.offsets[SAMPLER] + slot * RECORD_WORDS;
+        self.words[at..at + RECORD_WORDS].copy_from_slice(&record.to_words());
+    }
+
+    /// Sets the encoder positions of a slot.
+    pub fn set_enc_len(&mut self, slot: usize, enc_len: usize) {
+        self.set(ENC_LEN, slot, enc_len);
     }
 
     /// Adds a sequence and returns its index in the step.
     ///
     /// # Panics
-    /// When limits are exceeded or a table is too short: the scheduler's bug.
+    /// When limits are exceeded: the scheduler's bug.
     pub fn push(&mut self, seq: &SeqStep<'_>) -> usize {
-        let limits = self.state.layout.limits;
-        let s = self.seqs;
+        let limits = self.layout.limits;
+        let (s, first) = (self.n_seqs(), self.n_rows());
         assert!(
-            s < limits.seqs as usize,
+            s < limits.seqs as usize && seq.slot < limits.seqs as usize,
             "more sequences than the limits allow"
         );
         assert!(
-            self.rows + seq.tokens.len() <= limits.rows as usize,
+            first + seq.tokens.len() <= limits.rows as usize,
             "more rows than the limits allow"
         );
-        self.set(FIRST_ROW, s, self.rows);
+        self.set(SLOT, s, seq.slot);
+        self.set(FIRST_ROW, s, first);
         self.set(ROW_COUNT, s, seq.tokens.len());
         self.set(PAST_LEN, s, seq.past_len);
-        self.set(ENC_LEN, s, seq.enc_len);
-        let record = seq.sampler.to_words();
-        let at = self.state.layout.offsets[SAMPLER] + s * record.len();
-        self.state.words[at..at + record.len()].copy_from_slice(&record);
-        self.push_tables(s, seq.tables);
         self.push_rows(s, seq);
-        let len = (self.state.word(MAX_LEN, 0) as usize).max(seq.past_len + seq.tokens.len());
+        let len = self.max_len().max(seq.past_len + seq.tokens.len());
         self.set(MAX_LEN, 0, len);
-        self.seqs += 1;
-        s
-    }
-
-    fn push_tables(&mut self, s: usize, tables: &[Vec<u32>]) {
-        for (g, table) in tables.iter().enumerate() {
-            let (offset, len) = self.state.layout.tables[g];
-            assert!(
-                table.len() <= len,
-                "a block table is longer than the context"
-            );
-            let words = &mut self.state.words[offset + s * len..][..len];
-            words[..table.len()].copy_from_slice(table);
-            words[table.len()..].fill(NO_BLOCK);
-        }
+        self.count(N_SEQS, 1)
     }
 
     fn push_rows(&mut self, s: usize, seq: &SeqStep<'_>) {
+        let first = self.count(N_ROWS, seq.tokens.len());
         for (i, &token) in seq.tokens.iter().enumerate() {
-            let (row, pos) = (self.rows + i, seq.past_len + i);
-            self.set(TOKEN, row, token as usize);
-            for channel in 0..3 {
-                self.set(POS, row * 4 + channel, pos);
+            let (row, pos) = (first + i, seq.past_len + i);
+            let own = [pos as u32, pos as u32, pos as u32, 0];
+            let channels = seq.positions.get(i).copied().unwrap_or(own);
+            for (channel, pos) in channels.into_iter().enumerate() {
+                self.set(POS, row * 4 + channel, pos as usize);
             }
-            self.set(POS, row * 4 + 3, 0);
+            self.set(TOKEN, row, token as usize);
             self.set(SEQ, row, s);
             self.set(FLAGS, row, (ROW_LIVE | seq.flags) as usize);
-            self.set_slots(s, row, pos);
+            self.set(ADAPTER, row, seq.adapter as usize);
+            self.set(SPAN_END, row, seq.span_end as usize);
         }
         for &i in seq.logits {
+            let at = self.count(N_LOGIT_ROWS, 1);
             assert!(
-                self.logit_rows < self.state.layout.limits.logit_rows as usize,
+                at < self.layout.limits.logit_rows as usize,
                 "more logit rows than allowed"
             );
-            let row = self.rows + i;
-            let flags = self.state.flags(row) | ROW_LOGITS;
-            self.set(FLAGS, row, flags as usize);
-            self.set(LOGIT_ROW, self.logit_rows, row);
-            self.logit_rows += 1;
+            let flags = self.flags(first + i) | ROW_LOGITS;
+            self.set(FLAGS, first + i, flags as usize);
+            self.set(LOGIT_ROW, at, first + i);
         }
-        self.rows += seq.tokens.len();
-    }
-
-    fn set_slots(&mut self, s: usize, row: usize, pos: usize) {
-        for g in 0..self.state.layout.n_groups {
-            let (offset, len) = self.state.layout.tables[g];
-            let size = self.blocks[g];
-            let table = &self.state.words[offset + s * len..][..len];
-            let place = if len == 1 && size == 1 { 0 } else { pos / size };
-            let slot = match table.get(place) {
-                Some(&block) if block != NO_BLOCK => block as usize * size + pos % size,
-                _ => 0,
-            };
-            self.set(
-                WRITE_SLOT,
-                g * self.state.layout.limits.rows as usize + row,
-                slot,
-            );
-        }
-    }
-
-    /// The finished state.
-    pub fn finish(&mut self) -> &StepState {
-        self.set(N_ROWS, 0, self.rows);
-        self.set(N_SEQS, 0, self.seqs);
-        self.set(N_LOGIT_ROWS, 0, self.logit_rows);
-        &self.state
     }
 }
 
@@ -490,37 +482,60 @@ mod tests {
             slots,
             dtype: DType::F32,
             block_size,
-            n_blocks: 8,
         }
     }
 
-    #[test]
-    fn rows_find_their_slots_through_shuffled_blocks() {
-        let limits = Limits {
+    fn limits() -> Limits {
+        Limits {
             rows: 8,
             seqs: 2,
             logit_rows: 4,
             ctx: 16,
             ..Limits::default()
-        };
-        let mut builder = StepBuilder::new(&limits, &[group(4)]);
-        let tables = [vec![5, 2]];
-        let seq = SeqStep {
-            tokens: &[7, 8, 9],
-            past_len: 3,
-            tables: &tables,
-            logits: &[2],
+        }
+    }
+
+    #[test]
+    fn slots_stay_while_steps_come_and_go() {
+        let mut state = StepState::new(&limits(), &[group(4)]);
+        state.set_table(1, GroupId(0), 0, &[5, 2]);
+        for past_len in [3, 6] {
+            state.begin();
+            let seq = SeqStep {
+                slot: 1,
+                tokens: &[7, 8, 9],
+                past_len,
+                logits: &[2],
+                ..SeqStep::default()
+            };
+            assert_eq!(state.push(&seq), 0);
+            assert_eq!((state.n_rows(), state.n_seqs()), (3, 1));
+            assert_eq!(
+                (state.pos(0), state.max_len()),
+                (past_len as u32, past_len + 3)
+            );
+            assert_eq!(state.logit_rows(), [2]);
+            assert_eq!(state.table(GroupId(0), 0), [5, 2, NO_BLOCK, NO_BLOCK]);
+        }
+        state.set_table(1, GroupId(0), 1, &[9, 4]);
+        assert_eq!(state.table(GroupId(0), 0), [5, 9, 4, NO_BLOCK]);
+        state.clear_tables(1);
+        assert_eq!(state.table(GroupId(0), 0), [NO_BLOCK; 4]);
+    }
+
+    #[test]
+    fn rows_have_the_positions_they_are_given() {
+        let mut state = StepState::new(&limits(), &[]);
+        let given = [[4, 0, 1, 2], [4, 0, 2, 2]];
+        state.push(&SeqStep {
+            tokens: &[1, 1],
+            past_len: 9,
+            positions: &given,
+            span_end: 11,
             ..SeqStep::default()
-        };
-        builder.push(&seq);
-        let state = builder.finish();
-        let slots: Vec<usize> = (0..3).map(|r| state.write_slot(GroupId(0), r)).collect();
-        assert_eq!(slots, [23, 8, 9]);
-        assert_eq!(
-            (state.pos(0), state.max_len(), state.logit_rows()),
-            (3, 6, &[2][..])
-        );
-        assert_eq!(state.table(GroupId(0), 0), [5, 2, NO_BLOCK, NO_BLOCK]);
+        });
+        assert_eq!([state.pos4(0), state.pos4(1)], given);
+        assert_eq!((state.index_in_sequence(1), state.span_end(1)), (10, 11));
     }
 
     #[test]
@@ -528,12 +543,12 @@ mod tests {
     fn too_many_rows_is_a_bug() {
         let limits = Limits {
             rows: 1,
-            ..Limits::default()
+            ..limits()
         };
         let seq = SeqStep {
             tokens: &[1, 2],
             ..SeqStep::default()
         };
-        StepBuilder::new(&limits, &[]).push(&seq);
+        StepState::new(&limits, &[]).push(&seq);
     }
 }

@@ -129,31 +129,18 @@ fn usual_outputs(plan: &Plan, asked: &[String]) -> Vec<String> {
     }
 }
 
-/// Sizes a group: whole contexts, or what a window can still see plus one step.
+/// A group with its block size and element type.
 fn size_group(group: &tokkata_ir::spec::GroupSpec, limits: &Limits, block_size: u32) -> CacheGroup {
-    let block_size = if group.kind == CacheKind::Recurrent {
-        1
-    } else {
-        block_size
-    };
-    let whole = limits.ctx.div_ceil(block_size);
-    let per_seq = match group.kind {
-        CacheKind::Recurrent => 4,
-        CacheKind::Cross => limits.enc_rows.max(1).div_ceil(block_size),
-        CacheKind::Window(n) => whole.min((n + limits.rows).div_ceil(block_size) + 1),
-        CacheKind::Full => whole,
-    };
-    let dtype = if group.kind == CacheKind::Recurrent {
-        DType::F32
-    } else {
-        kv_dtype(group, limits)
-    };
+    let recurrent = group.kind == CacheKind::Recurrent;
     CacheGroup {
         kind: group.kind,
         slots: group.slots.clone(),
-        dtype,
-        block_size,
-        n_blocks: per_seq * limits.seqs,
+        dtype: if recurrent {
+            DType::F32
+        } else {
+            kv_dtype(group, limits)
+        },
+        block_size: if recurrent { 1 } else { block_size },
     }
 }
 

@@ -21,8 +21,8 @@ pub fn program(program: &Program) -> String {
 fn cache(group: &CacheGroup) -> String {
     let slots = group.slots.len();
     format!(
-        "{:?} {} × {slots} slots, {} blocks of {}",
-        group.kind, group.dtype, group.n_blocks, group.block_size
+        "{:?} {} × {slots} slots, blocks of {}",
+        group.kind, group.dtype, group.block_size
     )
 }
 

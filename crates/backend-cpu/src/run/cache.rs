@@ -1,14 +1,16 @@
-//! Paged caches: one pool of memory per group, with our own layout inside a block.
+//! Paged caches: one arena of memory, with our own layout inside a block.
 //!
 //! Keys of a head lie in panels of sixteen positions, `[position / 16][dim_k][16]`, so that scores come one
 //! position per lane; values lie row by row, `[position][dim_v]` with columns padded to sixteen. Blocks whose
 //! size is no multiple of sixteen keep keys row by row too. Q8_0 keeps, behind the codes of a head, one half per
-//! position and 32 columns. All blocks of a slot follow each other.
+//! position and 32 columns. A block holds its positions of all slots, one slot after the other.
 #![allow(unsafe_code)]
 
 use tokkata_core::DType;
 use tokkata_ir::step::NO_BLOCK;
-use tokkata_ir::{BackendError, CacheGroup, GroupId, Program, SlotDef, SlotId, StepState};
+use tokkata_ir::{
+    ArenaLayout, BackendError, CacheGroup, GroupId, Program, SlotDef, SlotId, StepState,
+};
 use tokkata_quant::num::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 use crate::kernels::Kernel as Set;
@@ -206,10 +208,8 @@ unsafe fn spread<X: Copy, T>(to: *mut T, step: usize, x: &[X], convert: impl Fn(
 /// Keys and values of one slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kv {
-    /// Start of the slot in the group's memory, and bytes per block.
+    /// Byte of a block at which the slot starts.
     at: usize,
-    block_bytes: usize,
-    blocks: u32,
     pub(crate) heads: usize,
     pub(crate) keys: Plane,
     /// `None` when values are the first columns of the keys.
@@ -226,14 +226,15 @@ enum Slot {
 struct Group {
     block_size: usize,
     slots: Vec<Slot>,
-    memory: HugeBuf,
-    start: *mut u8,
+    block_bytes: usize,
 }
 
 /// Every cache of a program.
 #[derive(Debug)]
 pub(crate) struct Caches {
     groups: Vec<Group>,
+    memory: HugeBuf,
+    start: *mut u8,
 }
 
 // SAFETY: `start` points into `memory`; steps that write a position are the only ones to use it until the next
@@ -249,76 +250,57 @@ fn unsupported(what: String) -> BackendError {
     }
 }
 
-/// Slots of a group and the bytes they need.
-fn lay_out(def: &CacheGroup) -> Result<(Vec<Slot>, usize), BackendError> {
-    let mut at = 0;
-    let mut slots = Vec::with_capacity(def.slots.len());
-    for slot in &def.slots {
-        let (slot, bytes) = match *slot {
-            SlotDef::State { len } => (
-                Slot::State {
-                    at,
-                    len: len as usize,
-                },
-                len as usize * 4,
-            ),
-            SlotDef::Kv {
-                n_kv_heads,
-                dim_k,
-                dim_v,
-            } => {
-                let dims = (dim_k as usize, dim_v.unwrap_or(0) as usize);
-                let kv = kv_layout(def, at, n_kv_heads as usize, dims)?;
-                (Slot::Kv(kv), kv.block_bytes)
-            }
-        };
-        slots.push(slot);
-        at += bytes.next_multiple_of(64) * def.n_blocks as usize;
-    }
-    Ok((slots, at))
-}
-
 fn kv_layout(
     def: &CacheGroup,
     at: usize,
     heads: usize,
     (dim_k, dim_v): (usize, usize),
-) -> Result<Kv, BackendError> {
+) -> Result<(Kv, usize), BackendError> {
     let kind =
         Kind::of(def.dtype).ok_or_else(|| unsupported(format!("a cache of {}", def.dtype)))?;
     let size = def.block_size as usize;
     let keys = Plane::new(kind, 0, dim_k, size.is_multiple_of(N), size);
     let after = heads * keys.head_bytes;
     let values = (dim_v > 0).then(|| Plane::new(kind, after, dim_v, false, size));
-    let block_bytes = after + values.map_or(0, |v| heads * v.head_bytes);
-    Ok(Kv {
+    let bytes = after + values.map_or(0, |v| heads * v.head_bytes);
+    let kv = Kv {
         at,
-        block_bytes,
-        blocks: def.n_blocks,
         heads,
         keys,
         values,
-    })
+    };
+    Ok((kv, bytes))
 }
 
 impl Group {
     fn new(def: &CacheGroup) -> Result<Self, BackendError> {
-        let (slots, bytes) = lay_out(def)?;
-        let mut memory = HugeBuf::zeroed(bytes);
-        let start = memory.as_mut_ptr();
+        let mut at = 0;
+        let mut slots = Vec::with_capacity(def.slots.len());
+        for slot in &def.slots {
+            let (slot, bytes) = match *slot {
+                SlotDef::State { len } => {
+                    let len = len as usize;
+                    (Slot::State { at, len }, len * 4)
+                }
+                SlotDef::Kv {
+                    n_kv_heads,
+                    dim_k,
+                    dim_v,
+                } => {
+                    let dims = (dim_k as usize, dim_v.unwrap_or(0) as usize);
+                    let (kv, bytes) = kv_layout(def, at, n_kv_heads as usize, dims)?;
+                    (Slot::Kv(kv), bytes)
+                }
+            };
+            slots.push(slot);
+            at += bytes.next_multiple_of(64);
+        }
         Ok(Group {
             block_size: def.block_size as usize,
             slots,
-            memory,
-            start,
+            block_bytes: at,
         })
     }
-}
-
-/// Bytes that the caches of a program need.
-pub(crate) fn bytes_needed(program: &Program) -> Result<u64, BackendError> {
-    let bytes = program.caches.iter().map(|g| Ok(lay_out(g)?.1 as u64));
-    bytes.sum()
 }
 
 /// Heads of one block of a slot.
@@ -333,11 +315,38 @@ impl BlockAt {
 }
 
 impl Caches {
-    pub(crate) fn new(program: &Program) -> Result<Self, BackendError> {
+    /// The layout of a program's caches, without memory.
+    pub(crate) fn lay_out(program: &Program) -> Result<Self, BackendError> {
         let groups = program.caches.iter().map(Group::new);
         Ok(Caches {
             groups: groups.collect::<Result<_, _>>()?,
+            memory: HugeBuf::zeroed(0),
+            start: std::ptr::null_mut(),
         })
+    }
+
+    /// Bytes of a block of each group.
+    pub(crate) fn block_bytes(&self) -> Vec<u64> {
+        self.groups.iter().map(|g| g.block_bytes as u64).collect()
+    }
+
+    /// Takes the memory.
+    pub(crate) fn make(&mut self, arena: &ArenaLayout) {
+        let bytes = usize::try_from(arena.bytes()).expect("the arena was found to fit the memory");
+        self.memory = HugeBuf::zeroed(bytes);
+        self.start = self.memory.as_mut_ptr();
+    }
+
+    /// Where a block of a group starts.
+    fn at(&self, group: GroupId, block: u32) -> *mut u8 {
+        let offset = ArenaLayout::offset(block) as usize;
+        let bytes = self.groups[group.index()].block_bytes;
+        assert!(
+            offset + bytes <= self.memory.len(),
+            "block {block} of an arena of {} bytes",
+            self.memory.len()
+        );
+        self.start.wrapping_add(offset)
     }
 
     pub(crate) fn kv(&self, slot: SlotId) -> &Kv {
@@ -353,16 +362,7 @@ impl Caches {
 
     /// A block of a slot.
     pub(crate) fn block(&self, slot: SlotId, kv: &Kv, block: u32) -> BlockAt {
-        assert!(
-            block < kv.blocks,
-            "block {block} of a pool of {}",
-            kv.blocks
-        );
-        BlockAt(
-            self.groups[slot.group.index()]
-                .start
-                .wrapping_add(kv.at + block as usize * kv.block_bytes),
-        )
+        BlockAt(self.at(slot.group, block).wrapping_add(kv.at))
     }
 
     /// Whether keys of a slot are written sixteen positions at a time, [`Caches::write_panel`].
@@ -431,24 +431,16 @@ impl Caches {
         };
         let block = step.table(slot.group, seq)[0];
         assert_ne!(block, NO_BLOCK, "a recurrent sequence without a state");
-        let start = at + block as usize * (len * 4).next_multiple_of(64);
-        // SAFETY: the state lies in the pool, whose start is aligned; exclusivity is the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(group.start.add(start).cast(), len) }
+        let start = self.at(slot.group, block);
+        // SAFETY: the state lies in the arena, whose start is aligned; exclusivity is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(start.add(at).cast(), len) }
     }
 
     pub(crate) fn copy_block(&mut self, group: GroupId, from: u32, to: u32) {
-        let group = &mut self.groups[group.index()];
-        for slot in &group.slots {
-            let (at, bytes) = match *slot {
-                Slot::Kv(kv) => (kv.at, kv.block_bytes),
-                Slot::State { at, len } => (at, (len * 4).next_multiple_of(64)),
-            };
-            let start = at + from as usize * bytes;
-            group
-                .memory
-                .bytes_mut()
-                .copy_within(start..start + bytes, at + to as usize * bytes);
-        }
+        let bytes = self.groups[group.index()].block_bytes;
+        let [from, to] = [from, to].map(|block| ArenaLayout::offset(block) as usize);
+        let memory = self.memory.bytes_mut();
+        memory.copy_within(from..from + bytes, to);
     }
 
     /// Visits every element of a block in canonical order.
@@ -457,8 +449,7 @@ impl Caches {
         for (i, slot) in def.slots.iter().enumerate() {
             match *slot {
                 Slot::State { at, len } => {
-                    let start = at + block as usize * (len * 4).next_multiple_of(64);
-                    let at = def.start.wrapping_add(start).cast::<f32>();
+                    let at = self.at(group, block).wrapping_add(at).cast::<f32>();
                     (0..len).for_each(|i| f(Element::State(at.wrapping_add(i))));
                 }
                 Slot::Kv(kv) => {
@@ -521,7 +512,7 @@ impl Caches {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.groups.iter().map(|g| g.memory.len() as u64).sum()
+        self.memory.len() as u64
     }
 }
 

@@ -5,7 +5,7 @@ use std::array::from_fn;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tokkata_ir::sample::{SampleSide, argmax, sample};
+use tokkata_ir::sample::{BadLogits, SampleSide, argmax, sample};
 use tokkata_ir::step::ROW_EMBEDS;
 use tokkata_ir::{BackendError, GatherIndex, SlotId};
 
@@ -144,7 +144,8 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    fn draw(&self, cx: &Cx<'_>, i: usize, copy: &mut Vec<f32>) -> Result<u32, BackendError> {
+    /// The token, or the code of why there is none.
+    fn draw(&self, cx: &Cx<'_>, i: usize, copy: &mut Vec<f32>) -> i32 {
         let seq = cx.step.seqs()[cx.step.logit_rows()[i] as usize] as usize;
         let record = cx.step.sampler(seq);
         let logits = cx.row(self.logits, i);
@@ -157,7 +158,7 @@ impl Sample {
             copy.extend_from_slice(logits);
             sample(copy, &record, side)
         };
-        token.map_err(|_| BackendError::NotANumber { seq })
+        token.map_or_else(BadLogits::code, |token| token as i32)
     }
 }
 
@@ -166,11 +167,9 @@ impl Kernel for Sample {
         // SAFETY: the scratch of this worker, borrowed once.
         let scratch = unsafe { cx.scratch(worker) };
         for i in worker.share(cx.step.logit_rows().len()) {
-            match self.draw(cx, i, &mut scratch.logits) {
-                // SAFETY: each row belongs to one worker.
-                Ok(token) => unsafe { cx.ints_mut(self.out, i)[0] = token as i32 },
-                Err(error) => cx.fail(error),
-            }
+            let token = self.draw(cx, i, &mut scratch.logits);
+            // SAFETY: each row belongs to one worker.
+            unsafe { cx.ints_mut(self.out, i)[0] = token };
         }
     }
 }

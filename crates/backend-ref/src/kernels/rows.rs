@@ -1,7 +1,7 @@
 //! Ops that choose or join rows, and the draw of a token.
 
-use tokkata_ir::sample::{SampleSide, sample as draw};
-use tokkata_ir::{BackendError, PoolKind};
+use tokkata_ir::PoolKind;
+use tokkata_ir::sample::{BadLogits, SampleSide, sample as draw};
 
 use crate::args::Args;
 use crate::real::Real;
@@ -33,8 +33,8 @@ pub(crate) fn pool<R: Real>(args: &Args<'_, R>, kind: PoolKind) -> Vec<R> {
     out
 }
 
-/// A token per logit row, drawn from the logits as `f32`.
-pub(crate) fn sample<R: Real>(args: &Args<'_, R>) -> Result<Vec<i32>, BackendError> {
+/// A token per logit row, drawn from the logits as `f32`, or why there is none.
+pub(crate) fn sample<R: Real>(args: &Args<'_, R>) -> Vec<i32> {
     let none = SampleSide::default();
     let rows = args.mat(0).rows().zip(args.step.logit_rows()).enumerate();
     rows.map(|(i, (x, &row))| {
@@ -42,8 +42,9 @@ pub(crate) fn sample<R: Real>(args: &Args<'_, R>) -> Result<Vec<i32>, BackendErr
         let side = args.inputs.sample.get(i).unwrap_or(&none);
         let mut logits: Vec<f32> = x.iter().map(|x| x.narrow()).collect();
         let token = draw(&mut logits, &args.step.sampler(seq), side);
-        let token = token.map_err(|_| BackendError::NotANumber { seq })?;
-        Ok(i32::try_from(token).expect("token ids fit 31 bits"))
+        token.map_or_else(BadLogits::code, |t| {
+            i32::try_from(t).expect("token ids fit 31 bits")
+        })
     })
     .collect()
 }

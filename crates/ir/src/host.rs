@@ -1,0 +1,411 @@
+//! An executor for machines that run a step when they are called: the host's own processor, and interpreters.
+//!
+//! A [`Machine`] replays one plan over one step; a [`HostExecutor`] keeps sequence slots and a queue of works on top
+//! of it. It has no thread of its own: a step of the oldest work runs inside [`Executor::poll`].
+
+mod kept;
+mod seats;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::arena::ArenaLayout;
+use crate::backend::{BackendError, StepTime};
+use crate::device::{
+    Executor, Progress, Refusal, RowResult, SeqRows, SeqSlot, Source, Ticket, Work,
+};
+use crate::ids::{GroupId, ValueId};
+use crate::program::{Program, ValType};
+use crate::sample::SampleSide;
+use crate::step::StepState;
+use kept::Kept;
+use seats::Seats;
+
+/// Works that are taken before the first of them is done.
+const DEPTH: usize = 4;
+
+/// Inputs of a step that are not part of its state.
+#[derive(Default)]
+pub struct StepInputs<'a> {
+    /// Rows of embeddings `[rows, D]`, read where a row's flags say so.
+    pub embeds: Option<&'a [f32]>,
+    /// Values set from outside.
+    pub values: Vec<(ValueId, Vec<f32>)>,
+    /// Per logit row: masks, biases and penalties of the sampler.
+    pub sample: &'a [SampleSide],
+}
+
+/// A loaded program that runs a step when it is called. A replay makes no decision of its own: all that varies is in
+/// the [`StepState`] and the [`StepInputs`].
+pub trait Machine: Send {
+    /// Runs a plan over one step. Where a row's logits are no numbers, or nothing may be drawn, the token's place holds
+    /// [`NOT_A_NUMBER`](crate::sample::NOT_A_NUMBER) or [`NO_CANDIDATE`](crate::sample::NO_CANDIDATE).
+    ///
+    /// # Errors
+    /// What ends the whole step.
+    fn replay(
+        &mut self,
+        plan: usize,
+        step: &StepState,
+        inputs: &StepInputs<'_>,
+    ) -> Result<(), BackendError>;
+
+    /// Floats of a value of the plan replayed last: `[lead, width]`. Only outputs are kept.
+    fn floats(&self, value: ValueId) -> &[f32];
+
+    /// Integers of a value of the plan replayed last.
+    fn ints(&self, value: ValueId) -> &[i32];
+
+    /// Copies a block of a group to another.
+    fn copy_block(&mut self, group: GroupId, from: u32, to: u32);
+
+    /// A block in canonical form: per slot keys then values of every position as f32, or the state's values.
+    fn export_block(&self, group: GroupId, block: u32) -> Vec<f32>;
+
+    /// Sets a block from its canonical form.
+    fn import_block(&mut self, group: GroupId, block: u32, data: &[f32]);
+
+    /// Bytes held for weights, caches and work space.
+    fn memory_bytes(&self) -> u64;
+
+    /// Whether replays measure their steps from now on; a machine that cannot ignores it.
+    fn measure(&mut self, _on: bool) {}
+
+    /// Times of the steps of the last replay, when it was measured.
+    fn times(&self) -> Vec<StepTime> {
+        Vec::new()
+    }
+}
+
+impl<M: Machine + ?Sized> Machine for Box<M> {
+    fn replay(
+        &mut self,
+        plan: usize,
+        step: &StepState,
+        inputs: &StepInputs<'_>,
+    ) -> Result<(), BackendError> {
+        (**self).replay(plan, step, inputs)
+    }
+
+    fn floats(&self, value: ValueId) -> &[f32] {
+        (**self).floats(value)
+    }
+
+    fn ints(&self, value: ValueId) -> &[i32] {
+        (**self).ints(value)
+    }
+
+    fn copy_block(&mut self, group: GroupId, from: u32, to: u32) {
+        (**self).copy_block(group, from, to);
+    }
+
+    fn export_block(&self, group: GroupId, block: u32) -> Vec<f32> {
+        (**self).export_block(group, block)
+    }
+
+    fn import_block(&mut self, group: GroupId, block: u32, data: &[f32]) {
+        (**self).import_block(group, block, data);
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        (**self).memory_bytes()
+    }
+
+    fn measure(&mut self, on: bool) {
+        (**self).measure(on);
+    }
+
+    fn times(&self) -> Vec<StepTime> {
+        (**self).times()
+    }
+}
+
+/// A work under way.
+struct Job {
+    id: u64,
+    work: Work,
+    kept: Arc<Kept>,
+    /// Whether copies, imports, deltas and the first step are done.
+    begun: bool,
+    /// Steps of the chain that are left.
+    chained: u32,
+}
+
+/// A [`Machine`] as an [`Executor`].
+pub struct HostExecutor<M> {
+    machine: M,
+    program: Arc<Program>,
+    arena: ArenaLayout,
+    state: StepState,
+    seats: Seats,
+    queue: VecDeque<Job>,
+    next_id: u64,
+    lost: Option<String>,
+    measured: bool,
+}
+
+impl<M: Machine> HostExecutor<M> {
+    /// An executor over a machine whose caches lie in `arena`.
+    #[must_use]
+    pub fn new(machine: M, program: Arc<Program>, arena: ArenaLayout) -> Self {
+        HostExecutor {
+            machine,
+            arena,
+            state: StepState::new(&program.limits, &program.caches),
+            seats: Seats::new(program.limits.seqs as usize),
+            program,
+            queue: VecDeque::new(),
+            next_id: 0,
+            lost: None,
+            measured: false,
+        }
+    }
+
+    /// The machine.
+    pub fn machine(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
+    fn alive(&self) -> Result<(), BackendError> {
+        match &self.lost {
+            Some(why) => Err(BackendError::Lost(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// One step of a work, or what comes before its rows.
+    fn advance(&mut self, job: &mut Job) -> Result<Progress, BackendError> {
+        if !job.begun {
+            self.prepare(&job.work);
+        }
+        let rows = if job.begun {
+            self.seats.goes_on(&job.work)
+        } else {
+            job.work.rows.clone()
+        };
+        job.chained = if job.begun {
+            job.chained - 1
+        } else {
+            job.work.chained
+        };
+        job.begun = true;
+        let mut news = Progress {
+            ticket: job.id,
+            rows: Vec::new(),
+            done: true,
+            failure: None,
+        };
+        if !rows.is_empty() {
+            match self.run(job, &rows) {
+                Ok(results) => {
+                    news.done = job.chained == 0 || self.seats.goes_on(&job.work).is_empty();
+                    news.rows = results;
+                }
+                Err(BackendError::Lost(why)) => return Err(BackendError::Lost(why)),
+                Err(error) => {
+                    self.seats.fail(&rows);
+                    news.failure = Some(error);
+                }
+            }
+        }
+        if news.done {
+            self.export(job);
+        }
+        Ok(news)
+    }
+
+    fn prepare(&mut self, work: &Work) {
+        for copy in &work.copies {
+            self.machine.copy_block(copy.group, copy.from, copy.to);
+        }
+        for (group, block, data) in &work.imports {
+            self.machine.import_block(*group, *block, data);
+        }
+        for (slot, delta) in &work.deltas {
+            self.seats.apply(*slot, delta, &mut self.state);
+        }
+    }
+
+    fn run(&mut self, job: &Job, rows: &[SeqRows]) -> Result<Vec<RowResult>, BackendError> {
+        let mut results = self.seats.stopped(rows);
+        let rows: Vec<_> = rows
+            .iter()
+            .filter(|r| !self.seats.is_stopped(r.slot))
+            .collect();
+        if rows.is_empty() {
+            return Ok(results);
+        }
+        let sides = self.seats.form(&rows, &mut self.state);
+        let (embeds, values) = self.feeds(&job.work)?;
+        let inputs = StepInputs {
+            embeds: embeds.as_deref(),
+            values,
+            sample: &sides,
+        };
+        let replayed = self.machine.replay(job.work.plan, &self.state, &inputs);
+        if let Err(error) = replayed {
+            return Err(self.note(error));
+        }
+        self.keep(job);
+        let plan = &self.program.plans[job.work.plan];
+        let drawn = plan.output("tokens").map(|v| self.machine.ints(v));
+        let logits = plan.output("logits").map(|v| self.machine.floats(v));
+        results.extend(self.seats.settle(&rows, drawn, logits));
+        Ok(results)
+    }
+
+    fn note(&mut self, error: BackendError) -> BackendError {
+        if let BackendError::Lost(why) = &error {
+            self.lost = Some(why.clone());
+        }
+        error
+    }
+
+    /// Embeddings and other values of a work.
+    #[allow(clippy::type_complexity)]
+    fn feeds(
+        &self,
+        work: &Work,
+    ) -> Result<(Option<Vec<f32>>, Vec<(ValueId, Vec<f32>)>), BackendError> {
+        let plan = &self.program.plans[work.plan];
+        let (mut embeds, mut values) = (None, Vec::new());
+        for (value, source) in &work.feeds {
+            let data = match source {
+                Source::Host(data) => data.clone(),
+                Source::Kept {
+                    ticket,
+                    value,
+                    rows,
+                } => kept(ticket, *value)?.floats(*value, rows)?,
+            };
+            let port = plan.inputs.iter().find(|p| p.value == *value);
+            if port.is_some_and(|p| p.name == "embeds") {
+                embeds = Some(data);
+            } else {
+                values.push((*value, data));
+            }
+        }
+        Ok((embeds, values))
+    }
+
+    fn keep(&self, job: &Job) {
+        let plan = &self.program.plans[job.work.plan];
+        for &value in &job.work.keep {
+            let def = plan.value(value);
+            let width = def.shape.width();
+            match def.dtype {
+                ValType::F32 => job
+                    .kept
+                    .put_floats(value, width, self.machine.floats(value)),
+                ValType::I32 => job.kept.put_ints(value, width, self.machine.ints(value)),
+            }
+        }
+        if self.measured {
+            job.kept.put_times(self.machine.times());
+        }
+    }
+
+    fn export(&self, job: &Job) {
+        for &(group, block) in &job.work.exports {
+            job.kept.put_block(self.machine.export_block(group, block));
+        }
+    }
+}
+
+fn kept(ticket: &Ticket, value: ValueId) -> Result<&Kept, BackendError> {
+    ticket.kept().ok_or(BackendError::NotKept { value })
+}
+
+impl<M: Machine> Executor for HostExecutor<M> {
+    fn depth(&self) -> usize {
+        DEPTH
+    }
+
+    fn arena(&self) -> &ArenaLayout {
+        &self.arena
+    }
+
+    fn submit(&mut self, work: Work) -> Result<Ticket, Refusal> {
+        self.alive()?;
+        if self.queue.len() >= DEPTH {
+            return Err(Refusal::Busy(Box::new(work)));
+        }
+        self.next_id += 1;
+        let kept = Arc::new(Kept::default());
+        self.queue.push_back(Job {
+            id: self.next_id,
+            work,
+            kept: Arc::clone(&kept),
+            begun: false,
+            chained: 0,
+        });
+        Ok(Ticket::new(self.next_id, kept))
+    }
+
+    fn poll(&mut self) -> Result<Option<Progress>, BackendError> {
+        self.alive()?;
+        let Some(mut job) = self.queue.pop_front() else {
+            return Ok(None);
+        };
+        let news = self.advance(&mut job)?;
+        if !news.done {
+            self.queue.push_front(job);
+        }
+        Ok(Some(news))
+    }
+
+    fn wait(&mut self) -> Result<Option<Progress>, BackendError> {
+        self.poll()
+    }
+
+    fn stop(&mut self, slot: SeqSlot) {
+        self.seats.stop(slot);
+    }
+
+    fn rows(&self, ticket: &Ticket, value: ValueId) -> Result<usize, BackendError> {
+        kept(ticket, value)?.rows(value)
+    }
+
+    fn read(
+        &mut self,
+        ticket: &Ticket,
+        value: ValueId,
+        rows: Range<usize>,
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        self.alive()?;
+        kept(ticket, value)?.read(value, rows, out)
+    }
+
+    fn read_ints(
+        &mut self,
+        ticket: &Ticket,
+        value: ValueId,
+        rows: Range<usize>,
+        out: &mut [i32],
+    ) -> Result<(), BackendError> {
+        self.alive()?;
+        kept(ticket, value)?.read_ints(value, rows, out)
+    }
+
+    fn exported(&mut self, ticket: &Ticket, i: usize) -> Result<Vec<f32>, BackendError> {
+        self.alive()?;
+        let kept = kept(ticket, ValueId(0))?;
+        kept.block(i)
+            .ok_or(BackendError::NotKept { value: ValueId(0) })
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.machine.memory_bytes()
+    }
+
+    fn measure(&mut self, on: bool) {
+        self.measured = on;
+        self.machine.measure(on);
+    }
+
+    fn times(&self, ticket: &Ticket) -> Vec<StepTime> {
+        ticket.kept::<Kept>().map(Kept::times).unwrap_or_default()
+    }
+}

@@ -1,0 +1,241 @@
+//! Sequence slots in the host's memory.
+
+use std::sync::Arc;
+
+use crate::device::{
+    BEST_MOST, Delta, LogitRow, RowInput, RowResult, RowStatus, SeqRows, SeqSlot, Work,
+};
+use crate::sample::{NO_CANDIDATE, NOT_A_NUMBER, SampleSide, Sampler, logprobs};
+use crate::step::{ROW_EMBEDS, ROW_PROMPT, SeqStep, StepState};
+
+/// In the place of a token: the row read an embedding.
+const NO_TOKEN: u32 = u32::MAX;
+
+/// What a slot remembers of its sequence beside its tables.
+#[derive(Debug, Default)]
+struct Seat {
+    /// Positions that are cached.
+    len: usize,
+    /// Tokens by position: those that were fed, and the one that was drawn last.
+    tokens: Vec<u32>,
+    sampler: Sampler,
+    stop_ids: Arc<[u32]>,
+    remaining: Option<u32>,
+    stopped: bool,
+}
+
+/// All slots.
+#[derive(Debug)]
+pub(super) struct Seats(Vec<Seat>);
+
+impl Seats {
+    pub(super) fn new(count: usize) -> Self {
+        let mut seats = Vec::new();
+        seats.resize_with(count, Seat::default);
+        Seats(seats)
+    }
+
+    /// Makes a change.
+    pub(super) fn apply(&mut self, slot: SeqSlot, delta: &Delta, state: &mut StepState) {
+        let seat = &mut self.0[slot.index()];
+        match delta {
+            Delta::Clear => {
+                *seat = Seat::default();
+                state.clear_tables(slot.index());
+                state.set_enc_len(slot.index(), 0);
+            }
+            Delta::Length(len) => {
+                seat.len = *len as usize;
+                seat.stopped = false;
+            }
+            Delta::Table {
+                group,
+                first,
+                blocks,
+            } => state.set_table(slot.index(), *group, *first as usize, blocks),
+            Delta::Tokens { first, tokens } => {
+                seat.tokens.resize(*first as usize, NO_TOKEN);
+                seat.tokens.extend_from_slice(tokens);
+            }
+            Delta::Sampler(sampler) => seat.sampler = (**sampler).clone(),
+            Delta::Stop { ids, remaining } => {
+                seat.stop_ids = Arc::clone(ids);
+                seat.remaining = Some(*remaining);
+                seat.stopped = false;
+            }
+            Delta::Encoded(n) => state.set_enc_len(slot.index(), *n as usize),
+        }
+    }
+
+    pub(super) fn stop(&mut self, slot: SeqSlot) {
+        self.0[slot.index()].stopped = true;
+    }
+
+    pub(super) fn is_stopped(&self, slot: SeqSlot) -> bool {
+        self.0[slot.index()].stopped
+    }
+
+    /// Rows of the next step of a chain: every slot whose last row is drawn from goes on, unless it has stopped.
+    pub(super) fn goes_on(&self, work: &Work) -> Vec<SeqRows> {
+        let next = |rows: &SeqRows| {
+            let last = rows.logits.last()?;
+            let drawn = last.row as usize + 1 == rows.len() && !self.is_stopped(rows.slot);
+            drawn.then(|| SeqRows {
+                input: RowInput::Drawn,
+                positions: Vec::new(),
+                logits: vec![LogitRow {
+                    best: last.best,
+                    ..LogitRow::default()
+                }],
+                prompt: false,
+                ..rows.clone()
+            })
+        };
+        work.rows.iter().filter_map(next).collect()
+    }
+
+    /// Results of rows that do not run.
+    pub(super) fn stopped(&self, rows: &[SeqRows]) -> Vec<RowResult> {
+        let stopped = rows.iter().filter(|r| self.is_stopped(r.slot));
+        let result = |rows: &SeqRows| RowResult {
+            slot: rows.slot,
+            position: self.0[rows.slot.index()].len as u32,
+            status: RowStatus::Stopped,
+            ends: false,
+            logprobs: None,
+        };
+        stopped.map(result).collect()
+    }
+
+    /// Writes the rows of a step; one side per logit row.
+    pub(super) fn form(&mut self, rows: &[&SeqRows], state: &mut StepState) -> Vec<SampleSide> {
+        state.begin();
+        let mut sides = Vec::new();
+        for rows in rows {
+            let seat = &mut self.0[rows.slot.index()];
+            seat.feed(&rows.input);
+            let wanted: Vec<usize> = rows.logits.iter().map(|l| l.row as usize).collect();
+            let (slot, past_len, n) = (rows.slot.index(), seat.len, rows.len());
+            state.set_sampler(slot, &seat.record(past_len + n));
+            state.push(&SeqStep {
+                slot,
+                tokens: &seat.tokens[past_len..past_len + n],
+                past_len,
+                positions: &rows.positions,
+                logits: &wanted,
+                flags: flags(rows),
+                span_end: rows.span_end,
+                adapter: rows.adapter,
+            });
+            let side = |logit: &LogitRow| {
+                let seen = &seat.tokens[..=past_len + logit.row as usize];
+                let sampler = &seat.sampler;
+                sampler.side(seen, logit.mask.clone(), logit.dry.clone())
+            };
+            sides.extend(rows.logits.iter().map(side));
+        }
+        sides
+    }
+
+    /// Takes what a step left: the drawn tokens of its logit rows, and their logits for those who asked.
+    pub(super) fn settle(
+        &mut self,
+        rows: &[&SeqRows],
+        drawn: Option<&[i32]>,
+        logits: Option<&[f32]>,
+    ) -> Vec<RowResult> {
+        let count: usize = rows.iter().map(|r| r.logits.len()).sum();
+        let width = logits.map_or(0, |x| x.len() / count.max(1));
+        let mut results = Vec::with_capacity(count);
+        for rows in rows {
+            let seat = &mut self.0[rows.slot.index()];
+            let past_len = seat.len;
+            seat.len += rows.len();
+            for logit in &rows.logits {
+                let i = results.len();
+                let status = drawn.map_or(RowStatus::Computed, |d| status(d[i]));
+                let row = logits.map(|x| &x[i * width..][..width]);
+                let last = logit.row as usize + 1 == rows.len();
+                results.push(RowResult {
+                    slot: rows.slot,
+                    position: (past_len + logit.row as usize) as u32,
+                    status,
+                    ends: last && seat.take(status),
+                    logprobs: report(logit, status, row),
+                });
+            }
+        }
+        results
+    }
+
+    /// The slots of a work that failed run no further rows until they are set right.
+    pub(super) fn fail(&mut self, rows: &[SeqRows]) {
+        for rows in rows {
+            self.stop(rows.slot);
+        }
+    }
+}
+
+fn flags(rows: &SeqRows) -> u32 {
+    let embeds = matches!(rows.input, RowInput::Embeds(_));
+    u32::from(rows.prompt) * ROW_PROMPT | u32::from(embeds) * ROW_EMBEDS
+}
+
+fn status(token: i32) -> RowStatus {
+    match token {
+        NOT_A_NUMBER => RowStatus::NotANumber,
+        NO_CANDIDATE => RowStatus::NoCandidate,
+        token => RowStatus::Drawn(u32::try_from(token).expect("tokens are of the vocabulary")),
+    }
+}
+
+fn report(
+    logit: &LogitRow,
+    status: RowStatus,
+    row: Option<&[f32]>,
+) -> Option<crate::device::Logprobs> {
+    let RowStatus::Drawn(token) = status else {
+        return None;
+    };
+    let best = usize::from(logit.best?).min(BEST_MOST);
+    Some(logprobs(row?, token, best))
+}
+
+impl Seat {
+    /// The tokens of the next rows stand from `len` on.
+    fn feed(&mut self, input: &RowInput) {
+        match input {
+            RowInput::Tokens(tokens) => {
+                self.tokens.resize(self.len, NO_TOKEN);
+                self.tokens.extend_from_slice(tokens);
+            }
+            RowInput::Drawn => assert!(
+                self.tokens.len() == self.len + 1,
+                "a slot goes on from a token that was drawn in it"
+            ),
+            RowInput::Embeds(n) => self.tokens.resize(self.len + *n as usize, NO_TOKEN),
+        }
+    }
+
+    fn record(&self, position: usize) -> crate::sample::SamplerRecord {
+        crate::sample::SamplerRecord {
+            counter: position as u64,
+            ..self.sampler.record
+        }
+    }
+
+    /// Takes what the last row's logits gave; whether that ends the answer.
+    fn take(&mut self, status: RowStatus) -> bool {
+        let RowStatus::Drawn(token) = status else {
+            self.stopped = status != RowStatus::Computed;
+            return false;
+        };
+        self.tokens.push(token);
+        let spent = self.remaining.as_mut().is_some_and(|left| {
+            *left = left.saturating_sub(1);
+            *left == 0
+        });
+        self.stopped = spent || self.stop_ids.contains(&token);
+        self.stopped
+    }
+}

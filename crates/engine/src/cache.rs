@@ -1,24 +1,13 @@
 //! The caches of all sequences: pools, tables, sharing, and going back.
 
 use tokkata_ir::step::NO_BLOCK;
-use tokkata_ir::{CacheGroup, CacheKind, GroupId, Limits};
+use tokkata_ir::{ArenaLayout, BlockCopy, CacheGroup, CacheKind, GroupId, Limits};
 
 use crate::error::EngineError;
 use crate::kind::{CacheTraits, Truncate};
-use crate::pool::{Block, BlockPool};
-use crate::prefix::{GRANULE, Hit, NodeId, PrefixCache, Span};
+use crate::pool::{Block, BlockPools};
+use crate::prefix::{GRANULE, Hit, NodeId, PrefixCache, Span, Wanted, kinds};
 use crate::sequence::Sequence;
-
-/// A block to be copied before anything else is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockCopy {
-    /// Whose pool.
-    pub group: GroupId,
-    /// Source.
-    pub from: Block,
-    /// Destination.
-    pub to: Block,
-}
 
 /// How caches behave beyond what a program says.
 #[derive(Clone, Debug, Default)]
@@ -34,33 +23,37 @@ pub struct CacheOptions {
 pub struct Cache {
     groups: Vec<CacheGroup>,
     limits: Limits,
-    pools: Vec<BlockPool>,
+    pools: BlockPools,
     prefix: Option<PrefixCache>,
 }
 
 impl Cache {
-    /// Empty caches for these groups.
+    /// Empty caches for these groups, whose blocks lie in `arena`.
     #[must_use]
-    pub fn new(groups: &[CacheGroup], limits: &Limits, options: &CacheOptions) -> Self {
-        let order = |n: u32| match options.shuffle_blocks {
-            None => (0..n).collect(),
-            Some(seed) => shuffled(n, seed),
-        };
+    pub fn new(
+        groups: &[CacheGroup],
+        limits: &Limits,
+        arena: &ArenaLayout,
+        options: &CacheOptions,
+    ) -> Self {
         Cache {
             groups: groups.to_vec(),
             limits: *limits,
-            pools: groups
-                .iter()
-                .map(|g| BlockPool::with_order(order(g.n_blocks)))
-                .collect(),
+            pools: BlockPools::new(groups.len(), arena.clone(), options.shuffle_blocks),
             prefix: (!options.no_prefix_cache).then(|| PrefixCache::new(groups.len())),
         }
     }
 
-    /// The pools, by group.
+    /// The blocks of all groups.
     #[must_use]
-    pub fn pools(&self) -> &[BlockPool] {
+    pub fn pools(&self) -> &BlockPools {
         &self.pools
+    }
+
+    /// The stored prefixes, unless they are switched off.
+    #[must_use]
+    pub fn prefixes(&self) -> Option<&PrefixCache> {
+        self.prefix.as_ref()
     }
 
     /// Whether some state cannot be cut back.
@@ -75,46 +68,69 @@ impl Cache {
         Sequence::new(self.groups.len(), salt)
     }
 
-    /// Tables long enough for `n` more tokens, of blocks that this sequence alone may write. The copies must be
-    /// made at once, in order.
+    /// Tables long enough for `n` more rows, of blocks that this sequence alone may write. The copies must be made
+    /// before those rows run, in order.
     ///
     /// # Errors
     /// [`EngineError::CacheFull`], with nothing changed.
     pub fn reserve(&mut self, seq: &mut Sequence, n: usize) -> Result<Vec<BlockCopy>, EngineError> {
-        for g in 0..self.groups.len() {
-            let needed = self.missing(seq, g, n);
-            let available = self.pools[g].free() + self.pools[g].idle();
-            if needed > available {
-                return Err(EngineError::CacheFull {
-                    group: g,
-                    needed,
-                    available,
-                });
-            }
+        let wanted = self.missing(seq, n);
+        if !self.pools.could_take(&wanted) {
+            return Err(self.full(&wanted));
         }
+        let scarce = self.pools.is_scarce(&wanted);
         let mut copies = Vec::new();
         for g in 0..self.groups.len() {
-            copies.extend(self.own_last(seq, g));
-            let places = self.places(g, seq.len() + n);
+            copies.extend(self.own_last(seq, g, scarce));
+            let places = self.places(g, seq.end() + n);
+            if seq.tables[g].len() < places {
+                seq.touch(g, seq.tables[g].len());
+            }
             while seq.tables[g].len() < places {
-                let block = self.take(g);
+                let block = self.take(g, scarce);
                 seq.tables[g].push(block);
             }
         }
+        seq.ahead += n;
         Ok(copies)
     }
 
-    /// Whether blocks for `n` more tokens can be had, as far as windows need them at once.
+    fn full(&self, wanted: &[usize]) -> EngineError {
+        let alone = |g: usize| {
+            let mut only = vec![0; wanted.len()];
+            only[g] = wanted[g];
+            !self.pools.could_take(&only)
+        };
+        let group = (0..wanted.len()).find(|&g| alone(g)).unwrap_or(0);
+        EngineError::CacheFull {
+            group,
+            needed: wanted[group],
+            available: self.pools.free(group)
+                + self.pools.idle(group)
+                + self.pools.free_slabs()
+                    * self.pools.arena().per_slab(GroupId(group as u32)) as usize,
+        }
+    }
+
+    /// Blocks of each group that `n` more rows of a sequence need at once, as far as windows need them.
     #[must_use]
-    pub fn fits(&self, seq: &Sequence, n: usize) -> bool {
-        let enough = |(g, group): (usize, &CacheGroup)| {
+    pub fn needs(&self, seq: &Sequence, n: usize) -> Vec<usize> {
+        let need = |(g, group): (usize, &CacheGroup)| {
             let n = match group.kind {
-                CacheKind::Window(w) => n.min(w as usize + self.limits.rows as usize),
+                CacheKind::Window(w) => {
+                    n.min((w as usize).saturating_add(self.limits.rows as usize))
+                }
                 _ => n,
             };
-            self.missing(seq, g, n) <= self.pools[g].free() + self.pools[g].idle()
+            self.missing_of(seq, g, n)
         };
-        self.groups.iter().enumerate().all(enough)
+        self.groups.iter().enumerate().map(need).collect()
+    }
+
+    /// Whether so many blocks of each group can be had together.
+    #[must_use]
+    pub fn could_take(&self, wanted: &[usize]) -> bool {
+        self.pools.could_take(wanted)
     }
 
     /// Blocks of a group for `len` positions.
@@ -127,31 +143,37 @@ impl Cache {
         }
     }
 
-    /// Blocks that `reserve` would take from the pool of a group.
-    fn missing(&self, seq: &Sequence, g: usize, n: usize) -> usize {
+    /// Blocks that `reserve` would take.
+    fn missing(&self, seq: &Sequence, n: usize) -> Vec<usize> {
+        let groups = 0..self.groups.len();
+        groups.map(|g| self.missing_of(seq, g, n)).collect()
+    }
+
+    fn missing_of(&self, seq: &Sequence, g: usize, n: usize) -> usize {
         let new = self
-            .places(g, seq.len() + n)
+            .places(g, seq.end() + n)
             .saturating_sub(seq.tables[g].len());
         new + usize::from(self.foreign(seq, g).is_some())
     }
 
-    /// The place of the block that the next token is written to, when it exists and must be copied first.
+    /// The place of the block that the next row is written to, when it exists and must be copied first.
     fn foreign(&self, seq: &Sequence, g: usize) -> Option<usize> {
         let size = self.groups[g].block_size as usize;
         let (place, offset) = match self.groups[g].kind {
             CacheKind::Recurrent | CacheKind::Cross => (0, 0),
-            _ => (seq.len() / size, seq.len() % size),
+            _ => (seq.end() / size, seq.end() % size),
         };
         let &block = seq.tables[g].get(place).filter(|&&b| b != NO_BLOCK)?;
-        (!self.pools[g].is_writable(block, offset as u32)).then_some(place)
+        (!self.pools.is_writable(g, block, offset as u32)).then_some(place)
     }
 
-    fn own_last(&mut self, seq: &mut Sequence, g: usize) -> Option<BlockCopy> {
+    fn own_last(&mut self, seq: &mut Sequence, g: usize, scarce: bool) -> Option<BlockCopy> {
         let place = self.foreign(seq, g)?;
         let from = seq.tables[g][place];
-        let to = self.take(g);
+        let to = self.take(g, scarce);
         seq.tables[g][place] = to;
-        self.pools[g].release(from);
+        seq.touch(g, place);
+        self.pools.release(g, from);
         Some(BlockCopy {
             group: GroupId(g as u32),
             from,
@@ -159,23 +181,31 @@ impl Cache {
         })
     }
 
-    fn take(&mut self, g: usize) -> Block {
-        if self.pools[g].free() == 0 {
+    /// A block, after giving up what has been idle longest.
+    fn take(&mut self, g: usize, scarce: bool) -> Block {
+        while let Some((group, blocks)) = self.pools.victims(g, scarce) {
             let prefix = self
                 .prefix
                 .as_mut()
                 .expect("only the prefix cache leaves idle blocks");
-            assert!(
-                prefix.evict(g, &mut self.pools),
-                "idle blocks can be evicted"
-            );
+            for block in blocks {
+                prefix.give_up(group, block, &mut self.pools);
+            }
         }
-        self.pools[g].take().expect("a block was made free")
+        self.pools
+            .take(g)
+            .expect("it was seen that there are blocks")
     }
 
-    /// The backend has written the cache of these tokens: they count from now on.
-    pub fn commit(&mut self, seq: &mut Sequence, tokens: &[u32]) {
+    /// The device has written the cache of these tokens, the first of the rows under way: they count from now on.
+    pub fn commit(&mut self, seq: &mut Sequence, tokens: &[u32], answer: bool) {
+        assert!(
+            tokens.len() <= seq.ahead,
+            "only what is under way is committed"
+        );
         seq.tokens.extend_from_slice(tokens);
+        seq.answers.resize(seq.tokens.len(), answer);
+        seq.ahead -= tokens.len();
         self.remember(seq);
         for g in 0..self.groups.len() {
             self.drop_passed(seq, g);
@@ -190,8 +220,13 @@ impl Cache {
             if *block == NO_BLOCK {
                 break;
             }
-            self.pools[g].release(std::mem::replace(block, NO_BLOCK));
+            self.pools.release(g, std::mem::replace(block, NO_BLOCK));
         }
+    }
+
+    /// Rows under way will not be committed: their blocks stay in the table until the sequence is cut or goes on.
+    pub fn abandon(&mut self, seq: &mut Sequence) {
+        seq.ahead = 0;
     }
 
     /// Stores every whole granule that is not stored yet.
@@ -199,20 +234,19 @@ impl Cache {
         let Some(prefix) = &mut self.prefix else {
             return;
         };
-        if seq.path.last().is_some_and(|&node| !prefix.contains(node)) {
-            seq.path.clear();
-        }
         while (seq.path.len() + 1) * GRANULE <= seq.len() {
             let start = seq.path.len() * GRANULE;
             let parent = seq.path.last().copied();
             let parent = parent.unwrap_or_else(|| prefix.root(seq.salt));
-            let node = prefix.child(parent, &seq.tokens[start..start + GRANULE]);
+            let edge = &seq.tokens[start..start + GRANULE];
+            let node = prefix.child(parent, edge, kinds(&seq.answers, start, GRANULE));
             for (g, group) in self.groups.iter().enumerate() {
                 let span = positions(group, &seq.tables[g], start, start + GRANULE);
                 if let Some(span) = span {
-                    prefix.hold(node, g, span, &mut self.pools[g]);
+                    prefix.hold(node, g, span, &mut self.pools);
                 }
             }
+            prefix.enter(&[node]);
             seq.path.push(node);
         }
     }
@@ -230,7 +264,8 @@ impl Cache {
         let last = seq.path.last().copied();
         let mut node = last.unwrap_or_else(|| prefix.root(seq.salt));
         if start < end {
-            node = prefix.child(node, &seq.tokens[start..end]);
+            let kinds = kinds(&seq.answers, start, end - start);
+            node = prefix.child(node, &seq.tokens[start..end], kinds);
         }
         for (g, group) in self.groups.iter().enumerate() {
             let span = match group.kind {
@@ -241,7 +276,7 @@ impl Cache {
                 _ => positions(group, &seq.tables[g], start, end),
             };
             if let Some(span) = span {
-                prefix.hold(node, g, span, &mut self.pools[g]);
+                prefix.hold(node, g, span, &mut self.pools);
             }
         }
         seq.snapshot_len = end;
@@ -249,13 +284,13 @@ impl Cache {
 
     /// Gives an empty sequence the longest stored prefix of `tokens` that leaves at least one token to compute.
     /// Returns its length.
-    pub fn reuse(&mut self, seq: &mut Sequence, tokens: &[u32]) -> usize {
+    pub fn reuse(&mut self, seq: &mut Sequence, tokens: &[u32], wanted: &Wanted<'_>) -> usize {
         assert!(
             seq.is_empty(),
             "only an empty sequence takes a stored prefix"
         );
         let Some(prefix) = &self.prefix else { return 0 };
-        let hits = prefix.hits(seq.salt, tokens);
+        let hits = prefix.hits(seq.salt, tokens, wanted);
         let (path, mut marks): (Vec<Hit>, Vec<Hit>) = (
             hits.iter()
                 .copied()
@@ -271,7 +306,13 @@ impl Cache {
         let Some((hit, len)) = found else { return 0 };
         let nodes = chain(&path, &hit);
         self.attach(seq, &nodes, &tokens[..len]);
-        self.prefix.as_mut().expect("it was searched").touch(&nodes);
+        let prefix = self.prefix.as_mut().expect("it was searched");
+        prefix.enter(&seq.path);
+        seq.answers = nodes
+            .iter()
+            .flat_map(|&n| prefix.answers(n))
+            .take(len)
+            .collect();
         len
     }
 
@@ -318,10 +359,11 @@ impl Cache {
                 _ => shared_table(prefix, (g, group), nodes, len),
             };
             for &block in table.iter().filter(|&&b| b != NO_BLOCK) {
-                self.pools[g].retain(block);
+                self.pools.retain(g, block);
             }
             seq.tables[g] = table;
         }
+        seq.forget_synced();
         seq.tokens = tokens.to_vec();
         seq.path = nodes[..len / GRANULE].to_vec();
         seq.snapshot_len = if self.is_recurrent() { len } else { 0 };
@@ -330,17 +372,23 @@ impl Cache {
     /// A second sequence over the same blocks; whichever writes a shared block first copies it.
     #[must_use]
     pub fn fork(&mut self, seq: &Sequence) -> Sequence {
-        for (pool, table) in self.pools.iter_mut().zip(&seq.tables) {
+        for (g, table) in seq.tables.iter().enumerate() {
             for &block in table.iter().filter(|&&b| b != NO_BLOCK) {
-                pool.retain(block);
+                self.pools.retain(g, block);
             }
+        }
+        if let Some(prefix) = &mut self.prefix {
+            prefix.enter(&seq.path);
         }
         Sequence {
             tokens: seq.tokens.clone(),
+            answers: seq.answers.clone(),
             tables: seq.tables.clone(),
             path: seq.path.clone(),
             salt: seq.salt,
             snapshot_len: seq.snapshot_len,
+            ahead: 0,
+            synced: vec![0; seq.synced.len()],
         }
     }
 
@@ -364,6 +412,11 @@ impl Cache {
         len < seq.len() && self.groups.iter().enumerate().all(reaches)
     }
 
+    /// As [`Cache::truncate`], for a length that [`Cache::can_truncate`] has allowed.
+    pub(crate) fn cut(&mut self, seq: &mut Sequence, len: usize) {
+        self.truncate(seq, len).expect("it can be truncated");
+    }
+
     /// Forgets the tokens from `len` on, exactly.
     ///
     /// # Errors
@@ -375,16 +428,27 @@ impl Cache {
                 wanted: len,
             });
         }
-        if len == seq.len() {
-            return Ok(());
-        }
+        assert_eq!(
+            seq.ahead, 0,
+            "a sequence is not cut while rows are under way"
+        );
         for g in 0..self.groups.len() {
             let keep = if len == 0 { 0 } else { self.places(g, len) };
-            for block in seq.tables[g].drain(keep..).filter(|&b| b != NO_BLOCK) {
-                self.pools[g].release(block);
+            // The last first: what has been idle longest is given up first, and a prefix is used from its beginning.
+            let table = &mut seq.tables[g];
+            let keep = keep.min(table.len());
+            for block in table.drain(keep..).rev() {
+                if block != NO_BLOCK {
+                    self.pools.release(g, block);
+                }
             }
+            seq.touch(g, keep);
         }
         seq.tokens.truncate(len);
+        seq.answers.truncate(len);
+        if let Some(prefix) = &mut self.prefix {
+            prefix.leave(&seq.path[(len / GRANULE).min(seq.path.len())..]);
+        }
         seq.path.truncate(len / GRANULE);
         seq.snapshot_len = seq.snapshot_len.min(len);
         Ok(())
@@ -392,9 +456,6 @@ impl Cache {
 
     /// Gives every block of a sequence back; what is stored of it stays reusable.
     pub fn release(&mut self, mut seq: Sequence) {
-        if let Some(prefix) = &mut self.prefix {
-            prefix.touch(&seq.path);
-        }
         self.clear(&mut seq);
     }
 
@@ -458,11 +519,4 @@ fn shared_table(
         }
     }
     table
-}
-
-/// A permutation of `0..n` that depends on the seed alone.
-fn shuffled(n: u32, seed: u64) -> Vec<Block> {
-    let mut order: Vec<Block> = (0..n).collect();
-    order.sort_by_key(|&b| tokkata_ir::sample::uniform(seed, b.into()));
-    order
 }

@@ -1,23 +1,62 @@
-//! The engine: requests in, steps through the backend, events out.
+//! The engine: requests in, works through the device, events out.
+//!
+//! [`Engine::turn`] never blocks on anything but a device that computes when it is asked: it takes news of the works
+//! under way, lets requests in, and submits what can run next. [`Engine::step`] waits until something has happened.
+
+mod admit;
+mod collect;
+mod feed;
+mod form;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use tokkata_ir::sample::SampleSide;
-use tokkata_ir::step::{ROW_PROMPT, SeqStep};
-use tokkata_ir::{
-    BackendError, Instance, Limits, PlanRole, Program, StepBuilder, StepInputs, ValueId,
-};
+use tokkata_ir::{BackendError, Executor, Lead, Limits, PlanRole, Program, SeqSlot, ValueId};
 
-use crate::cache::{BlockCopy, Cache, CacheOptions};
+pub use feed::{Fed, Feed, FeedLogits, RowKind};
+
+use crate::cache::{Cache, CacheOptions};
+use crate::cost::Costs;
 use crate::error::EngineError;
-use crate::request::{Event, EventKind, FinishReason, Request, RequestId, SessionId, logprobs};
-use crate::schedule::{Budget, Part, order};
+use crate::flight::Flight;
+use crate::masks::MaskPool;
+use crate::request::{
+    Event, EventKind, FinishReason, ReadRequest, Request, RequestId, SessionId, Urgency,
+};
 use crate::sequence::Sequence;
-use crate::task::Task;
+use crate::session::Session;
+use crate::task::{Goal, Read, Task};
 
 /// Tokens between snapshots of a recurrent state inside a long prompt.
 const SNAPSHOT_TOKENS: usize = 1024;
+
+/// How an engine serves.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// How its caches behave.
+    pub cache: CacheOptions,
+    /// Works under way at once.
+    pub ahead: usize,
+    /// Steps that a work may chain.
+    pub chain: u32,
+    /// Requests that may wait; more are refused.
+    pub queue: usize,
+    /// How long a step of prompts may take while nobody is answered; `None` fills every step.
+    pub prompt_step: Option<Duration>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            cache: CacheOptions::default(),
+            ahead: 1,
+            chain: 0,
+            queue: 4096,
+            prompt_step: None,
+        }
+    }
+}
 
 /// Where the main plan leaves its results.
 #[derive(Clone, Copy, Debug)]
@@ -30,28 +69,41 @@ struct Ports {
 /// How a task ended.
 type Ending = Result<FinishReason, EngineError>;
 
-/// Runs many requests over one loaded model, a step at a time.
+/// Runs many requests over one loaded model.
 pub struct Engine {
     pub(crate) program: Arc<Program>,
-    pub(crate) instance: Box<dyn Instance>,
+    pub(crate) executor: Box<dyn Executor>,
     pub(crate) cache: Cache,
-    pub(crate) sessions: BTreeMap<SessionId, Option<Sequence>>,
-    builder: StepBuilder,
+    pub(crate) sessions: BTreeMap<SessionId, Session>,
+    options: EngineOptions,
     ports: Ports,
     waiting: VecDeque<Task>,
     running: Vec<Task>,
+    /// Ended, but with rows under way.
+    leaving: Vec<Task>,
+    flights: VecDeque<Flight>,
+    slots: Vec<SeqSlot>,
+    masks: MaskPool,
+    costs: Costs,
+    out: VecDeque<Event>,
+    /// Requests whose events nobody wants any more.
+    unheard: Vec<RequestId>,
+    /// The plan that rows were chosen of last.
+    last_role: Option<PlanRole>,
+    last_news: Option<Instant>,
+    lost: Option<String>,
     next_id: u64,
 }
 
 impl Engine {
-    /// An engine over a loaded program.
+    /// An engine over a program on its device.
     ///
     /// # Errors
     /// A program without a main plan.
     pub fn new(
         program: Arc<Program>,
-        instance: Box<dyn Instance>,
-        options: &CacheOptions,
+        executor: Box<dyn Executor>,
+        options: EngineOptions,
     ) -> Result<Self, EngineError> {
         let (plan, main) = program
             .plan(PlanRole::Main)
@@ -61,15 +113,26 @@ impl Engine {
             logits: main.output("logits"),
             tokens: main.output("tokens"),
         };
+        let (caches, limits) = (&program.caches, &program.limits);
         Ok(Engine {
-            cache: Cache::new(&program.caches, &program.limits, options),
-            builder: StepBuilder::new(&program.limits, &program.caches),
+            cache: Cache::new(caches, limits, executor.arena(), &options.cache),
+            slots: (0..limits.seqs).rev().map(SeqSlot).collect(),
             program,
-            instance,
+            executor,
             ports,
+            options,
             sessions: BTreeMap::new(),
             waiting: VecDeque::new(),
             running: Vec::new(),
+            leaving: Vec::new(),
+            flights: VecDeque::new(),
+            masks: MaskPool::new(),
+            costs: Costs::default(),
+            out: VecDeque::new(),
+            unheard: Vec::new(),
+            last_role: None,
+            last_news: None,
+            lost: None,
             next_id: 0,
         })
     }
@@ -86,15 +149,15 @@ impl Engine {
         &self.program
     }
 
-    /// The loaded program on its device.
+    /// The program on its device.
     #[must_use]
-    pub fn instance(&self) -> &dyn Instance {
-        self.instance.as_ref()
+    pub fn executor(&self) -> &dyn Executor {
+        self.executor.as_ref()
     }
 
-    /// Whether steps are measured from now on, see [`Instance::times`].
+    /// Whether works are measured from now on, see [`Executor::times`].
     pub fn measure(&mut self, on: bool) {
-        self.instance.measure(on);
+        self.executor.measure(on);
     }
 
     /// The caches of all sequences.
@@ -103,18 +166,31 @@ impl Engine {
         &self.cache
     }
 
+    /// Requests that wait, and those that run.
+    #[must_use]
+    pub fn load(&self) -> (usize, usize) {
+        (self.waiting.len(), self.running.len())
+    }
+
+    /// Sets how many requests may wait.
+    pub fn limit_queue(&mut self, queue: usize) {
+        self.options.queue = queue;
+    }
+
     pub(crate) fn next_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
 
-    /// Queues a request; its answer comes as events of [`Engine::step`].
+    /// Queues a request; its answer comes as events.
     ///
     /// # Errors
-    /// A prompt that is empty, longer than the context, or has tokens outside the vocabulary.
+    /// A prompt that is empty, longer than the context, or has tokens outside the vocabulary; parameters that are no
+    /// numbers; a full queue; a lost device.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
+        self.check(&request)?;
         let seq = self.cache.sequence(request.salt);
-        self.enqueue(seq, None, request)
+        Ok(self.enqueue(|id| Task::answer(id, seq, None, request)))
     }
 
     /// Queues a request whose prompt continues what a session holds. Cached tokens that the prompt shares are used
@@ -125,501 +201,327 @@ impl Engine {
     pub fn submit_to(&mut self, id: SessionId, request: Request) -> Result<RequestId, EngineError> {
         self.check(&request)?;
         let seq = self.take_session(id)?;
-        self.enqueue(seq, Some(id), request)
+        Ok(self.enqueue(|task| Task::answer(task, seq, Some(id), request)))
+    }
+
+    /// Queues a request for values; they come as events.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`]; an output that the program does not have; a text that must but does not fit into a step.
+    pub fn submit_read(&mut self, request: ReadRequest) -> Result<RequestId, EngineError> {
+        self.check_tokens(&request.tokens)?;
+        self.check_queue()?;
+        let read = self.reading(&request)?;
+        let rows = self.limits().rows as usize;
+        if read.whole && request.tokens.len() > rows {
+            let tokens = request.tokens.len();
+            return Err(EngineError::TextTooLong { tokens, rows });
+        }
+        let seq = self.cache.sequence(request.salt);
+        let what = (request.tokens, request.urgency);
+        Ok(self.enqueue(|id| Task::read(id, seq, what, read)))
+    }
+
+    fn reading(&self, request: &ReadRequest) -> Result<Read, EngineError> {
+        let missing = EngineError::MissingOutput("asked-for");
+        let (_, plan) = self.program.plan(request.role).ok_or(missing)?;
+        let value = plan.output(&request.output);
+        let value = value.ok_or(EngineError::MissingOutput("asked-for"))?;
+        Ok(Read {
+            role: request.role,
+            value,
+            by_logit_row: plan.value(value).shape.lead == Lead::LogitRows,
+            whole: request.whole,
+        })
     }
 
     fn check(&self, request: &Request) -> Result<(), EngineError> {
-        let (tokens, ctx) = (request.prompt.len(), self.limits().ctx as usize);
-        let n_vocab = self.program.n_vocab;
-        if tokens == 0 {
+        self.check_tokens(&request.prompt)?;
+        self.check_queue()?;
+        request.sampling.check()?;
+        match self.ports.tokens {
+            Some(_) => Ok(()),
+            None => Err(EngineError::MissingOutput("tokens")),
+        }
+    }
+
+    pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        let (n_vocab, ctx) = (self.program.n_vocab, self.limits().ctx as usize);
+        if tokens.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
-        if tokens > ctx {
+        if tokens.len() > ctx {
+            let tokens = tokens.len();
             return Err(EngineError::PromptTooLong { tokens, ctx });
         }
-        match request.prompt.iter().find(|&&t| t >= n_vocab) {
+        match tokens.iter().find(|&&t| t >= n_vocab) {
             Some(&token) => Err(EngineError::UnknownToken { token, n_vocab }),
             None => Ok(()),
         }
     }
 
-    fn enqueue(
-        &mut self,
-        seq: Sequence,
-        session: Option<SessionId>,
-        request: Request,
-    ) -> Result<RequestId, EngineError> {
-        self.check(&request)?;
-        if self.ports.tokens.is_none() {
-            return Err(EngineError::MissingOutput("tokens"));
+    fn check_queue(&self) -> Result<(), EngineError> {
+        if let Some(why) = &self.lost {
+            return Err(BackendError::Lost(why.clone()).into());
         }
-        let id = RequestId(self.next_id());
-        self.waiting.push_back(Task::new(id, seq, session, request));
-        Ok(id)
+        let waiting = self.waiting.len();
+        if waiting < self.options.queue {
+            return Ok(());
+        }
+        let rows = self.waiting.iter().map(|t| t.pending().len()).sum();
+        let seconds = self.costs.prompt(rows).as_secs().max(1);
+        Err(EngineError::Overloaded { waiting, seconds })
     }
 
-    /// Ends a request at the next step.
+    fn enqueue(&mut self, make: impl FnOnce(RequestId) -> Task) -> RequestId {
+        let id = RequestId(self.next_id());
+        let task = make(id);
+        let after = |t: &Task| t.urgency.priority >= task.urgency.priority;
+        let place = self.waiting.iter().rposition(after).map_or(0, |i| i + 1);
+        self.waiting.insert(place, task);
+        id
+    }
+
+    /// Ends a request at the next turn.
     pub fn cancel(&mut self, id: RequestId) {
         let mut tasks = self.waiting.iter_mut().chain(&mut self.running);
         if let Some(task) = tasks.find(|t| t.id == id) {
             task.cancelled = true;
+            if let Some(slot) = task.slot {
+                self.executor.stop(slot);
+            }
         }
     }
 
-    /// Whether no request is waiting or running.
+    /// Ends a request whose events nobody wants any more.
+    pub fn abandon(&mut self, id: RequestId) {
+        self.cancel(id);
+        self.out.retain(|event| event.request != id);
+        let mut tasks = self.waiting.iter().chain(&self.running);
+        if tasks.any(|t| t.id == id) {
+            self.unheard.push(id);
+        }
+    }
+
+    /// Whether no request is waiting or running, and nothing is under way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
+        self.waiting.is_empty()
+            && self.running.is_empty()
+            && self.leaving.is_empty()
+            && self.flights.is_empty()
     }
 
-    /// Runs one step of the tasks that fit into it.
-    ///
-    /// # Errors
-    /// Only what ends the whole engine; a request that fails alone gets an event.
-    pub fn step(&mut self) -> Result<Vec<Event>, EngineError> {
-        let mut events = self.reap();
+    /// Takes what has happened and submits what can run next. Says whether anything did happen; if not, what is under
+    /// way must be waited for.
+    pub fn turn(&mut self) -> bool {
+        let before = self.out.len();
+        let submitted = self.advance();
+        let news = self.listen(false);
+        submitted | news | (self.out.len() != before)
+    }
+
+    /// As [`Engine::turn`], but waits for the device or a mask when nothing else is left to do.
+    pub fn wait(&mut self) {
+        if self.turn() || self.is_idle() {
+            return;
+        }
+        if !self.flights.is_empty() {
+            self.listen(true);
+        } else if self.masks.is_busy() {
+            self.hear(Duration::from_millis(50));
+        }
+    }
+
+    /// Goes on until something has happened, and gives every event so far.
+    pub fn step(&mut self) -> Vec<Event> {
+        self.wait();
+        self.events()
+    }
+
+    /// Every event so far.
+    pub fn events(&mut self) -> Vec<Event> {
+        self.out.drain(..).collect()
+    }
+
+    /// The next event of a request; others' stay.
+    pub fn next_event(&mut self, id: RequestId) -> Option<EventKind> {
+        let place = self.out.iter().position(|event| event.request == id)?;
+        self.out.remove(place).map(|event| event.kind)
+    }
+
+    fn advance(&mut self) -> bool {
+        if self.lost.is_some() {
+            return false;
+        }
+        self.hear(Duration::ZERO);
+        self.reap();
         self.admit();
-        self.begin(&mut events);
-        let parts = self.form(&mut events);
-        if parts.is_empty() {
-            return Ok(events);
+        self.ask();
+        let mut submitted = false;
+        while self.flights.len() < self.options.ahead.clamp(1, self.executor.depth()) {
+            match self.form() {
+                Some((work, flight)) => self.launch(work, flight),
+                None => break,
+            }
+            submitted = true;
         }
-        let sides = self.fill(&parts);
-        match self.replay(&sides) {
-            Ok(()) => self.collect(&parts, &mut events),
-            Err(BackendError::NotANumber { seq }) => self.fail_one(&parts, seq, &mut events),
-            Err(error) => return Err(error.into()),
-        }
-        Ok(events)
+        submitted
     }
 
-    /// Ends cancelled tasks.
-    fn reap(&mut self) -> Vec<Event> {
-        let waiting = std::mem::take(&mut self.waiting);
-        let (cancelled, waiting): (Vec<Task>, _) = waiting.into_iter().partition(|t| t.cancelled);
+    fn say(&mut self, request: RequestId, kind: EventKind) {
+        let last = matches!(kind, EventKind::Finished { .. } | EventKind::Failed(_));
+        match self.unheard.iter().position(|&id| id == request) {
+            None => self.out.push_back(Event { request, kind }),
+            Some(place) if last => {
+                self.unheard.swap_remove(place);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Ends cancelled tasks and those whose time is up.
+    fn reap(&mut self) {
+        let now = Instant::now();
+        let over = |urgency: &Urgency| urgency.deadline.is_some_and(|d| now >= d);
+        let ends = |task: &Task| task.cancelled || over(&task.urgency);
+        let (ended, waiting): (Vec<Task>, _) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(ends);
         self.waiting = waiting.into();
-        self.running.extend(cancelled);
-        let mut events = Vec::new();
-        for i in (0..self.running.len()).rev() {
-            if self.running[i].cancelled {
-                self.finish(i, FinishReason::Cancelled, &mut events);
-            }
+        let mut all = ended;
+        while let Some(i) = self.running.iter().position(ends) {
+            all.push(self.running.remove(i));
         }
-        events
-    }
-
-    /// Lets waiting tasks run while sequences and blocks last.
-    fn admit(&mut self) {
-        while self.running.len() < self.limits().seqs as usize {
-            let Some(mut task) = self.waiting.pop_front() else {
-                return;
-            };
-            self.resume(&mut task);
-            let fits = self.cache.fits(&task.seq, task.pending().len());
-            if !fits && (!self.running.is_empty() || self.drop_idle_session()) {
-                self.cache.clear(&mut task.seq);
-                self.waiting.push_front(task);
-                if !self.running.is_empty() {
-                    return;
-                }
-                continue;
-            }
-            self.running.push(task);
-        }
-    }
-
-    /// Gives answers that are new what their constraints force them to begin with.
-    fn begin(&mut self, events: &mut Vec<Event>) {
-        for i in (0..self.running.len()).rev() {
-            let ending = match self.running[i].begin() {
-                Ok(forced) => self.append(i, forced, events),
-                Err(error) => Some(Err(error)),
-            };
-            self.end(i, ending, events);
-        }
-    }
-
-    fn end(&mut self, i: usize, ending: Option<Ending>, events: &mut Vec<Event>) {
-        match ending {
-            Some(Ok(reason)) => self.finish(i, reason, events),
-            Some(Err(error)) => self.fail(i, error, events),
-            None => {}
-        }
-    }
-
-    /// Gives a task tokens that its constraint forces.
-    fn append(&mut self, i: usize, forced: Vec<u32>, events: &mut Vec<Event>) -> Option<Ending> {
-        let ctx = self.limits().ctx as usize;
-        let task = &mut self.running[i];
-        let request = task.id;
-        forced.into_iter().find_map(|token| {
-            let (kind, reason) = task.append(token, None, ctx);
-            events.extend(kind.map(|kind| Event { request, kind }));
-            reason.map(Ok)
-        })
-    }
-
-    /// Keeps what a task's sequence shares with its tokens, or finds a stored prefix.
-    fn resume(&mut self, task: &mut Task) {
-        let shared = task
-            .seq
-            .tokens()
-            .iter()
-            .zip(&task.tokens)
-            .take_while(|(a, b)| a == b)
-            .count();
-        let shared = shared.min(task.tokens.len() - 1);
-        if self.cache.can_truncate(&task.seq, shared) {
-            self.cache
-                .truncate(&mut task.seq, shared)
-                .expect("it can be truncated");
-        } else {
-            self.cache.clear(&mut task.seq);
-        }
-        if task.seq.is_empty() {
-            self.cache.reuse(&mut task.seq, &task.tokens);
-        }
-        if task.stats.generated_tokens == 0 && task.stats.computed_tokens == 0 {
-            task.stats.reused_tokens = task.seq.len();
-        }
-    }
-
-    /// Chooses rows and reserves their blocks.
-    fn form(&mut self, events: &mut Vec<Event>) -> Vec<Part> {
-        loop {
-            let parts = self.try_form();
-            if !parts.is_empty() || self.running.is_empty() {
-                return parts;
-            }
-            if self.running.len() > 1 {
-                self.preempt(self.running.len() - 1);
-            } else if !self.drop_idle_session() {
-                match self.reserve(0, 1) {
-                    Err(error) => self.fail(0, error, events),
-                    Ok(()) => return parts,
-                }
-            }
-        }
-    }
-
-    fn try_form(&mut self) -> Vec<Part> {
-        let mut budget = Budget::new(self.limits());
-        let mut parts: Vec<Part> = Vec::new();
-        for i in order(&self.running) {
-            let mut rows = usize::MAX;
-            while let Some(part) = budget.part(i, &self.running[i], rows) {
-                if self.reserve(i, part.rows).is_ok() {
-                    budget.spend(&part);
-                    parts.push(part);
-                    break;
-                }
-                rows = part.rows / 2;
-            }
-        }
-        parts
-    }
-
-    fn reserve(&mut self, i: usize, rows: usize) -> Result<(), EngineError> {
-        let copies = self.cache.reserve(&mut self.running[i].seq, rows)?;
-        self.copy(&copies);
-        Ok(())
-    }
-
-    pub(crate) fn copy(&mut self, copies: &[BlockCopy]) {
-        for copy in copies {
-            self.instance.copy_block(copy.group, copy.from, copy.to);
-        }
-    }
-
-    /// Takes a task's blocks; it computes again what is not stored when it runs next.
-    fn preempt(&mut self, i: usize) {
-        let mut task = self.running.remove(i);
-        self.cache.clear(&mut task.seq);
-        self.waiting.push_front(task);
-    }
-
-    /// Gives back the blocks of a session that is not answering.
-    fn drop_idle_session(&mut self) -> bool {
-        let idle = self
-            .sessions
-            .values_mut()
-            .flatten()
-            .find(|seq| !seq.is_empty());
-        match idle {
-            Some(seq) => {
-                self.cache.clear(seq);
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Writes the step state; one side per logit row.
-    fn fill(&mut self, parts: &[Part]) -> Vec<SampleSide> {
-        let mut sides = Vec::new();
-        self.builder.clear();
-        for part in parts {
-            let task = &mut self.running[part.task];
-            task.start();
-            if part.wants_logits {
-                let mut side = task.sampling.side(&task.tokens);
-                side.mask = task.constraint.as_mut().and_then(|c| c.mask());
-                sides.push(side);
-            }
-            let last = [part.rows - 1];
-            self.builder.push(&SeqStep {
-                tokens: &task.pending()[..part.rows],
-                past_len: task.seq.len(),
-                tables: task.seq.tables(),
-                logits: if part.wants_logits { &last } else { &[] },
-                flags: if task.is_decoding() { 0 } else { ROW_PROMPT },
-                sampler: task.sampling.record(task.tokens.len()),
-                ..SeqStep::default()
-            });
-        }
-        sides
-    }
-
-    fn replay(&mut self, sides: &[SampleSide]) -> Result<(), BackendError> {
-        let inputs = StepInputs {
-            sample: sides,
-            ..StepInputs::default()
-        };
-        let state = self.builder.finish();
-        self.instance.replay(self.ports.plan, state, &inputs)
-    }
-
-    /// Books the rows of a step and the tokens it picked.
-    fn collect(&mut self, parts: &[Part], events: &mut Vec<Event>) {
-        let mut picked = self.picked(parts).into_iter();
-        let mut ended: Vec<(usize, Ending)> = Vec::new();
-        for part in parts {
-            self.commit(part, events);
-            let token = if part.wants_logits {
-                picked.next()
+        for task in all {
+            let ending = if task.cancelled {
+                Ok(FinishReason::Cancelled)
             } else {
-                None
+                Err(EngineError::DeadlinePassed)
             };
-            let ending = match token {
-                Some((token, probabilities)) => self.take(part.task, token, probabilities, events),
-                None if self.running[part.task].pending().is_empty() => {
-                    Some(Ok(FinishReason::MaxTokens))
-                }
-                None => None,
-            };
-            ended.extend(ending.map(|ending| (part.task, ending)));
-        }
-        ended.sort_unstable_by_key(|&(i, _)| std::cmp::Reverse(i));
-        for (i, ending) in ended {
-            self.end(i, Some(ending), events);
+            self.leave(task, ending);
         }
     }
 
-    /// Gives a task the token that was picked for it, and those that its constraint forces after it.
-    fn take(
-        &mut self,
-        i: usize,
-        token: u32,
-        probabilities: Option<crate::request::Logprobs>,
-        events: &mut Vec<Event>,
-    ) -> Option<Ending> {
-        let ctx = self.limits().ctx as usize;
-        let task = &mut self.running[i];
-        let request = task.id;
-        let (kind, reason) = task.accept(token, probabilities, ctx);
-        events.extend(kind.map(|kind| Event { request, kind }));
-        if let Some(reason) = reason {
-            return Some(Ok(reason));
-        }
-        match task.constrain() {
-            Ok(forced) => self.append(i, forced, events),
-            Err(error) => Some(Err(error)),
-        }
-    }
-
-    fn picked(&self, parts: &[Part]) -> Vec<(u32, Option<crate::request::Logprobs>)> {
-        let Some(port) = self.ports.tokens else {
-            return Vec::new();
+    /// Says how a task ended, and parks its sequence as soon as nothing of it is under way.
+    fn leave(&mut self, mut task: Task, ending: Ending) {
+        let kind = match ending {
+            Ok(reason) => task.finish(reason),
+            Err(error) => EventKind::Failed(error),
         };
-        let tokens = self.instance.ints(port);
-        let wanting = parts.iter().filter(|p| p.wants_logits).enumerate();
-        let one = |(row, part): (usize, &Part)| {
-            let token =
-                u32::try_from(tokens[row]).expect("a backend picks tokens of the vocabulary");
-            let top = self.running[part.task].logprobs;
-            let of = |top| {
-                self.logit_row(row)
-                    .map(|logits| logprobs(logits, token, top))
-            };
-            (token, top.and_then(of))
-        };
-        wanting.map(one).collect()
-    }
-
-    /// Logits of a logit row of the last step, `[n_vocab]`.
-    #[must_use]
-    pub fn logit_row(&self, row: usize) -> Option<&[f32]> {
-        let width = self.program.n_vocab as usize;
-        let logits = self.instance.floats(self.ports.logits?);
-        logits.get(row * width..(row + 1) * width)
-    }
-
-    fn commit(&mut self, part: &Part, events: &mut Vec<Event>) {
-        let task = &mut self.running[part.task];
-        let (request, total) = (task.id, task.tokens.len());
-        let tokens = task.pending()[..part.rows].to_vec();
-        let prompt = !task.is_decoding();
-        task.computed(part.rows);
-        self.cache.commit(&mut task.seq, &tokens);
-        let cached = task.seq.len();
-        if prompt {
-            let due = cached - task.seq.snapshot_len >= SNAPSHOT_TOKENS;
-            if cached == total || due {
-                self.cache.snapshot(&mut task.seq);
+        self.say(task.id, kind);
+        if task.flights > 0 {
+            if let Some(slot) = task.slot {
+                self.executor.stop(slot);
             }
-            let kind = EventKind::Prompt { cached, total };
-            events.push(Event { request, kind });
+            self.leaving.push(task);
+        } else {
+            self.park(task);
         }
     }
 
-    fn finish(&mut self, i: usize, reason: FinishReason, events: &mut Vec<Event>) {
-        let mut task = self.running.remove(i);
-        let kind = task.finish(reason);
-        events.push(Event {
-            request: task.id,
-            kind,
-        });
+    /// Gives a task's slot back; its sequence stays with its session, or with the stored prefixes.
+    fn park(&mut self, mut task: Task) {
+        self.slots.extend(task.slot.take());
+        self.cache.abandon(&mut task.seq);
+        let kept = task.kept_len();
+        if task.seq.len() > kept && self.cache.can_truncate(&task.seq, kept) {
+            self.cache.cut(&mut task.seq, kept);
+        }
         self.cache.snapshot(&mut task.seq);
-        self.park(task);
-    }
-
-    fn fail(&mut self, i: usize, error: EngineError, events: &mut Vec<Event>) {
-        let task = self.running.remove(i);
-        let kind = EventKind::Failed(error);
-        events.push(Event {
-            request: task.id,
-            kind,
-        });
-        self.park(task);
-    }
-
-    fn park(&mut self, task: Task) {
         match task.session.and_then(|id| self.sessions.get_mut(&id)) {
-            Some(slot) => *slot = Some(task.seq),
+            Some(session) => session.put(task.seq),
             None => self.cache.release(task.seq),
         }
     }
 
-    /// A sequence's logits are not numbers. The others' rows are computed again: nothing of the step was committed,
-    /// but states were overwritten.
-    fn fail_one(&mut self, parts: &[Part], seq: usize, events: &mut Vec<Event>) {
-        let bad = parts[seq.min(parts.len() - 1)].task;
-        if self.cache.is_recurrent() {
-            for part in parts {
-                self.cache.clear(&mut self.running[part.task].seq);
+    /// The device is gone: every request ends by name.
+    fn lose(&mut self, error: &BackendError) {
+        let why = match error {
+            BackendError::Lost(why) => why.clone(),
+            other => other.to_string(),
+        };
+        self.lost = Some(why.clone());
+        self.flights.clear();
+        let waiting = std::mem::take(&mut self.waiting);
+        let running = std::mem::take(&mut self.running);
+        for mut task in waiting.into_iter().chain(running) {
+            task.flights = 0;
+            self.cache.abandon(&mut task.seq);
+            self.cache.clear(&mut task.seq);
+            self.leave(task, Err(BackendError::Lost(why.clone()).into()));
+        }
+        for mut task in std::mem::take(&mut self.leaving) {
+            self.cache.abandon(&mut task.seq);
+            self.cache.clear(&mut task.seq);
+            self.park(task);
+        }
+    }
+
+    /// Puts the answers of constraints where they belong.
+    fn hear(&mut self, patience: Duration) {
+        let mut patience = patience;
+        while let Some(told) = self.masks.told(patience) {
+            patience = Duration::ZERO;
+            let Some(i) = self.running.iter().position(|t| t.id == told.request) else {
+                continue;
+            };
+            let ending = self.told(i, told);
+            self.end(i, ending);
+        }
+    }
+
+    fn end(&mut self, i: usize, ending: Option<Ending>) {
+        if let Some(ending) = ending {
+            let task = self.running.remove(i);
+            self.leave(task, ending);
+        }
+    }
+
+    fn told(&mut self, i: usize, told: crate::masks::Told) -> Option<Ending> {
+        let (forced, mask) = match told.told {
+            Ok(told) => told,
+            Err(why) => return Some(Err(EngineError::Constraint(why))),
+        };
+        let answer = self.running[i].answer_mut()?;
+        answer.constraint = crate::task::Constrained::Told(told.constraint, mask);
+        self.append(i, forced)
+    }
+
+    /// Gives a task tokens that its constraint forces.
+    fn append(&mut self, i: usize, forced: Vec<u32>) -> Option<Ending> {
+        let ctx = self.limits().ctx as usize;
+        let request = self.running[i].id;
+        forced.into_iter().find_map(|token| {
+            let (kind, reason) = self.running[i].append(token, None, ctx);
+            if let Some(kind) = kind {
+                self.say(request, kind);
+            }
+            reason.map(Ok)
+        })
+    }
+
+    /// Asks the constraints that are to be asked.
+    fn ask(&mut self) {
+        for task in &mut self.running {
+            let id = task.id;
+            let Goal::Answer(answer) = &mut task.goal else {
+                continue;
+            };
+            use crate::task::Constrained::{Asks, Away};
+            if let Asks(..) = answer.constraint
+                && let Asks(constraint, ask) = std::mem::replace(&mut answer.constraint, Away)
+            {
+                self.masks.ask(id, constraint, ask);
             }
         }
-        self.fail(bad, BackendError::NotANumber { seq }.into(), events);
     }
 
     fn take_session(&mut self, id: SessionId) -> Result<Sequence, EngineError> {
-        let slot = self
+        let session = self
             .sessions
             .get_mut(&id)
             .ok_or(EngineError::UnknownSession(id.0))?;
-        slot.take().ok_or(EngineError::SessionBusy(id.0))
+        session.take().ok_or(EngineError::SessionBusy(id.0))
     }
-
-    /// Feeds tokens to sessions in one step, outside of any request; returns each session's first logit row.
-    ///
-    /// # Errors
-    /// An unknown session, more rows than the limits allow, a full cache, or the backend's.
-    pub fn feed(&mut self, parts: &[Feed<'_>]) -> Result<Vec<usize>, EngineError> {
-        let limits = *self.limits();
-        for part in parts {
-            let seq = self
-                .sessions
-                .get_mut(&part.session)
-                .and_then(Option::as_mut);
-            let seq = seq.ok_or(EngineError::UnknownSession(part.session.0))?;
-            let (tokens, ctx) = (seq.len() + part.tokens.len(), limits.ctx as usize);
-            if tokens > ctx {
-                return Err(EngineError::PromptTooLong { tokens, ctx });
-            }
-            let copies = self.cache.reserve(seq, part.tokens.len())?;
-            self.copy(&copies);
-        }
-        let (sides, firsts) = self.fill_feed(parts);
-        self.replay(&sides)?;
-        for part in parts {
-            if let Some(Some(seq)) = self.sessions.get_mut(&part.session) {
-                self.cache.commit(seq, part.tokens);
-            }
-        }
-        Ok(firsts)
-    }
-
-    fn fill_feed(&mut self, parts: &[Feed<'_>]) -> (Vec<SampleSide>, Vec<usize>) {
-        let (mut firsts, mut rows) = (Vec::new(), 0);
-        self.builder.clear();
-        for part in parts {
-            let Some(Some(seq)) = self.sessions.get(&part.session) else {
-                continue;
-            };
-            let n = part.tokens.len();
-            let logits: Vec<usize> = match part.logits {
-                FeedLogits::None => Vec::new(),
-                FeedLogits::Last => vec![n - 1],
-                FeedLogits::All => (0..n).collect(),
-            };
-            firsts.push(rows);
-            rows += logits.len();
-            self.builder.push(&SeqStep {
-                tokens: part.tokens,
-                past_len: seq.len(),
-                tables: seq.tables(),
-                logits: &logits,
-                flags: if part.rows == RowKind::Prompt {
-                    ROW_PROMPT
-                } else {
-                    0
-                },
-                ..SeqStep::default()
-            });
-        }
-        (vec![SampleSide::default(); rows], firsts)
-    }
-}
-
-/// Tokens for a session in [`Engine::feed`].
-#[derive(Clone, Copy, Debug)]
-pub struct Feed<'a> {
-    /// Whose.
-    pub session: SessionId,
-    /// At least one token; all sessions' together at most the limits' rows.
-    pub tokens: &'a [u32],
-    /// What the rows count as.
-    pub rows: RowKind,
-    /// Which rows' logits are wanted.
-    pub logits: FeedLogits,
-}
-
-/// What rows count as; a backend may compute the two by different kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowKind {
-    /// Rows of a prompt.
-    Prompt,
-    /// Rows of an answer.
-    Answer,
-}
-
-/// Rows whose logits [`Engine::feed`] leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FeedLogits {
-    /// No row.
-    None,
-    /// The last row.
-    Last,
-    /// Every row.
-    All,
 }

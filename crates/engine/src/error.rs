@@ -32,6 +32,32 @@ pub enum EngineError {
     CannotTruncate { held: usize, wanted: usize },
     #[error("{0}")]
     Constraint(String),
+    #[error("the logits are not numbers: the model or its file is broken")]
+    NotANumber,
+    #[error("no token may come next: the grammar, the biases and the filters leave none")]
+    NoCandidate,
+    #[error("{name} is {found}, expected {expected}")]
+    Sampling {
+        name: &'static str,
+        found: f32,
+        expected: &'static str,
+    },
+    #[error(
+        "a text of {tokens} tokens must fit into one step of {rows}; use more rows (-b) or a shorter text"
+    )]
+    TextTooLong { tokens: usize, rows: usize },
+    #[error("{found} {what} do not fit into one step of {most}")]
+    StepTooLarge {
+        what: &'static str,
+        found: usize,
+        most: usize,
+    },
+    #[error("{waiting} requests are waiting; try again in {seconds} s")]
+    Overloaded { waiting: usize, seconds: u64 },
+    #[error("the deadline of the request has passed")]
+    DeadlinePassed,
+    #[error("the engine is gone: {0}")]
+    Gone(String),
     #[error(transparent)]
     Backend(#[from] BackendError),
 }

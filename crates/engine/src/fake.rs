@@ -1,16 +1,20 @@
 //! A model without weights: logits are a hash of exactly the cache entries that a row may see.
 //!
-//! Every entry is written through write slots and read through block tables, so a wrong table, a shared block that
-//! was overwritten or a state that was not copied changes the answer.
+//! Every entry is written and read through block tables, so a wrong table, a shared block that was overwritten or a
+//! state that was not copied changes the answer.
 
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokkata_core::DType;
-use tokkata_ir::sample::{sample, uniform};
+use tokkata_ir::sample::{BadLogits, sample, uniform};
 use tokkata_ir::step::NO_BLOCK;
 use tokkata_ir::{
-    BackendError, CacheGroup, CacheKind, GroupId, Instance, Lead, Limits, Plan, PlanRole, Port,
-    Program, Shape, SlotDef, StepInputs, StepState, ValType, ValueDef, ValueId,
+    ArenaLayout, BackendError, CacheGroup, CacheKind, Executor, GroupId, HostExecutor, Lead,
+    Limits, Machine, Plan, PlanRole, Port, Program, Progress, Refusal, SeqSlot, Shape, SlotDef,
+    StepInputs, StepState, Ticket, ValType, ValueDef, ValueId, Work,
 };
 
 use crate::kind::CacheTraits;
@@ -18,13 +22,18 @@ use crate::kind::CacheTraits;
 pub(crate) const N_VOCAB: u32 = 64;
 /// Its row's logits are not numbers.
 pub(crate) const NAN_TOKEN: u32 = 63;
+/// A step with its row fails as a whole.
+pub(crate) const POISON_TOKEN: u32 = 62;
 
 pub(crate) struct Fake {
     groups: Vec<CacheGroup>,
-    cells: Vec<Vec<u64>>,
+    /// By group and block: its positions.
+    cells: HashMap<(usize, u32), Vec<u64>>,
     logits: Vec<f32>,
     picked: Vec<i32>,
-    pub(crate) rows: Arc<std::sync::atomic::AtomicUsize>,
+    pub(crate) rows: Arc<AtomicUsize>,
+    /// Steps until the device is lost.
+    pub(crate) lost_after: Arc<AtomicUsize>,
 }
 
 fn mix(a: u64, b: u64) -> u64 {
@@ -39,6 +48,7 @@ fn logits_of(hash: u64) -> Vec<f32> {
     let logit = |v| (mix(hash, v) >> 44) as f32 / (1 << 18) as f32;
     let mut logits: Vec<f32> = (0..u64::from(N_VOCAB)).map(logit).collect();
     logits[NAN_TOKEN as usize] = f32::MIN;
+    logits[POISON_TOKEN as usize] = f32::MIN;
     logits
 }
 
@@ -55,15 +65,19 @@ pub(crate) fn expected(tokens: &[u32], kinds: &[CacheKind]) -> Vec<f32> {
     logits_of(hash)
 }
 
-pub(crate) fn group(kind: CacheKind, block_size: u32, n_blocks: u32) -> CacheGroup {
+pub(crate) fn group(kind: CacheKind, block_size: u32) -> CacheGroup {
     let slots = vec![SlotDef::State { len: 1 }];
     CacheGroup {
         kind,
         slots,
         dtype: DType::F32,
         block_size,
-        n_blocks,
     }
+}
+
+/// An arena of so many blocks, which any group may have.
+pub(crate) fn arena(groups: usize, blocks: u64) -> ArenaLayout {
+    ArenaLayout::new(&vec![256; groups], 256 * blocks)
 }
 
 pub(crate) fn program(caches: Vec<CacheGroup>, limits: Limits) -> Arc<Program> {
@@ -98,41 +112,45 @@ pub(crate) fn program(caches: Vec<CacheGroup>, limits: Limits) -> Arc<Program> {
 
 impl Fake {
     pub(crate) fn new(program: &Program) -> Self {
-        let cells = |g: &CacheGroup| vec![0; (g.n_blocks * g.block_size) as usize];
         Fake {
             groups: program.caches.clone(),
-            cells: program.caches.iter().map(cells).collect(),
+            cells: HashMap::new(),
             logits: vec![],
             picked: vec![],
             rows: Arc::default(),
+            lost_after: Arc::new(AtomicUsize::new(usize::MAX)),
         }
+    }
+
+    fn cell(&mut self, g: usize, block: u32, offset: usize) -> &mut u64 {
+        let size = self.groups[g].block_size as usize;
+        let cells = self.cells.entry((g, block));
+        &mut cells.or_insert_with(|| vec![0; size])[offset]
     }
 
     fn write(&mut self, step: &StepState) {
         for row in 0..step.n_rows() {
             let value = entry(step.tokens()[row], step.pos(row) as usize);
-            for (g, group) in self.groups.iter().enumerate() {
-                if group.kind != CacheKind::Recurrent {
-                    let id = GroupId(g as u32);
-                    let pos = step.pos(row) as usize / group.block_size as usize;
-                    assert_ne!(step.table(id, step.seqs()[row] as usize)[pos], NO_BLOCK);
-                    self.cells[g][step.write_slot(id, row)] = value;
+            for g in 0..self.groups.len() {
+                if self.groups[g].kind != CacheKind::Recurrent {
+                    let size = self.groups[g].block_size as usize;
+                    let pos = step.pos(row) as usize;
+                    let table = step.table(GroupId(g as u32), step.seqs()[row] as usize);
+                    assert_ne!(table[pos / size], NO_BLOCK);
+                    *self.cell(g, table[pos / size], pos % size) = value;
                 }
             }
         }
     }
 
     /// Folds what a row sees of a group into a hash; a state is a list of entries folded from hash 1.
-    fn see(&self, g: usize, step: &StepState, row: usize, mut hash: u64) -> u64 {
-        let (group, seq) = (&self.groups[g], step.seqs()[row] as usize);
+    fn see(&mut self, g: usize, step: &StepState, row: usize, mut hash: u64) -> u64 {
+        let (kind, seq) = (self.groups[g].kind, step.seqs()[row] as usize);
         let (pos, table) = (step.pos(row) as usize, step.table(GroupId(g as u32), seq));
-        let size = group.block_size as usize;
-        for q in group.kind.first_needed(pos)..=pos {
+        let size = self.groups[g].block_size as usize;
+        for q in kind.first_needed(pos)..=pos {
             assert_ne!(table[q / size], NO_BLOCK, "position {q} is needed at {pos}");
-            hash = mix(
-                hash,
-                self.cells[g][table[q / size] as usize * size + q % size],
-            );
+            hash = mix(hash, *self.cell(g, table[q / size], q % size));
         }
         hash
     }
@@ -149,11 +167,11 @@ impl Fake {
         assert_eq!(g, 0);
         let mut hashes = vec![0; step.n_rows()];
         for seq in 0..step.n_seqs() {
-            let block = step.table(GroupId(0), seq)[0] as usize;
-            let mut state = if step.past_len(seq) == 0 {
-                1
-            } else {
-                self.cells[0][block]
+            let block = step.table(GroupId(0), seq)[0];
+            assert_ne!(block, NO_BLOCK);
+            let mut state = match step.past_len(seq) {
+                0 => 1,
+                _ => *self.cell(0, block, 0),
             };
             let first = step.first_row(seq);
             let rows = hashes.iter_mut().enumerate().skip(first);
@@ -161,21 +179,33 @@ impl Fake {
                 state = mix(state, entry(step.tokens()[row], step.pos(row) as usize));
                 *hash = state;
             }
-            self.cells[0][block] = state;
+            *self.cell(0, block, 0) = state;
         }
         hashes
     }
 }
 
-impl Instance for Fake {
+impl Machine for Fake {
     fn replay(
         &mut self,
         _: usize,
         step: &StepState,
         inputs: &StepInputs<'_>,
     ) -> Result<(), BackendError> {
-        self.rows
-            .fetch_add(step.n_rows(), std::sync::atomic::Ordering::Relaxed);
+        if step.tokens().contains(&POISON_TOKEN) {
+            let op = "a row of poison".to_owned();
+            return Err(BackendError::Unsupported {
+                backend: "fake",
+                op,
+            });
+        }
+        let left = self.lost_after.load(Ordering::Relaxed);
+        if left == 0 {
+            return Err(BackendError::Lost("unplugged".to_owned()));
+        }
+        self.lost_after
+            .store(left.saturating_sub(1), Ordering::Relaxed);
+        self.rows.fetch_add(step.n_rows(), Ordering::Relaxed);
         self.write(step);
         let hashes = self.states(step);
         self.logits.clear();
@@ -183,9 +213,6 @@ impl Instance for Fake {
         for (i, &row) in step.logit_rows().iter().enumerate() {
             let row = row as usize;
             let seq = step.seqs()[row] as usize;
-            if step.tokens()[row] == NAN_TOKEN {
-                return Err(BackendError::NotANumber { seq });
-            }
             let mut hash = hashes[row];
             for g in 0..self.groups.len() {
                 if self.groups[g].kind != CacheKind::Recurrent {
@@ -193,10 +220,13 @@ impl Instance for Fake {
                 }
             }
             let mut logits = logits_of(hash);
+            if step.tokens()[row] == NAN_TOKEN {
+                logits[0] = f32::NAN;
+            }
             self.logits.extend(&logits);
             let picked = sample(&mut logits, &step.sampler(seq), &inputs.sample[i]);
             self.picked
-                .push(picked.map_err(|_| BackendError::NotANumber { seq })? as i32);
+                .push(picked.map_or_else(BadLogits::code, |t| t as i32));
         }
         Ok(())
     }
@@ -210,9 +240,11 @@ impl Instance for Fake {
     }
 
     fn copy_block(&mut self, group: GroupId, from: u32, to: u32) {
-        let size = self.groups[group.index()].block_size as usize;
-        let from = from as usize * size;
-        self.cells[group.index()].copy_within(from..from + size, to as usize * size);
+        let g = group.index();
+        let cells = self.cells.get(&(g, from)).cloned();
+        let size = self.groups[g].block_size as usize;
+        self.cells
+            .insert((g, to), cells.unwrap_or_else(|| vec![0; size]));
     }
 
     fn export_block(&self, _: GroupId, _: u32) -> Vec<f32> {
@@ -220,6 +252,109 @@ impl Instance for Fake {
     }
 
     fn import_block(&mut self, _: GroupId, _: u32, _: &[f32]) {}
+
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// An executor whose news come late, and in no other way differ.
+pub(crate) struct Slow {
+    inner: HostExecutor<Fake>,
+    /// News, and the polls until they are handed out.
+    news: VecDeque<(usize, Result<Progress, BackendError>)>,
+    seed: u64,
+}
+
+impl Slow {
+    pub(crate) fn new(inner: HostExecutor<Fake>) -> Self {
+        Slow {
+            inner,
+            news: VecDeque::new(),
+            seed: 1,
+        }
+    }
+
+    fn work(&mut self) {
+        self.seed += 1;
+        match self.inner.poll() {
+            Ok(None) => {}
+            Ok(Some(news)) => {
+                let delay = (uniform(3, self.seed) % 4) as usize;
+                self.news.push_back((delay, Ok(news)));
+            }
+            Err(error) => self.news.push_back((2, Err(error))),
+        }
+    }
+}
+
+impl Executor for Slow {
+    fn depth(&self) -> usize {
+        3
+    }
+
+    fn arena(&self) -> &ArenaLayout {
+        self.inner.arena()
+    }
+
+    fn submit(&mut self, work: Work) -> Result<Ticket, Refusal> {
+        self.inner.submit(work)
+    }
+
+    fn poll(&mut self) -> Result<Option<Progress>, BackendError> {
+        if self.news.is_empty() {
+            self.work();
+        }
+        match self.news.front_mut() {
+            None => Ok(None),
+            Some((0, _)) => self.news.pop_front().map(|(_, news)| news).transpose(),
+            Some((delay, _)) => {
+                *delay -= 1;
+                Ok(None)
+            }
+        }
+    }
+
+    fn wait(&mut self) -> Result<Option<Progress>, BackendError> {
+        loop {
+            let news = self.poll()?;
+            if news.is_some() || self.news.is_empty() {
+                return Ok(news);
+            }
+        }
+    }
+
+    fn stop(&mut self, slot: SeqSlot) {
+        self.inner.stop(slot);
+    }
+
+    fn rows(&self, ticket: &Ticket, value: ValueId) -> Result<usize, BackendError> {
+        self.inner.rows(ticket, value)
+    }
+
+    fn read(
+        &mut self,
+        ticket: &Ticket,
+        value: ValueId,
+        rows: Range<usize>,
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        self.inner.read(ticket, value, rows, out)
+    }
+
+    fn read_ints(
+        &mut self,
+        ticket: &Ticket,
+        value: ValueId,
+        rows: Range<usize>,
+        out: &mut [i32],
+    ) -> Result<(), BackendError> {
+        self.inner.read_ints(ticket, value, rows, out)
+    }
+
+    fn exported(&mut self, ticket: &Ticket, i: usize) -> Result<Vec<f32>, BackendError> {
+        self.inner.exported(ticket, i)
+    }
 
     fn memory_bytes(&self) -> u64 {
         0

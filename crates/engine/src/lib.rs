@@ -2,8 +2,8 @@
 //!
 //! An [`Engine`] owns a loaded program and serves many requests at once: it gives sequences cache blocks, reuses
 //! those whose prefix is stored, mixes prompt chunks and answers in one step, and turns the tokens that the backend
-//! picks into events. It knows no files, no HTTP and no command line, and no kernels: a backend is an
-//! [`Instance`](tokkata_ir::Instance).
+//! picks into events. It knows no files, no HTTP and no command line, and no kernels: a device is
+//! an [`Executor`](tokkata_ir::Executor).
 //!
 //! Invariants: the cache of a sequence holds exactly the tokens fed (the prompt, and the answer but its newest
 //! token); a block is written only by a sequence that holds it alone, past every position that a stored prefix
@@ -20,15 +20,17 @@
 //! ```
 
 pub mod cache;
+mod cost;
 pub mod dry;
 pub mod engine;
 pub mod error;
+mod flight;
 pub mod kind;
+mod masks;
 pub mod pool;
 pub mod prefix;
 pub mod request;
 pub mod sampling;
-mod schedule;
 mod score;
 pub mod sequence;
 mod session;
@@ -42,12 +44,12 @@ mod tests;
 
 pub use cache::{Cache, CacheOptions};
 pub use dry::Dry;
-pub use engine::{Engine, Feed, FeedLogits, RowKind};
+pub use engine::{Engine, EngineOptions, Fed, Feed, FeedLogits, RowKind};
 pub use error::EngineError;
 pub use kind::{CacheTraits, Truncate};
 pub use request::{
-    Constraint, Decoder, Event, EventKind, FinishReason, Logprob, Logprobs, Request, RequestId,
-    SessionId, Stats, StopRules,
+    Constraint, Decoder, Event, EventKind, FinishReason, Logprob, Logprobs, ReadRequest, Request,
+    RequestId, SessionId, Stats, StopRules, Urgency,
 };
 pub use sampling::Sampling;
 pub use score::ScorePlan;

@@ -1,12 +1,13 @@
 //! The prefix cache: which blocks hold the cache of which tokens.
 //!
 //! A tree whose edges are granules of [`GRANULE`] tokens; a shorter edge is a leaf that marks a snapshot between
-//! granules. Edges are compared token by token, so no two prefixes are ever taken for one another. A node pins, per
-//! cache group, the blocks that hold its own positions, or the state after them.
+//! granules. Edges are compared token by token, so no two prefixes are ever taken for one another. A node knows which
+//! of its rows were computed as an answer's rather than a prompt's, since a device may compute the two differently. It
+//! pins, per cache group, the blocks that hold its own positions, or the state after them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
-use crate::pool::{Block, BlockPool};
+use crate::pool::{Block, BlockPools};
 
 /// Tokens per edge.
 pub const GRANULE: usize = 32;
@@ -14,14 +15,23 @@ pub const GRANULE: usize = 32;
 /// A node that is never reused for another prefix.
 pub type NodeId = u64;
 
+/// Which rows of a granule were an answer's: bit i for row i.
+pub type Kinds = u32;
+
 #[derive(Debug)]
 struct Node {
     parent: Option<NodeId>,
+    /// What it is the root of, for nodes without a parent.
+    salt: u64,
     tokens: Box<[u32]>,
-    children: HashMap<Box<[u32]>, NodeId>,
+    kinds: Kinds,
+    /// By tokens; of equal tokens those whose rows were of different kinds.
+    children: HashMap<Box<[u32]>, Vec<NodeId>>,
     partials: Vec<NodeId>,
-    /// Per group: what is pinned, and the stamp it is ordered by.
-    held: Vec<Option<(u64, Span)>>,
+    /// Per group: what is pinned.
+    held: Vec<Option<Span>>,
+    /// Sequences that go through it; while there are any it stays, whatever it still pins.
+    users: u32,
 }
 
 /// The blocks of consecutive positions, or one state.
@@ -47,11 +57,12 @@ pub struct Hit {
 /// Stored prefixes. Blocks are pinned in the pools that every method is handed.
 #[derive(Debug)]
 pub struct PrefixCache {
+    groups: usize,
     nodes: HashMap<NodeId, Node>,
     roots: HashMap<u64, NodeId>,
-    /// Per group: nodes that pin blocks, least recently used first.
-    lru: Vec<BTreeSet<(u64, NodeId)>>,
-    clock: u64,
+    /// Nodes that pin a block, by group.
+    pinned_by: Vec<HashMap<Block, Vec<NodeId>>>,
+    next: NodeId,
 }
 
 impl PrefixCache {
@@ -59,22 +70,12 @@ impl PrefixCache {
     #[must_use]
     pub fn new(groups: usize) -> Self {
         PrefixCache {
+            groups,
             nodes: HashMap::new(),
             roots: HashMap::new(),
-            lru: vec![BTreeSet::new(); groups],
-            clock: 0,
+            pinned_by: vec![HashMap::new(); groups],
+            next: 0,
         }
-    }
-
-    fn tick(&mut self) -> u64 {
-        self.clock += 1;
-        self.clock
-    }
-
-    /// Whether the node still exists.
-    #[must_use]
-    pub fn contains(&self, node: NodeId) -> bool {
-        self.nodes.contains_key(&node)
     }
 
     /// Number of stored prefixes.
@@ -89,18 +90,31 @@ impl PrefixCache {
         self.len() == 0
     }
 
-    fn add(&mut self, parent: Option<NodeId>, tokens: &[u32]) -> NodeId {
-        let id = self.tick();
-        let held = vec![None; self.lru.len()];
+    /// Number of salts under which something is stored.
+    #[must_use]
+    pub fn salts(&self) -> usize {
+        self.roots.len()
+    }
+
+    fn add(
+        &mut self,
+        parent: Option<NodeId>,
+        salt: u64,
+        (tokens, kinds): (&[u32], Kinds),
+    ) -> NodeId {
+        self.next += 1;
         let node = Node {
             parent,
+            salt,
             tokens: tokens.into(),
+            kinds,
             children: HashMap::new(),
             partials: Vec::new(),
-            held,
+            held: vec![None; self.groups],
+            users: 0,
         };
-        self.nodes.insert(id, node);
-        id
+        self.nodes.insert(self.next, node);
+        self.next
     }
 
     /// The node of no tokens under a salt (adapter, media, user).
@@ -108,41 +122,50 @@ impl PrefixCache {
         if let Some(&id) = self.roots.get(&salt) {
             return id;
         }
-        let id = self.add(None, &[]);
+        let id = self.add(None, salt, (&[], 0));
         self.roots.insert(salt, id);
         id
     }
 
-    /// The child of `parent` along `tokens` (at most one granule), made when it is not there.
-    pub fn child(&mut self, parent: NodeId, tokens: &[u32]) -> NodeId {
+    /// The child of `parent` along `tokens` (at most one granule) of these kinds, made when it is not there.
+    pub fn child(&mut self, parent: NodeId, tokens: &[u32], kinds: Kinds) -> NodeId {
         assert!(
             (1..=GRANULE).contains(&tokens.len()),
             "an edge is one granule at most"
         );
-        if let Some(&id) = self.nodes[&parent].children.get(tokens) {
+        let up = &self.nodes[&parent];
+        let known = up.children.get(tokens).into_iter().flatten();
+        if let Some(&id) = known
+            .copied()
+            .find(|id| self.nodes[id].kinds == kinds)
+            .as_ref()
+        {
             return id;
         }
-        let id = self.add(Some(parent), tokens);
+        let salt = up.salt;
+        let id = self.add(Some(parent), salt, (tokens, kinds));
         let up = self.nodes.get_mut(&parent).expect("the parent exists");
-        up.children.insert(tokens.into(), id);
+        up.children.entry(tokens.into()).or_default().push(id);
         if tokens.len() < GRANULE {
             up.partials.push(id);
         }
         id
     }
 
-    /// Every stored prefix of `tokens` along one path: whole granules, and the marks between them.
+    /// Every stored prefix of `tokens` along one path: whole granules, and the marks between them. Of granules with
+    /// equal tokens the one of the wanted kinds comes first, then, unless they must be these, any other.
     #[must_use]
-    pub fn hits(&self, salt: u64, tokens: &[u32]) -> Vec<Hit> {
+    pub fn hits(&self, salt: u64, tokens: &[u32], wanted: &Wanted<'_>) -> Vec<Hit> {
         let mut hits = Vec::new();
         let mut at = self.roots.get(&salt).copied();
         let mut depth = 0;
         while let Some(id) = at {
-            let (node, rest) = (&self.nodes[&id], &tokens[depth * GRANULE..]);
+            let start = depth * GRANULE;
+            let (node, rest) = (&self.nodes[&id], &tokens[start..]);
             for &partial in &node.partials {
-                let edge = &self.nodes[&partial].tokens;
-                if rest.starts_with(edge) {
-                    let len = depth * GRANULE + edge.len();
+                let edge = &self.nodes[&partial];
+                if rest.starts_with(&edge.tokens) && wanted.allows(start, edge) {
+                    let len = start + edge.tokens.len();
                     hits.push(Hit {
                         depth,
                         len,
@@ -150,9 +173,10 @@ impl PrefixCache {
                     });
                 }
             }
-            at = rest
-                .get(..GRANULE)
-                .and_then(|edge| node.children.get(edge).copied());
+            let edges = rest.get(..GRANULE).and_then(|edge| node.children.get(edge));
+            let edges = edges.into_iter().flatten().copied();
+            let allowed = edges.filter(|id| wanted.allows(start, &self.nodes[id]));
+            at = allowed.min_by_key(|id| !wanted.is(start, &self.nodes[id]));
             depth += 1;
             hits.extend(at.map(|node| Hit {
                 depth,
@@ -163,95 +187,146 @@ impl PrefixCache {
         hits
     }
 
+    /// Which of a node's rows are an answer's.
+    pub fn answers(&self, node: NodeId) -> impl Iterator<Item = bool> + use<> {
+        let node = self.nodes.get(&node);
+        let (kinds, len) = node.map_or((0, 0), |n| (n.kinds, n.tokens.len()));
+        (0..len).map(move |i| kinds >> i & 1 == 1)
+    }
+
     /// What a node pins in a group.
     #[must_use]
     pub fn span(&self, node: NodeId, group: usize) -> Option<&Span> {
-        let held = self.nodes.get(&node)?.held[group].as_ref()?;
-        Some(&held.1)
+        self.nodes.get(&node)?.held[group].as_ref()
     }
 
     /// Pins blocks for a node that pins none in this group.
-    pub fn hold(&mut self, node: NodeId, group: usize, span: Span, pool: &mut BlockPool) {
+    pub fn hold(&mut self, node: NodeId, group: usize, span: Span, pools: &mut BlockPools) {
         if self.span(node, group).is_some() {
             return;
         }
-        let stamp = self.tick();
         for &(block, positions) in &span.blocks {
-            pool.pin(block, positions);
+            pools.pin(group, block, positions);
+            self.pinned_by[group].entry(block).or_default().push(node);
         }
         let slot = self.nodes.get_mut(&node).expect("the node exists");
-        slot.held[group] = Some((stamp, span));
-        self.lru[group].insert((stamp, node));
+        slot.held[group] = Some(span);
     }
 
-    /// Marks a path as used now; its beginning counts as used last, so that ends are given up first.
-    pub fn touch(&mut self, path: &[NodeId]) {
+    /// A sequence goes through these nodes.
+    pub fn enter(&mut self, path: &[NodeId]) {
+        for id in path {
+            self.nodes.get_mut(id).expect("a path's nodes exist").users += 1;
+        }
+    }
+
+    /// A sequence no longer goes through these nodes.
+    pub fn leave(&mut self, path: &[NodeId]) {
         for &id in path.iter().rev() {
-            for group in 0..self.lru.len() {
-                let stamp = self.tick();
-                let held = self.nodes.get_mut(&id).and_then(|n| n.held[group].as_mut());
-                if let Some(held) = held {
-                    let old = std::mem::replace(&mut held.0, stamp);
-                    self.lru[group].remove(&(old, id));
-                    self.lru[group].insert((stamp, id));
+            let node = self.nodes.get_mut(&id).expect("a node in use exists");
+            node.users -= 1;
+            self.prune(id);
+        }
+    }
+
+    /// Gives up every pin on a block.
+    pub fn give_up(&mut self, group: usize, block: Block, pools: &mut BlockPools) {
+        for id in self.pinned_by[group]
+            .get(&block)
+            .cloned()
+            .unwrap_or_default()
+        {
+            self.drop_held(id, group, pools);
+            self.prune(id);
+        }
+    }
+
+    fn drop_held(&mut self, id: NodeId, group: usize, pools: &mut BlockPools) {
+        let Some(span) = self.nodes.get_mut(&id).and_then(|n| n.held[group].take()) else {
+            return;
+        };
+        for (block, _) in span.blocks {
+            pools.unpin(group, block);
+            if let Some(nodes) = self.pinned_by[group].get_mut(&block) {
+                nodes.retain(|&n| n != id);
+                if nodes.is_empty() {
+                    self.pinned_by[group].remove(&block);
                 }
             }
         }
     }
 
-    /// Gives up pins of the group, least recently used first, until a block is free. False when none can be.
-    pub fn evict(&mut self, group: usize, pools: &mut [BlockPool]) -> bool {
-        while pools[group].free() == 0 {
-            let idle = |id: &NodeId| {
-                let held = self.nodes[id].held[group].as_ref();
-                held.is_some_and(|(_, span)| span.blocks.iter().any(|b| pools[group].is_idle(b.0)))
-            };
-            let Some(&(_, id)) = self.lru[group].iter().find(|(_, id)| idle(id)) else {
-                return false;
-            };
-            self.drop_held(id, group, pools);
-            self.prune(id);
-        }
-        true
-    }
-
-    fn drop_held(&mut self, id: NodeId, group: usize, pools: &mut [BlockPool]) {
-        let held = self.nodes.get_mut(&id).and_then(|n| n.held[group].take());
-        if let Some((stamp, span)) = held {
-            self.lru[group].remove(&(stamp, id));
-            for (block, _) in span.blocks {
-                pools[group].unpin(block);
-            }
-        }
-    }
-
-    /// Removes nodes that pin nothing and lead nowhere, from `id` upwards.
+    /// Removes nodes that pin nothing, lead nowhere and are not in use, from `id` upwards.
     fn prune(&mut self, mut id: NodeId) {
-        loop {
-            let node = &self.nodes[&id];
-            let useless = node.children.is_empty() && node.held.iter().all(Option::is_none);
-            let Some(parent) = node.parent.filter(|_| useless) else {
+        while let Some(node) = self.nodes.get(&id) {
+            let pins = node.held.iter().any(Option::is_some);
+            if pins || node.users > 0 || !node.children.is_empty() {
+                return;
+            }
+            let node = self.nodes.remove(&id).expect("the node exists");
+            let Some(parent) = node.parent else {
+                self.roots.remove(&node.salt);
                 return;
             };
-            let node = self.nodes.remove(&id).expect("the node exists");
             let up = self
                 .nodes
                 .get_mut(&parent)
                 .expect("a parent outlives its children");
-            up.children.remove(&node.tokens);
+            if let Some(children) = up.children.get_mut(&node.tokens) {
+                children.retain(|&c| c != id);
+                if children.is_empty() {
+                    up.children.remove(&node.tokens);
+                }
+            }
             up.partials.retain(|&p| p != id);
             id = parent;
         }
     }
 
-    /// Gives everything up.
-    pub fn clear(&mut self, pools: &mut [BlockPool]) {
-        for group in 0..self.lru.len() {
-            while let Some(&(_, id)) = self.lru[group].first() {
-                self.drop_held(id, group, pools);
-            }
+    /// Gives everything up that no sequence goes through.
+    pub fn clear(&mut self, pools: &mut BlockPools) {
+        let ids: Vec<NodeId> = self.nodes.keys().copied().collect();
+        for id in ids {
+            (0..self.groups).for_each(|group| self.drop_held(id, group, pools));
+            self.prune(id);
         }
-        self.nodes.clear();
-        self.roots.clear();
     }
+}
+
+/// The kinds of rows that a prefix is wanted with.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// By position: whether the row is an answer's; those past its end are a prompt's.
+    pub answers: &'a [bool],
+    /// Rows of other kinds will not do.
+    pub exactly: bool,
+}
+
+impl Wanted<'_> {
+    /// Any rows of a prompt.
+    pub const PROMPT: Wanted<'static> = Wanted {
+        answers: &[],
+        exactly: false,
+    };
+
+    fn kinds(&self, start: usize, len: usize) -> Kinds {
+        kinds(self.answers, start, len)
+    }
+
+    fn is(&self, start: usize, node: &Node) -> bool {
+        node.kinds == self.kinds(start, node.tokens.len())
+    }
+
+    fn allows(&self, start: usize, node: &Node) -> bool {
+        !self.exactly || self.is(start, node)
+    }
+}
+
+/// Kinds of `len` rows from `start` on.
+#[must_use]
+pub fn kinds(answers: &[bool], start: usize, len: usize) -> Kinds {
+    let set = |i: usize| answers.get(start + i).copied().unwrap_or(false);
+    (0..len)
+        .filter(|&i| set(i))
+        .fold(0, |bits, i| bits | 1 << i)
 }

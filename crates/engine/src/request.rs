@@ -1,6 +1,10 @@
 //! Requests, and the events that answer them.
 
+use std::time::Instant;
+
+use tokkata_ir::PlanRole;
 use tokkata_ir::sample::Mask;
+pub use tokkata_ir::{Logprob, Logprobs};
 
 use crate::error::EngineError;
 use crate::sampling::Sampling;
@@ -22,7 +26,7 @@ pub trait Decoder: Send {
     fn finish(&mut self, out: &mut Vec<u8>);
 }
 
-/// Restricts the tokens that may come next, such as a grammar.
+/// Restricts the tokens that may come next, such as a grammar. It is asked on a thread of the engine's mask pool.
 pub trait Constraint: Send {
     /// Appends the tokens that the answer must begin with, which count as taken.
     ///
@@ -33,14 +37,17 @@ pub trait Constraint: Send {
         Ok(())
     }
 
-    /// What may come next; `None` allows all. It is read when a token is drawn, so it may be computed until then.
-    fn mask(&mut self) -> Option<Mask>;
-
     /// Takes the token that was picked, and appends the tokens that must follow it, which count as taken.
     ///
     /// # Errors
     /// Why the answer cannot go on.
     fn accept(&mut self, token: u32, forced: &mut Vec<u32>) -> Result<(), String>;
+
+    /// What may come next; `None` allows all.
+    ///
+    /// # Errors
+    /// Why nothing can.
+    fn mask(&mut self) -> Result<Option<Mask>, String>;
 }
 
 /// Where an answer ends.
@@ -71,6 +78,34 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// Requests share cached prefixes only within one salt.
     pub salt: u64,
+    /// Where it stands among requests, and until when it is worth anything.
+    pub urgency: Urgency,
+}
+
+/// A request's place among others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Urgency {
+    /// Higher ones are let in first; equal ones in the order they came.
+    pub priority: i32,
+    /// When it fails if it has not ended.
+    pub deadline: Option<Instant>,
+}
+
+/// Values to compute of given tokens: vectors, scores, logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReadRequest {
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    /// Output of the plan that is read.
+    pub output: String,
+    /// The plan it is an output of.
+    pub role: PlanRole,
+    /// Whether the rows see each other in both directions, so that all run in one step.
+    pub whole: bool,
+    /// Requests share cached prefixes only within one salt.
+    pub salt: u64,
+    /// Where it stands among requests, and until when it is worth anything.
+    pub urgency: Urgency,
 }
 
 /// Why an answer ended.
@@ -144,6 +179,14 @@ pub enum EventKind {
         text: Vec<u8>,
         /// Its probability, when asked for.
         logprobs: Option<Logprobs>,
+    },
+    /// Rows of the output that a [`ReadRequest`] named, `[rows, width]`, in order; of a pooled output the newest row
+    /// stands for all before it.
+    Values {
+        /// The floats.
+        values: Vec<f32>,
+        /// Elements of a row.
+        width: usize,
     },
     /// The answer is complete.
     Finished {

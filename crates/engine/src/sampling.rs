@@ -1,8 +1,9 @@
 //! A request's sampling parameters, and what they ask of the next draw.
 
-use tokkata_ir::sample::{Penalties, SampleSide, SamplerRecord};
+use tokkata_ir::sample::{PenaltyRule, Sampler, SamplerRecord};
 
-use crate::dry::{Dry, dry_penalties};
+use crate::dry::Dry;
+use crate::error::EngineError;
 
 /// How tokens are picked. The default is llama.cpp's: temperature 0.8, top-k 40, top-p 0.95, min-p 0.05.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,10 +72,10 @@ impl Sampling {
         }
     }
 
-    /// The record of a draw at `position`.
+    /// What a sequence slot is told.
     #[must_use]
-    pub fn record(&self, position: usize) -> SamplerRecord {
-        SamplerRecord {
+    pub fn sampler(&self) -> Sampler {
+        let record = SamplerRecord {
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,
@@ -84,49 +85,57 @@ impl Sampling {
             xtc_probability: self.xtc_probability,
             xtc_threshold: self.xtc_threshold,
             seed: self.seed,
-            counter: position as u64,
-        }
-    }
-
-    /// Biases and penalties after `tokens`.
-    #[must_use]
-    pub fn side(&self, tokens: &[u32]) -> SampleSide {
-        SampleSide {
+            ..SamplerRecord::default()
+        };
+        Sampler {
+            record,
+            penalties: PenaltyRule {
+                repeat: self.repeat_penalty,
+                frequency: self.frequency_penalty,
+                presence: self.presence_penalty,
+                last_n: self.repeat_last_n.and_then(|n| u32::try_from(n).ok()),
+            },
             bias: self.bias.clone(),
-            mask: None,
-            penalties: self.penalties(tokens),
-            dry: self
-                .dry
-                .as_ref()
-                .map_or_else(Vec::new, |dry| dry_penalties(dry, tokens)),
         }
     }
 
-    fn penalties(&self, tokens: &[u32]) -> Penalties {
-        let off = self.repeat_penalty == 1.0
-            && self.frequency_penalty == 0.0
-            && self.presence_penalty == 0.0;
-        if off {
-            return Penalties::default();
-        }
-        let recent = self.repeat_last_n.unwrap_or(tokens.len()).min(tokens.len());
-        Penalties {
-            repeat: self.repeat_penalty,
-            frequency: self.frequency_penalty,
-            presence: self.presence_penalty,
-            counts: count(&tokens[tokens.len() - recent..]),
+    /// Refuses parameters that are not numbers, or that no draw could follow.
+    ///
+    /// # Errors
+    /// [`EngineError::Sampling`] names the first.
+    pub fn check(&self) -> Result<(), EngineError> {
+        let number = "a finite number";
+        let finite = [
+            ("temperature", self.temperature),
+            ("top_p", self.top_p),
+            ("min_p", self.min_p),
+            ("typical_p", self.typical_p),
+            ("top_n_sigma", self.top_n_sigma),
+            ("xtc_probability", self.xtc_probability),
+            ("xtc_threshold", self.xtc_threshold),
+            ("repeat_penalty", self.repeat_penalty),
+            ("frequency_penalty", self.frequency_penalty),
+            ("presence_penalty", self.presence_penalty),
+        ];
+        let odd = finite.into_iter().find(|(_, x)| !x.is_finite());
+        let odd = odd.map(|(name, x)| (name, x, number));
+        let zero = (self.repeat_penalty <= 0.0).then_some((
+            "repeat_penalty",
+            self.repeat_penalty,
+            "a number above 0",
+        ));
+        let bias = self.bias.iter().map(|b| b.1);
+        let bias = bias.clone().find(|b| b.is_nan() || *b == f32::INFINITY);
+        let bias = bias.map(|b| ("logit_bias", b, "a finite number or -inf"));
+        match odd.or(zero).or(bias) {
+            None => Ok(()),
+            Some((name, found, expected)) => Err(EngineError::Sampling {
+                name,
+                found,
+                expected,
+            }),
         }
     }
-}
-
-/// Tokens and how often each occurs, by id.
-fn count(tokens: &[u32]) -> Vec<(u32, u32)> {
-    let mut sorted = tokens.to_vec();
-    sorted.sort_unstable();
-    sorted
-        .chunk_by(|a, b| a == b)
-        .map(|run| (run[0], run.len() as u32))
-        .collect()
 }
 
 #[cfg(test)]
@@ -134,24 +143,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn penalties_look_at_the_newest_tokens_only() {
-        let sampling = Sampling {
-            repeat_penalty: 1.5,
-            repeat_last_n: Some(3),
-            ..Sampling::default()
+    fn parameters_that_are_no_numbers_are_refused_by_name() {
+        assert!(Sampling::default().check().is_ok());
+        let with = |change: fn(&mut Sampling)| {
+            let mut sampling = Sampling::default();
+            change(&mut sampling);
+            sampling.check().unwrap_err().to_string()
         };
         assert_eq!(
-            sampling.side(&[9, 4, 7, 4]).penalties.counts,
-            [(4, 2), (7, 1)]
+            with(|s| s.bias = vec![(1, f32::NEG_INFINITY), (5, f32::NAN)]),
+            "logit_bias is NaN, expected a finite number or -inf"
         );
-        let all = Sampling {
-            repeat_last_n: None,
-            ..sampling
-        };
         assert_eq!(
-            all.side(&[9, 4, 7, 4]).penalties.counts,
-            [(4, 2), (7, 1), (9, 1)]
+            with(|s| s.top_p = f32::INFINITY),
+            "top_p is inf, expected a finite number"
         );
-        assert_eq!(Sampling::default().side(&[1, 1]), SampleSide::default());
+        assert_eq!(
+            with(|s| s.repeat_penalty = 0.0),
+            "repeat_penalty is 0, expected a number above 0"
+        );
     }
 }

@@ -24,25 +24,16 @@ impl Engine {
         plan: ScorePlan,
         mut sink: impl FnMut(usize, usize, &[f32]),
     ) -> Result<(), EngineError> {
-        self.check_scored(ids)?;
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.check_tokens(ids)?;
         let sessions: Vec<SessionId> = (0..plan.copies).map(|_| self.open_session(0)).collect();
         let result = self.score(ids, plan, &sessions, &mut sink);
         for id in sessions {
             self.close_session(id);
         }
         result
-    }
-
-    fn check_scored(&self, ids: &[u32]) -> Result<(), EngineError> {
-        let (tokens, ctx) = (ids.len(), self.limits().ctx as usize);
-        let n_vocab = self.program.n_vocab;
-        if tokens > ctx {
-            return Err(EngineError::PromptTooLong { tokens, ctx });
-        }
-        match ids.iter().find(|&&t| t >= n_vocab) {
-            Some(&token) => Err(EngineError::UnknownToken { token, n_vocab }),
-            None => Ok(()),
-        }
     }
 
     fn score(
@@ -52,6 +43,7 @@ impl Engine {
         sessions: &[SessionId],
         sink: &mut impl FnMut(usize, usize, &[f32]),
     ) -> Result<(), EngineError> {
+        let port = self.logits_port()?;
         let limits = *self.limits();
         let rows = limits.rows.min(limits.logit_rows) as usize;
         let chunk = plan.chunk.clamp(1, rows.max(1));
@@ -66,11 +58,12 @@ impl Engine {
                     logits,
                 };
                 let feeds: Vec<Feed<'_>> = sessions.iter().map(one).collect();
-                for (i, first) in self.feed(&feeds)?.into_iter().enumerate() {
+                let fed = self.feed(&feeds, &[port])?;
+                for (i, &first) in fed.firsts.iter().enumerate() {
                     for j in 0..tokens.len() {
-                        let row = self.logit_row(first + j);
-                        let row = row.ok_or(EngineError::MissingOutput("logits"))?;
-                        sink(group * together + i, at * chunk + j, row);
+                        let row = first + j;
+                        let row = self.read(&fed, port, Some(row..row + 1))?;
+                        sink(group * together + i, at * chunk + j, &row);
                     }
                 }
             }

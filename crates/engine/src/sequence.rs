@@ -6,6 +6,12 @@ use crate::prefix::NodeId;
 #[derive(Debug, Default)]
 pub struct Sequence {
     pub(crate) tokens: Vec<u32>,
+    /// By token: whether its row was an answer's.
+    pub(crate) answers: Vec<bool>,
+    /// Rows under way behind the tokens: their blocks are there, their cache does not count yet.
+    pub(crate) ahead: usize,
+    /// Per group: leading places of its table that the device knows.
+    pub(crate) synced: Vec<usize>,
     /// Per group: physical blocks by place; `NO_BLOCK` where a window has passed.
     pub(crate) tables: Vec<Vec<u32>>,
     /// Prefix-cache nodes of the whole granules.
@@ -21,6 +27,7 @@ impl Sequence {
     pub fn new(groups: usize, salt: u64) -> Self {
         Sequence {
             tables: vec![Vec::new(); groups],
+            synced: vec![0; groups],
             salt,
             ..Sequence::default()
         }
@@ -42,6 +49,28 @@ impl Sequence {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
+    }
+
+    /// Length once every row under way is done.
+    #[must_use]
+    pub fn end(&self) -> usize {
+        self.tokens.len() + self.ahead
+    }
+
+    /// Which tokens were computed as an answer's rows.
+    #[must_use]
+    pub fn answers(&self) -> &[bool] {
+        &self.answers
+    }
+
+    /// A place of a table changed.
+    pub(crate) fn touch(&mut self, group: usize, place: usize) {
+        self.synced[group] = self.synced[group].min(place);
+    }
+
+    /// The device forgot what it knew of the tables.
+    pub(crate) fn forget_synced(&mut self) {
+        self.synced.fill(0);
     }
 
     /// Block tables per group, as a step takes them.

@@ -1,10 +1,15 @@
-//! A request on its way: its tokens, its sequence, and how far its answer got.
+//! A request on its way: its tokens, its sequence, and how far it got.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use crate::error::EngineError;
+use tokkata_ir::sample::Mask;
+use tokkata_ir::{LogitRow, Logprobs, PlanRole, SeqSlot, ValueId};
+
+use crate::dry::dry_penalties;
+use crate::masks::Ask;
 use crate::request::{
-    Constraint, Decoder, EventKind, FinishReason, Logprobs, Request, RequestId, SessionId, Stats,
+    Constraint, Decoder, EventKind, FinishReason, Request, RequestId, SessionId, Stats, Urgency,
 };
 use crate::sampling::Sampling;
 use crate::sequence::Sequence;
@@ -17,63 +22,180 @@ pub(crate) struct Task {
     pub(crate) seq: Sequence,
     /// Prompt and answer.
     pub(crate) tokens: Vec<u32>,
-    pub(crate) sampling: Sampling,
-    pub(crate) constraint: Option<Box<dyn Constraint>>,
-    pub(crate) logprobs: Option<usize>,
+    pub(crate) prompt_len: usize,
+    pub(crate) urgency: Urgency,
+    pub(crate) goal: Goal,
     pub(crate) stats: Stats,
     pub(crate) cancelled: bool,
-    begun: bool,
-    max_tokens: usize,
-    stop_ids: Vec<u32>,
-    stop: StopStrings,
-    decoder: Option<Box<dyn Decoder>>,
+    /// The slot that holds its sequence, once it runs.
+    pub(crate) slot: Option<SeqSlot>,
+    /// Works under way that have rows of it.
+    pub(crate) flights: usize,
+    /// How often a younger task was let in before it.
+    pub(crate) passed: usize,
+    /// Its slot must be told everything.
+    pub(crate) fresh: bool,
+    /// It runs in works of its own: one that it shared with others failed.
+    pub(crate) alone: bool,
     started: Option<Instant>,
     answered: Option<Instant>,
 }
 
+/// What a task is for.
+pub(crate) enum Goal {
+    /// To write an answer.
+    Answer(Box<Answer>),
+    /// To read an output.
+    Read(Read),
+}
+
+/// An output that is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read {
+    pub(crate) role: PlanRole,
+    pub(crate) value: ValueId,
+    /// Every row must be listed among the logit rows.
+    pub(crate) by_logit_row: bool,
+    /// All rows run in one step.
+    pub(crate) whole: bool,
+}
+
+/// An answer on its way.
+pub(crate) struct Answer {
+    pub(crate) sampling: Sampling,
+    pub(crate) constraint: Constrained,
+    pub(crate) logprobs: Option<usize>,
+    /// Tokens under way whose values are not known yet.
+    pub(crate) draws: usize,
+    max_tokens: usize,
+    pub(crate) stop_ids: Arc<[u32]>,
+    has_stop_strings: bool,
+    stop: StopStrings,
+    decoder: Option<Box<dyn Decoder>>,
+}
+
+/// What restricts an answer, and where it is.
+pub(crate) enum Constrained {
+    /// Nothing does.
+    No,
+    /// It must be asked.
+    Asks(Box<dyn Constraint>, Ask),
+    /// It is being asked.
+    Away,
+    /// It said what may come next.
+    Told(Box<dyn Constraint>, Option<Mask>),
+}
+
+impl Constrained {
+    fn new(constraint: Option<Box<dyn Constraint>>) -> Self {
+        constraint.map_or(Constrained::No, |c| Constrained::Asks(c, Ask::Begin))
+    }
+}
+
 impl Task {
-    pub(crate) fn new(
+    fn new(id: RequestId, seq: Sequence, session: Option<SessionId>, tokens: Vec<u32>) -> Self {
+        Task {
+            id,
+            session,
+            seq,
+            stats: Stats {
+                prompt_tokens: tokens.len(),
+                ..Stats::default()
+            },
+            prompt_len: tokens.len(),
+            tokens,
+            urgency: Urgency::default(),
+            goal: Goal::Read(Read {
+                role: PlanRole::Main,
+                value: ValueId(0),
+                by_logit_row: false,
+                whole: false,
+            }),
+            cancelled: false,
+            slot: None,
+            flights: 0,
+            passed: 0,
+            fresh: true,
+            alone: false,
+            started: None,
+            answered: None,
+        }
+    }
+
+    /// A task that writes.
+    pub(crate) fn answer(
         id: RequestId,
         seq: Sequence,
         session: Option<SessionId>,
         r: Request,
     ) -> Self {
         Task {
-            id,
-            session,
-            seq,
-            stats: Stats {
-                prompt_tokens: r.prompt.len(),
-                ..Stats::default()
-            },
-            tokens: r.prompt,
-            sampling: r.sampling,
-            constraint: r.constraint,
-            logprobs: r.logprobs,
-            cancelled: false,
-            begun: false,
-            max_tokens: r.stop.max_tokens.unwrap_or(usize::MAX),
-            stop_ids: r.stop.stop_ids,
-            stop: StopStrings::new(r.stop.stop_strings),
-            decoder: r.decoder,
-            started: None,
-            answered: None,
+            urgency: r.urgency,
+            goal: Goal::Answer(Box::new(Answer {
+                sampling: r.sampling,
+                constraint: Constrained::new(r.constraint),
+                logprobs: r.logprobs,
+                draws: 0,
+                max_tokens: r.stop.max_tokens.unwrap_or(usize::MAX),
+                stop_ids: r.stop.stop_ids.into(),
+                has_stop_strings: !r.stop.stop_strings.is_empty(),
+                stop: StopStrings::new(r.stop.stop_strings),
+                decoder: r.decoder,
+            })),
+            ..Task::new(id, seq, session, r.prompt)
         }
     }
 
-    /// Tokens that are not cached yet.
+    /// A task that reads.
+    pub(crate) fn read(
+        id: RequestId,
+        seq: Sequence,
+        (tokens, urgency): (Vec<u32>, Urgency),
+        read: Read,
+    ) -> Self {
+        Task {
+            urgency,
+            goal: Goal::Read(read),
+            ..Task::new(id, seq, None, tokens)
+        }
+    }
+
+    /// The plan it runs.
+    pub(crate) fn role(&self) -> PlanRole {
+        match &self.goal {
+            Goal::Answer(_) => PlanRole::Main,
+            Goal::Read(read) => read.role,
+        }
+    }
+
+    /// Tokens that are known and neither cached nor under way.
     pub(crate) fn pending(&self) -> &[u32] {
-        &self.tokens[self.seq.len()..]
+        self.tokens.get(self.seq.end()..).unwrap_or(&[])
     }
 
-    /// Whether the next step only feeds the newest token of the answer.
+    /// Whether the next row only feeds the newest token of the answer.
     pub(crate) fn is_decoding(&self) -> bool {
-        self.pending().len() == 1 && self.stats.generated_tokens > 0
+        let written = self.seq.end() >= self.prompt_len && self.tokens.len() > self.prompt_len;
+        match &self.goal {
+            Goal::Answer(answer) => answer.draws > 0 || written && self.pending().len() <= 1,
+            Goal::Read(_) => false,
+        }
     }
 
-    /// Whether a token is to be picked once everything is cached.
-    pub(crate) fn wants_token(&self) -> bool {
-        self.stats.generated_tokens < self.max_tokens
+    /// Rows of one kind that could run next: those of a prompt, or those of an answer.
+    pub(crate) fn runnable(&self) -> usize {
+        let pending = self.pending().len();
+        match self.prompt_len.saturating_sub(self.seq.end()) {
+            0 => pending,
+            prompt => pending.min(prompt),
+        }
+    }
+
+    /// By position: which rows of its tokens are an answer's.
+    pub(crate) fn kinds(&self) -> Vec<bool> {
+        (0..self.tokens.len())
+            .map(|i| i >= self.prompt_len)
+            .collect()
     }
 
     /// A step with rows of this task begins.
@@ -81,7 +203,7 @@ impl Task {
         self.started.get_or_insert_with(Instant::now);
     }
 
-    /// Counts those of the next rows of its sequence that belong to the prompt.
+    /// Counts rows of its prompt that were computed.
     pub(crate) fn computed(&mut self, rows: usize) {
         if self.answered.is_none() {
             let left = self.stats.prompt_tokens.saturating_sub(self.seq.len());
@@ -89,18 +211,15 @@ impl Task {
         }
     }
 
-    /// The tokens that the answer must begin with, the first time that it is asked.
-    pub(crate) fn begin(&mut self) -> Result<Vec<u32>, EngineError> {
-        let mut forced = Vec::new();
-        if let Some(constraint) = self.constraint.as_mut().filter(|_| !self.begun) {
-            self.begun = true;
-            let begun = constraint.begin(&mut forced);
-            begun.map_err(EngineError::Constraint)?;
+    /// The answer, which the caller knows it to be for.
+    pub(crate) fn answer_mut(&mut self) -> Option<&mut Answer> {
+        match &mut self.goal {
+            Goal::Answer(answer) => Some(answer),
+            Goal::Read(_) => None,
         }
-        Ok(forced)
     }
 
-    /// Takes the token that was picked; says what happened, and why the answer ends if it does.
+    /// Takes a token that was drawn; says what happened, and why the answer ends if it does.
     pub(crate) fn accept(
         &mut self,
         token: u32,
@@ -111,36 +230,26 @@ impl Task {
         self.append(token, logprobs, ctx)
     }
 
-    /// Tells the constraint of the newest token, and returns the tokens that must follow it.
-    pub(crate) fn constrain(&mut self) -> Result<Vec<u32>, EngineError> {
-        let mut forced = Vec::new();
-        if let (Some(constraint), Some(&token)) = (&mut self.constraint, self.tokens.last()) {
-            let accepted = constraint.accept(token, &mut forced);
-            accepted.map_err(EngineError::Constraint)?;
-        }
-        Ok(forced)
-    }
-
-    /// Takes a token, picked or forced.
+    /// Takes a token, drawn or forced.
     pub(crate) fn append(
         &mut self,
         token: u32,
         logprobs: Option<Logprobs>,
         ctx: usize,
     ) -> (Option<EventKind>, Option<FinishReason>) {
+        let Goal::Answer(answer) = &mut self.goal else {
+            return (None, None);
+        };
         self.stats.generated_tokens += 1;
-        if self.stop_ids.contains(&token) {
+        if answer.stop_ids.contains(&token) {
             return (None, Some(FinishReason::EndOfText));
         }
         self.tokens.push(token);
-        let mut bytes = Vec::new();
-        if let Some(decoder) = &mut self.decoder {
-            decoder.push(token, &mut bytes);
-        }
-        let scan = self.stop.push(&bytes);
+        let scan = answer.scan(token);
+        let spent = self.stats.generated_tokens >= answer.max_tokens;
         let reason = match scan.stopped {
             Some(which) => Some(FinishReason::StopString(which)),
-            None if !self.wants_token() => Some(FinishReason::MaxTokens),
+            None if spent => Some(FinishReason::MaxTokens),
             None if self.tokens.len() > ctx => Some(FinishReason::ContextFull),
             None => None,
         };
@@ -164,24 +273,103 @@ impl Task {
         }
     }
 
-    /// The event that ends the answer.
+    /// The event that ends it well.
     pub(crate) fn finish(&mut self, reason: FinishReason) -> EventKind {
         let mut text = Vec::new();
-        if !matches!(reason, FinishReason::StopString(_)) {
-            let mut bytes = Vec::new();
-            if let Some(decoder) = &mut self.decoder {
-                decoder.finish(&mut bytes);
-            }
-            let scan = self.stop.push(&bytes);
-            text = scan.text;
-            if scan.stopped.is_none() {
-                text.extend(self.stop.finish());
-            }
+        if let Goal::Answer(answer) = &mut self.goal
+            && !matches!(reason, FinishReason::StopString(_))
+        {
+            text = answer.rest();
         }
         EventKind::Finished {
             text,
             reason,
             stats: self.stats,
         }
+    }
+
+    /// The answer's own tokens that its cache should hold when it ends: all but the newest.
+    pub(crate) fn kept_len(&self) -> usize {
+        let written = self.tokens.len() - self.prompt_len;
+        self.tokens.len() - usize::from(written > 0)
+    }
+}
+
+impl Answer {
+    /// Whether a token is to be drawn once everything is cached.
+    pub(crate) fn wants_token(&self, generated: usize) -> bool {
+        generated + self.draws < self.max_tokens
+    }
+
+    /// Tokens that may still be drawn.
+    pub(crate) fn remaining(&self, generated: usize) -> u32 {
+        u32::try_from(self.max_tokens.saturating_sub(generated)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether rows may run on a token that is not known yet. What only the host can see may end the answer before
+    /// them, which a state cannot take back.
+    pub(crate) fn runs_ahead(&self, recurrent: bool) -> bool {
+        matches!(self.constraint, Constrained::No)
+            && self.sampling.dry.is_none()
+            && !(recurrent && self.has_stop_strings)
+    }
+
+    /// Whether a token could be drawn now: what restricts it is known.
+    pub(crate) fn knows_mask(&self) -> bool {
+        matches!(self.constraint, Constrained::No | Constrained::Told(..))
+    }
+
+    /// Whether the answer was asked to have no tokens at all.
+    pub(crate) fn wants_none(&self) -> bool {
+        self.max_tokens == 0
+    }
+
+    /// How a row's token is drawn after `tokens`; `None` while its mask is not known.
+    pub(crate) fn logit_row(&self, row: usize, tokens: &[u32]) -> Option<LogitRow> {
+        let mask = match &self.constraint {
+            Constrained::No => None,
+            Constrained::Told(_, mask) => mask.clone(),
+            Constrained::Asks(..) | Constrained::Away => return None,
+        };
+        let dry = self.sampling.dry.as_ref();
+        Some(LogitRow {
+            row: row as u32,
+            mask,
+            dry: dry.map_or_else(Vec::new, |dry| dry_penalties(dry, tokens)),
+            best: self
+                .logprobs
+                .map(|n| n.min(tokkata_ir::device::BEST_MOST) as u8),
+        })
+    }
+
+    /// The constraint is to be asked about a token, if there is one.
+    pub(crate) fn ask(&mut self, ask: Ask) {
+        if let Constrained::Told(constraint, _) =
+            std::mem::replace(&mut self.constraint, Constrained::No)
+        {
+            self.constraint = Constrained::Asks(constraint, ask);
+        }
+    }
+
+    fn scan(&mut self, token: u32) -> crate::stop::Scan {
+        let mut bytes = Vec::new();
+        if let Some(decoder) = &mut self.decoder {
+            decoder.push(token, &mut bytes);
+        }
+        self.stop.push(&bytes)
+    }
+
+    /// Text that was held back.
+    fn rest(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if let Some(decoder) = &mut self.decoder {
+            decoder.finish(&mut bytes);
+        }
+        let scan = self.stop.push(&bytes);
+        let mut text = scan.text;
+        if scan.stopped.is_none() {
+            text.extend(self.stop.finish());
+        }
+        text
     }
 }

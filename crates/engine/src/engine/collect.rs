@@ -1,0 +1,292 @@
+//! What works under way have done.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use tokkata_ir::{BackendError, Lead, Progress, RowResult, RowStatus};
+
+use super::{Ending, Engine, SNAPSHOT_TOKENS};
+use crate::error::EngineError;
+use crate::flight::{Flight, Part};
+use crate::masks::Ask;
+use crate::request::{EventKind, FinishReason};
+use crate::task::{Goal, Read, Task};
+
+impl Engine {
+    /// Takes news of the works under way; says whether there were any.
+    pub(super) fn listen(&mut self, patient: bool) -> bool {
+        if self.flights.is_empty() {
+            return false;
+        }
+        let executor = &mut self.executor;
+        // A panic is a bug of ours; requests end by name and the process goes on.
+        let news = catch_unwind(AssertUnwindSafe(|| match patient {
+            true => executor.wait(),
+            false => executor.poll(),
+        }));
+        match news {
+            Ok(Ok(None)) => false,
+            Ok(Ok(Some(progress))) => {
+                self.collect(progress);
+                true
+            }
+            Ok(Err(error)) => {
+                self.lose(&error);
+                true
+            }
+            Err(_) => {
+                self.lose(&BackendError::Lost("a step panicked".to_owned()));
+                true
+            }
+        }
+    }
+
+    fn collect(&mut self, news: Progress) {
+        let mut flight = self
+            .flights
+            .pop_front()
+            .expect("there are news of works under way only");
+        if let Some(error) = news.failure {
+            return self.failed(&flight, error);
+        }
+        if !std::mem::replace(&mut flight.begun, true) {
+            self.time(&flight);
+            self.begun(&flight, &news.rows);
+        }
+        for row in news.rows {
+            self.settle(&flight, row);
+        }
+        if news.done {
+            self.landed(&flight);
+        } else {
+            self.flights.push_front(flight);
+        }
+    }
+
+    /// Learns from how long a work's first step took.
+    fn time(&mut self, flight: &Flight) {
+        let now = Instant::now();
+        let since = self
+            .last_news
+            .map_or(flight.submitted, |t| t.max(flight.submitted));
+        self.last_news = Some(now);
+        let (answers, prompt_rows) = flight.rows();
+        self.costs.saw(answers, prompt_rows, now - since);
+    }
+
+    /// The first step of a work is done: rows without results count, and readers get their values.
+    fn begun(&mut self, flight: &Flight, results: &[RowResult]) {
+        let stopped = |part: &Part| {
+            let own = |r: &RowResult| r.slot == part.slot && r.status == RowStatus::Stopped;
+            results.iter().any(own)
+        };
+        let (mut before, mut logits_before) = (0, 0);
+        for (seq, part) in flight.parts.iter().filter(|p| !stopped(p)).enumerate() {
+            if let Some(read) = part.read {
+                let at = [before, logits_before, seq];
+                self.read_values(flight, part, (read, at));
+            }
+            before += part.rows;
+            logits_before += part.logit_rows();
+            if part.draws == 0 {
+                self.commit(part, part.rows);
+            }
+        }
+    }
+
+    fn read_values(&mut self, flight: &Flight, part: &Part, (read, at): (Read, [usize; 3])) {
+        let Some(i) = self.running.iter().position(|t| t.id == part.task) else {
+            return;
+        };
+        let plan = self.program.plan(read.role).map(|(_, plan)| plan);
+        let shape = &plan.expect("the plan runs").value(read.value).shape;
+        let rows = match shape.lead {
+            Lead::Rows => at[0]..at[0] + part.rows,
+            Lead::LogitRows => at[1]..at[1] + part.rows,
+            Lead::Seqs => at[2]..at[2] + 1,
+        };
+        let width = shape.width();
+        let mut values = vec![0.0; rows.len() * width];
+        let ticket = flight.ticket.as_ref().expect("the work was submitted");
+        let copied = self.executor.read(ticket, read.value, rows, &mut values);
+        match copied {
+            Ok(()) => self.say(part.task, EventKind::Values { values, width }),
+            Err(error) => self.end(i, Some(Err(error.into()))),
+        }
+    }
+
+    /// Counts rows of a part as cached, and tells how far its prompt got.
+    fn commit(&mut self, part: &Part, rows: usize) {
+        let Some(i) = self.running.iter().position(|t| t.id == part.task) else {
+            return;
+        };
+        let task = &mut self.running[i];
+        let (request, total, at) = (task.id, task.tokens.len(), task.seq.len());
+        let rows = rows.min(task.seq.ahead);
+        let tokens = task.tokens[at..at + rows].to_vec();
+        task.computed(rows);
+        self.cache.commit(&mut task.seq, &tokens, part.answer);
+        let cached = task.seq.len();
+        if part.answer {
+            return;
+        }
+        let due = cached - task.seq.snapshot_len.min(cached) >= SNAPSHOT_TOKENS;
+        if cached == task.prompt_len || due {
+            self.cache.snapshot(&mut task.seq);
+        }
+        let read_all = matches!(task.goal, Goal::Read(_)) && cached == total;
+        self.say(request, EventKind::Prompt { cached, total });
+        if read_all {
+            self.end(i, Some(Ok(FinishReason::EndOfText)));
+        }
+    }
+
+    /// A row has its result.
+    fn settle(&mut self, flight: &Flight, row: RowResult) {
+        let part = flight.parts.iter().find(|p| p.slot == row.slot);
+        let Some(part) = part.filter(|p| p.draws > 0).copied() else {
+            return;
+        };
+        let Some(i) = self.running.iter().position(|t| t.id == part.task) else {
+            return self.ran_after_the_end(&part, row.status);
+        };
+        if row.status != RowStatus::Stopped {
+            let cached = row.position as usize + 1;
+            let len = self.running[i].seq.len();
+            self.commit(&part, cached - len);
+        }
+        let ending = self.outcome(i, row);
+        self.end(i, ending);
+    }
+
+    /// A task that has ended had rows under way. A state that they changed cannot be taken back.
+    fn ran_after_the_end(&mut self, part: &Part, status: RowStatus) {
+        let task = self.leaving.iter_mut().find(|t| t.id == part.task);
+        if let Some(task) = task
+            && status != RowStatus::Stopped
+            && self.cache.is_recurrent()
+        {
+            self.cache.abandon(&mut task.seq);
+            self.cache.clear(&mut task.seq);
+        }
+    }
+
+    fn outcome(&mut self, i: usize, row: RowResult) -> Option<Ending> {
+        let task = &mut self.running[i];
+        if let Some(answer) = task.answer_mut() {
+            answer.draws = answer.draws.saturating_sub(1);
+        }
+        match row.status {
+            RowStatus::Drawn(token) => self.take(i, token, row.logprobs),
+            RowStatus::NotANumber => {
+                self.cache.abandon(&mut task.seq);
+                self.cache.clear(&mut task.seq);
+                Some(Err(EngineError::NotANumber))
+            }
+            RowStatus::NoCandidate => Some(Err(EngineError::NoCandidate)),
+            RowStatus::Computed | RowStatus::Stopped => None,
+        }
+    }
+
+    /// Gives a task the token that was drawn for it.
+    fn take(
+        &mut self,
+        i: usize,
+        token: u32,
+        logprobs: Option<tokkata_ir::Logprobs>,
+    ) -> Option<Ending> {
+        let ctx = self.limits().ctx as usize;
+        let task = &mut self.running[i];
+        let request = task.id;
+        let (kind, reason) = task.accept(token, logprobs, ctx);
+        if let Some(answer) = task.answer_mut() {
+            answer.ask(Ask::Accept(token));
+        }
+        if let Some(kind) = kind {
+            self.say(request, kind);
+        }
+        if reason.is_some() {
+            return reason.map(Ok);
+        }
+        let task = &self.running[i];
+        let drawn = task.answer_wants_more();
+        (!drawn).then_some(Ok(FinishReason::MaxTokens))
+    }
+
+    /// A work is done.
+    fn landed(&mut self, flight: &Flight) {
+        for part in &flight.parts {
+            if let Some(i) = self.running.iter().position(|t| t.id == part.task) {
+                let task = &mut self.running[i];
+                task.flights -= 1;
+                let nothing_drawn = matches!(&task.goal, Goal::Answer(a) if a.wants_none());
+                if task.pending().is_empty() && task.flights == 0 && nothing_drawn {
+                    self.end(i, Some(Ok(FinishReason::MaxTokens)));
+                }
+            } else if let Some(i) = self.leaving.iter().position(|t| t.id == part.task) {
+                self.leaving[i].flights -= 1;
+                if self.leaving[i].flights == 0 {
+                    let task = self.leaving.remove(i);
+                    self.park(task);
+                }
+            }
+        }
+    }
+
+    /// A work did not run to its end: nothing of it counts. One task alone is to blame; of several each runs alone
+    /// next, so that only the one that fails then is.
+    fn failed(&mut self, flight: &Flight, error: BackendError) {
+        if let [part] = flight.parts[..]
+            && let Some(i) = self.running.iter().position(|t| t.id == part.task)
+        {
+            self.begin_again(i);
+            self.running[i].flights -= 1;
+            return self.end(i, Some(Err(error.into())));
+        }
+        for part in &flight.parts {
+            if let Some(i) = self.running.iter().position(|t| t.id == part.task) {
+                self.begin_again(i);
+                self.running[i].alone = true;
+            } else if let Some(task) = self.leaving.iter_mut().find(|t| t.id == part.task) {
+                self.cache.abandon(&mut task.seq);
+            }
+        }
+        self.landed(flight);
+    }
+
+    /// Rows of a task under way do not count; its slot is set right with the next ones.
+    fn begin_again(&mut self, i: usize) {
+        let recurrent = self.cache.is_recurrent();
+        let task = &mut self.running[i];
+        if let Some(answer) = task.answer_mut() {
+            answer.draws = 0;
+        }
+        self.cache.abandon(&mut task.seq);
+        if recurrent {
+            self.cache.clear(&mut task.seq);
+        }
+        task.fresh = true;
+        task.seq.forget_synced();
+    }
+}
+
+impl Part {
+    /// Logit rows that it has in its work.
+    fn logit_rows(&self) -> usize {
+        match self.read {
+            Some(read) if read.by_logit_row => self.rows,
+            _ => self.draws.min(1),
+        }
+    }
+}
+
+impl Task {
+    fn answer_wants_more(&self) -> bool {
+        match &self.goal {
+            Goal::Answer(answer) => {
+                answer.draws > 0 || answer.wants_token(self.stats.generated_tokens)
+            }
+            Goal::Read(_) => true,
+        }
+    }
+}

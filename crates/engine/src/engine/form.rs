@@ -1,0 +1,429 @@
+//! Which rows run next.
+//!
+//! Answers under way come first, one row each. The rows that are left go to prompts, as many as cost no more than the
+//! answers beside them, and the prompts share them fairly: the one that needs fewest gets its share first. Cutting a
+//! prompt never changes a bit of it.
+
+use std::time::Duration;
+
+use tokkata_ir::{Delta, GroupId, LogitRow, PlanRole, Refusal, RowInput, SeqRows, Work};
+
+use super::{Engine, SNAPSHOT_TOKENS};
+use crate::flight::{Flight, Part};
+use crate::task::{Goal, Task};
+
+/// How long a chain may last while somebody waits.
+const CHAIN: Duration = Duration::from_millis(5);
+
+/// What a step has left.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    rows: usize,
+    seqs: usize,
+    logit_rows: usize,
+}
+
+/// Rows that a task could have next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Chance {
+    rows: usize,
+    logits: Logits,
+}
+
+/// Which of them need logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Logits {
+    None,
+    /// The last, if it is among those that run.
+    Last,
+    All,
+}
+
+impl Engine {
+    /// The next work, if anything can run.
+    pub(super) fn form(&mut self) -> Option<(Work, Flight)> {
+        loop {
+            let role = self.next_role()?;
+            let mut work = Work {
+                plan: self.program.plan(role)?.0,
+                ..Work::default()
+            };
+            let (mut parts, starved) = self.choose(role, &mut work);
+            if !parts.is_empty() {
+                self.chain(&mut parts, &mut work);
+                self.last_role = Some(role);
+                self.note_reads(&mut work, &parts);
+                return Some((work, Flight::new(parts)));
+            }
+            if !starved || !self.flights.is_empty() || !self.leaving.is_empty() {
+                return None;
+            }
+            self.make_room(role);
+        }
+    }
+
+    /// Nobody can have a row: the youngest gives its blocks back, and one that is alone cannot be helped.
+    fn make_room(&mut self, role: PlanRole) {
+        if self.running.len() > 1 {
+            self.preempt(self.running.len() - 1);
+            return;
+        }
+        let needs = self.running.iter().position(|t| t.role() == role);
+        if let Some(i) = needs {
+            let error = match self.cache.reserve(&mut self.running[i].seq, 1) {
+                Err(error) => error,
+                Ok(_) => unreachable!("it was seen that it cannot have a row"),
+            };
+            let task = self.running.remove(i);
+            self.leave(task, Err(error));
+        }
+    }
+
+    /// The plan whose tasks are served next: each in its turn.
+    fn next_role(&self) -> Option<PlanRole> {
+        let ready = self.running.iter().filter(|t| self.chance(t).is_some());
+        let mut roles: Vec<PlanRole> = ready.map(Task::role).collect();
+        roles.dedup();
+        let other = roles.iter().find(|&&r| Some(r) != self.last_role);
+        other.or(roles.first()).copied()
+    }
+
+    /// Fills a work with rows. Says also whether some task could not have blocks.
+    fn choose(&mut self, role: PlanRole, work: &mut Work) -> (Vec<Part>, bool) {
+        let limits = *self.limits();
+        let mut budget = Budget {
+            rows: limits.rows as usize,
+            seqs: limits.seqs as usize,
+            logit_rows: limits.logit_rows as usize,
+        };
+        let (mut parts, mut starved) = (Vec::new(), false);
+        let of_role = |t: &Task| t.role() == role;
+        let lonely = self.running.iter().position(|t| t.alone && of_role(t));
+        let (answers, mut prompts): (Vec<usize>, Vec<usize>) = (0..self.running.len())
+            .filter(|&i| of_role(&self.running[i]) && lonely.is_none_or(|l| l == i))
+            .filter(|&i| self.chance(&self.running[i]).is_some())
+            .partition(|&i| self.running[i].is_decoding());
+        for i in answers {
+            self.add(i, 1, (&mut budget, work), &mut parts, &mut starved);
+        }
+        let patience = self.options.prompt_step;
+        let most = self.costs.prompt_rows(parts.len(), patience);
+        budget.rows = budget.rows.min(most);
+        prompts.sort_by_key(|&i| {
+            (
+                self.running[i].whole_rows().is_none(),
+                self.running[i].pending().len(),
+            )
+        });
+        let count = prompts.len();
+        for (n, i) in prompts.into_iter().enumerate() {
+            let share = budget.rows.div_ceil(count - n);
+            let share = self.running[i].whole_rows().unwrap_or(share);
+            self.add(i, share, (&mut budget, work), &mut parts, &mut starved);
+        }
+        (parts, starved)
+    }
+
+    /// The rows that a task could have next; none while it waits for news of its last ones, or for a mask.
+    fn chance(&self, task: &Task) -> Option<Chance> {
+        let recurrent = self.cache.is_recurrent();
+        let rows = task.runnable();
+        let chance = |rows, logits| (rows > 0).then_some(Chance { rows, logits });
+        let answer = match &task.goal {
+            Goal::Read(_) if task.flights > 0 => return None,
+            Goal::Read(read) if read.by_logit_row => return chance(rows, Logits::All),
+            Goal::Read(_) => return chance(rows, Logits::None),
+            Goal::Answer(answer) => answer,
+        };
+        if answer.draws > 0 {
+            let room = task.seq.end() < self.limits().ctx as usize;
+            let wanted = answer.wants_token(task.stats.generated_tokens);
+            let settled = !recurrent || task.stats.generated_tokens > 0;
+            let ready = room && wanted && settled && answer.runs_ahead(recurrent);
+            return chance(usize::from(ready), Logits::Last);
+        }
+        // A state is kept after each stretch of a prompt, before later rows change it.
+        if recurrent && task.flights > 0 {
+            return None;
+        }
+        if rows < task.pending().len() || !answer.wants_token(task.stats.generated_tokens) {
+            return chance(rows, Logits::None);
+        }
+        if answer.knows_mask() {
+            return chance(rows, Logits::Last);
+        }
+        chance(rows.saturating_sub(1), Logits::None)
+    }
+
+    /// Gives a task up to `most` rows, as far as there are blocks.
+    fn add(
+        &mut self,
+        i: usize,
+        most: usize,
+        (budget, work): (&mut Budget, &mut Work),
+        parts: &mut Vec<Part>,
+        starved: &mut bool,
+    ) {
+        let Some(chance) = self.chance(&self.running[i]) else {
+            return;
+        };
+        let mut rows = chance.rows.min(most).min(budget.rows);
+        if chance.logits == Logits::All {
+            rows = rows.min(budget.logit_rows);
+        }
+        rows = self.up_to_snapshot(i, rows);
+        let whole = self.running[i].whole_rows();
+        if budget.seqs == 0 || rows == 0 || whole.is_some_and(|n| n > rows) {
+            return;
+        }
+        let mut draws = chance.logits == Logits::Last && rows == chance.rows;
+        if draws && budget.logit_rows == 0 {
+            rows -= 1;
+            draws = false;
+        }
+        while rows > 0 && !self.reserve(i, rows, work) {
+            *starved = true;
+            rows = if whole.is_some() { 0 } else { rows / 2 };
+            draws = false;
+        }
+        if rows == 0 {
+            return;
+        }
+        let part = self.part(i, rows, draws, work);
+        budget.rows -= rows;
+        budget.seqs -= 1;
+        budget.logit_rows -= work.rows.last().map_or(0, |r| r.logits.len());
+        parts.push(part);
+    }
+
+    /// Lets every task of a work that only writes go on for some steps without the host.
+    fn chain(&mut self, parts: &mut [Part], work: &mut Work) {
+        let steps = parts.iter().map(|part| self.chainable(part)).min();
+        let Some(steps) = steps.filter(|&n| n > 0) else {
+            return;
+        };
+        for done in 0..parts.len() {
+            let i = self.place_of(&parts[done]);
+            if !self.reserve(i, steps, work) {
+                parts[..done]
+                    .iter_mut()
+                    .for_each(|part| self.shorten(part, steps));
+                return;
+            }
+            let (part, task) = (&mut parts[done], &mut self.running[i]);
+            if let Some(answer) = task.answer_mut() {
+                answer.draws += steps;
+            }
+            part.draws += steps;
+            let changes = task.seq.changes();
+            work.deltas
+                .extend(changes.into_iter().map(|d| (part.slot, d)));
+        }
+        work.chained = steps as u32;
+    }
+
+    /// Takes steps of a chain from a part again. Their blocks stay with its sequence.
+    fn shorten(&mut self, part: &mut Part, steps: usize) {
+        let i = self.place_of(part);
+        let task = &mut self.running[i];
+        task.seq.ahead -= steps;
+        part.draws -= steps;
+        if let Some(answer) = task.answer_mut() {
+            answer.draws -= steps;
+        }
+    }
+
+    fn place_of(&self, part: &Part) -> usize {
+        let place = self.running.iter().position(|t| t.id == part.task);
+        place.expect("the task of a work that is being formed runs")
+    }
+
+    /// Steps that a part's task could go on for without the host.
+    fn chainable(&self, part: &Part) -> usize {
+        let task = &self.running[self.place_of(part)];
+        let recurrent = self.cache.is_recurrent();
+        let Goal::Answer(answer) = &task.goal else {
+            return 0;
+        };
+        let alone = part.draws == 1 && answer.runs_ahead(recurrent) && (part.answer || !recurrent);
+        if !alone {
+            return 0;
+        }
+        let room = (self.limits().ctx as usize).saturating_sub(task.seq.end());
+        let left = answer.remaining(task.stats.generated_tokens) as usize;
+        let steps = self.chain_steps().min(room);
+        steps.min(left.saturating_sub(answer.draws))
+    }
+
+    /// Steps that a chain may have: while anything waits it lasts a few milliseconds.
+    fn chain_steps(&self) -> usize {
+        let most = self.options.chain as usize;
+        let waits = !self.waiting.is_empty() || self.masks.is_busy();
+        match self.costs.answer_step().filter(|_| waits) {
+            Some(step) => most.min((CHAIN.as_nanos() / step.as_nanos().max(1)) as usize),
+            None => most,
+        }
+    }
+
+    /// Rows up to the next place where a state must be kept.
+    fn up_to_snapshot(&self, i: usize, rows: usize) -> usize {
+        let seq = &self.running[i].seq;
+        if !self.cache.is_recurrent() {
+            return rows;
+        }
+        let since = seq.end() - seq.snapshot_len.min(seq.end());
+        rows.min(SNAPSHOT_TOKENS.saturating_sub(since).max(1))
+    }
+
+    /// Blocks for rows of a task; parked sessions make room for it.
+    fn reserve(&mut self, i: usize, rows: usize, work: &mut Work) -> bool {
+        loop {
+            match self.cache.reserve(&mut self.running[i].seq, rows) {
+                Ok(copies) => {
+                    work.copies.extend(copies);
+                    return true;
+                }
+                Err(_) if self.yield_session() => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Writes a task's rows, whose blocks are reserved, into a work.
+    fn part(&mut self, i: usize, rows: usize, draws: bool, work: &mut Work) -> Part {
+        let task = &mut self.running[i];
+        let slot = task.slot.expect("a running task has a slot");
+        task.start();
+        let start = task.seq.end() - rows;
+        work.deltas
+            .extend(task.deltas(start).into_iter().map(|d| (slot, d)));
+        let answer = start >= task.prompt_len;
+        let input = match task.tokens.get(start..start + rows) {
+            Some(tokens) => RowInput::Tokens(tokens.to_vec()),
+            None => RowInput::Drawn,
+        };
+        let mut logits = Vec::new();
+        let mut read = None;
+        match &mut task.goal {
+            Goal::Answer(own) if draws => {
+                let seen = &task.tokens[..task.tokens.len().min(start + rows)];
+                logits.extend(own.logit_row(rows - 1, seen));
+                own.draws += 1;
+            }
+            Goal::Answer(_) => {}
+            Goal::Read(own) => {
+                if own.by_logit_row {
+                    logits = (0..rows as u32)
+                        .map(|row| LogitRow {
+                            row,
+                            ..LogitRow::default()
+                        })
+                        .collect();
+                }
+                read = Some(*own);
+            }
+        }
+        task.flights += 1;
+        work.rows.push(SeqRows {
+            input,
+            logits,
+            prompt: !answer,
+            ..SeqRows::tokens(slot, &[])
+        });
+        Part {
+            task: task.id,
+            slot,
+            rows,
+            answer,
+            draws: usize::from(draws),
+            read,
+        }
+    }
+
+    /// Where a work's readers find their rows, and what it keeps for them.
+    fn note_reads(&self, work: &mut Work, parts: &[Part]) {
+        for part in parts {
+            if let Some(read) = part.read
+                && !work.keep.contains(&read.value)
+            {
+                work.keep.push(read.value);
+            }
+        }
+    }
+
+    /// Hands a work to the device.
+    pub(super) fn launch(&mut self, work: Work, mut flight: Flight) {
+        match self.executor.submit(work) {
+            Ok(ticket) => {
+                flight.ticket = Some(ticket);
+                self.flights.push_back(flight);
+            }
+            Err(Refusal::Busy(_)) => unreachable!("no more works than the device takes"),
+            Err(Refusal::Backend(error)) => {
+                self.flights.push_back(flight);
+                self.lose(&error);
+            }
+        }
+    }
+}
+
+impl Task {
+    /// All its rows, where they must run in one step.
+    pub(super) fn whole_rows(&self) -> Option<usize> {
+        match &self.goal {
+            Goal::Read(read) if read.whole => Some(self.tokens.len()),
+            _ => None,
+        }
+    }
+
+    /// Whether it may go on from stored blocks: what it reads of rows must be computed.
+    pub(super) fn may_reuse(&self) -> bool {
+        match &self.goal {
+            Goal::Answer(_) => true,
+            Goal::Read(_) => false,
+        }
+    }
+
+    /// What its slot must be told before rows from `start` on run.
+    pub(super) fn deltas(&mut self, start: usize) -> Vec<Delta> {
+        let mut deltas = Vec::new();
+        if std::mem::take(&mut self.fresh) {
+            deltas.push(Delta::Clear);
+            if let Goal::Answer(answer) = &self.goal {
+                deltas.push(Delta::Sampler(Box::new(answer.sampling.sampler())));
+                deltas.push(Delta::Stop {
+                    ids: answer.stop_ids.clone(),
+                    remaining: answer.remaining(self.stats.generated_tokens),
+                });
+            }
+            if start > 0 {
+                deltas.push(Delta::Tokens {
+                    first: 0,
+                    tokens: self.tokens[..start].to_vec(),
+                });
+                deltas.push(Delta::Length(start as u32));
+            }
+        }
+        deltas.extend(self.seq.changes());
+        deltas
+    }
+}
+
+impl crate::sequence::Sequence {
+    /// What changed of its tables since the device was told last.
+    pub(crate) fn changes(&mut self) -> Vec<Delta> {
+        let mut deltas = Vec::new();
+        for (g, table) in self.tables.iter().enumerate() {
+            let first = self.synced[g].min(table.len());
+            if first < table.len() {
+                deltas.push(Delta::Table {
+                    group: GroupId(g as u32),
+                    first: first as u32,
+                    blocks: table[first..].to_vec(),
+                });
+            }
+            self.synced[g] = table.len();
+        }
+        deltas
+    }
+}

@@ -1,0 +1,53 @@
+//! Works under way, and whose rows they have.
+
+use std::time::Instant;
+
+use tokkata_ir::{SeqSlot, Ticket};
+
+use crate::request::RequestId;
+use crate::task::Read;
+
+/// A work under way.
+pub(crate) struct Flight {
+    /// `None` until it is submitted.
+    pub(crate) ticket: Option<Ticket>,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) submitted: Instant,
+    /// Whether news of its first step came.
+    pub(crate) begun: bool,
+}
+
+/// Rows of one task in a work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) task: RequestId,
+    pub(crate) slot: SeqSlot,
+    /// Rows of the first step.
+    pub(crate) rows: usize,
+    /// Whether they are an answer's.
+    pub(crate) answer: bool,
+    /// Tokens that it draws.
+    pub(crate) draws: usize,
+    /// What is read of them.
+    pub(crate) read: Option<Read>,
+}
+
+impl Flight {
+    pub(crate) fn new(parts: Vec<Part>) -> Self {
+        Flight {
+            ticket: None,
+            parts,
+            submitted: Instant::now(),
+            begun: false,
+        }
+    }
+
+    /// Rows of answers and of prompts in its first step.
+    pub(crate) fn rows(&self) -> (usize, usize) {
+        let count = |answer: bool| {
+            let parts = self.parts.iter().filter(|p| p.answer == answer);
+            parts.map(|p| p.rows).sum()
+        };
+        (count(true), count(false))
+    }
+}

@@ -7,6 +7,7 @@ use tokkata_ir::{
     Program, WeightSource,
 };
 
+use crate::available::available_bytes;
 use crate::caps::Caps;
 use crate::kernels::Kernel;
 use crate::pool::{Pinning, Pool};
@@ -108,52 +109,4 @@ pub(crate) fn check_memory(what: &str, needed: u64) -> Result<(), BackendError> 
         }),
         _ => Ok(()),
     }
-}
-
-/// Bytes that may be taken without swapping, inside the control group of the process; `None` where unknown.
-#[must_use]
-pub fn available_bytes() -> Option<u64> {
-    let machine = machine_bytes();
-    let group = group_bytes();
-    machine.into_iter().chain(group).min()
-}
-
-#[cfg(target_os = "linux")]
-fn machine_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
-}
-
-/// What the process's control group (version 2) leaves; file pages count as free.
-#[cfg(target_os = "linux")]
-fn group_bytes() -> Option<u64> {
-    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = own.lines().find_map(|l| l.strip_prefix("0::"))?;
-    let folder = std::path::Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
-    let number = |name: &str| {
-        std::fs::read_to_string(folder.join(name))
-            .ok()?
-            .trim()
-            .parse::<u64>()
-            .ok()
-    };
-    let (max, current) = (number("memory.max")?, number("memory.current")?);
-    let stat = std::fs::read_to_string(folder.join("memory.stat")).ok()?;
-    let file = stat
-        .lines()
-        .find_map(|l| l.strip_prefix("file "))
-        .and_then(|x| x.parse::<u64>().ok());
-    Some(max.saturating_sub(current.saturating_sub(file.unwrap_or(0))))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn machine_bytes() -> Option<u64> {
-    None
-}
-
-#[cfg(not(target_os = "linux"))]
-fn group_bytes() -> Option<u64> {
-    None
 }

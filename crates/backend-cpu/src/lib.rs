@@ -17,6 +17,7 @@
 //! ```
 
 mod arena;
+pub mod available;
 pub mod caps;
 pub mod device;
 pub mod kernels;
@@ -28,5 +29,6 @@ mod run;
 mod select;
 pub mod tuning;
 
+pub use available::available_bytes;
 pub use device::CpuBackend;
 pub use run::CpuInstance;

@@ -312,6 +312,17 @@ impl Engine {
             && self.flights.is_empty()
     }
 
+    /// Whether a request has ended and nothing of it is under way.
+    #[must_use]
+    pub fn is_settled(&self, id: RequestId) -> bool {
+        let mut tasks = self
+            .waiting
+            .iter()
+            .chain(&self.running)
+            .chain(&self.leaving);
+        tasks.all(|task| task.id != id)
+    }
+
     /// Takes what has happened and submits what can run next. Says whether anything did happen; if not, what is under
     /// way must be waited for.
     pub fn turn(&mut self) -> bool {
@@ -326,10 +337,19 @@ impl Engine {
         if self.turn() || self.is_idle() {
             return;
         }
-        if !self.flights.is_empty() {
+        if self.flights.is_empty() {
+            self.rest(Duration::from_millis(50));
+        } else {
             self.listen(true);
-        } else if self.masks.is_busy() {
-            self.hear(Duration::from_millis(50));
+        }
+    }
+
+    /// Gives what is under way some time, at most as long as `patience`.
+    pub fn rest(&mut self, patience: Duration) {
+        if self.masks.is_busy() {
+            self.hear(patience);
+        } else if !self.flights.is_empty() {
+            std::thread::sleep(patience / 16);
         }
     }
 

@@ -1,10 +1,10 @@
 //! The backends that are built in, by name.
 
-use tokkata_ir::Backend;
+use tokkata_ir::Device;
 
 use crate::error::{Error, Result};
 
-type Make = fn() -> Box<dyn Backend>;
+type Make = fn() -> Box<dyn Device>;
 
 /// Name, what it is, and how to make it; the first is the default.
 const DEVICES: &[(&str, &str, Make)] = &[
@@ -25,7 +25,7 @@ pub fn devices() -> impl Iterator<Item = (&'static str, &'static str)> {
 ///
 /// # Errors
 /// [`Error::Device`] lists the known names.
-pub fn device(name: Option<&str>) -> Result<Box<dyn Backend>> {
+pub fn device(name: Option<&str>) -> Result<Box<dyn Device>> {
     let wanted = name.unwrap_or(DEVICES[0].0);
     match DEVICES.iter().find(|d| d.0 == wanted) {
         Some((_, _, make)) => Ok(make()),

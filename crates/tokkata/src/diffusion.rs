@@ -294,22 +294,16 @@ impl Model {
 
     fn all_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         let session = self.engine.open_session(0);
-        let fed = self.engine.feed(&[Feed {
+        let logits = self.engine.logits_port()?;
+        let feed = Feed {
             session,
             tokens,
             rows: RowKind::Prompt,
             logits: FeedLogits::All,
-        }]);
+        };
+        let fed = self.engine.feed(&[feed], &[logits]);
         self.engine.close_session(session);
-        fed?;
-        let (_, main) = self
-            .engine
-            .program()
-            .plan(tokkata_ir::PlanRole::Main)
-            .ok_or(EngineError::MissingOutput("main"))?;
-        let logits = main.output("logits");
-        let logits = logits.ok_or(EngineError::MissingOutput("logits"))?;
-        Ok(self.engine.instance().floats(logits).to_vec())
+        Ok(self.engine.read(&fed?, logits, None)?)
     }
 
     /// The events of an answer that came all at once, newest first.

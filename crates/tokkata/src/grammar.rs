@@ -7,18 +7,17 @@
 //! let ids = model.tokenize("The year:", tokkata::EncodeOptions::default())?;
 //! let mut request = model.request(ids)?;
 //! let grammar = model.checkpoint().grammar(GrammarSource::Regex("[0-9]{4}".into()), Trigger::Now)?;
-//! tokkata::grammar::constrain(&mut request, &grammar)?;
+//! tokkata::grammar::constrain(&mut request, &grammar);
 //! # Ok(())
 //! # }
 //! ```
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 
 pub use tokkata_text::grammar::{Grammar, GrammarError, GrammarSource, GrammarState, Trigger};
 
 use tokkata_engine::{Constraint, Request};
-use tokkata_ir::sample::{Mask, MaskSetter};
+use tokkata_ir::sample::Mask;
 use tokkata_text::grammar::{Encoder, TokenTrie, Vocabulary};
 use tokkata_text::parse::OutputFormat;
 pub use tokkata_text::parse::ToolChoice;
@@ -79,105 +78,49 @@ impl Checkpoint {
     }
 }
 
-/// Makes the answer to a request follow a grammar from its first token on. Masks are computed on a thread of their
-/// own while the model runs.
-///
-/// # Errors
-/// The system has no thread to give.
-pub fn constrain(request: &mut Request, grammar: &Grammar) -> Result<()> {
-    let walk = Walk::new(grammar.start(), grammar.mask_len());
-    let walk = walk.map_err(|e| GrammarError::Parser(format!("no thread for its masks: {e}")))?;
-    request.constraint = Some(Box::new(walk));
-    Ok(())
+/// Makes the answer to a request follow a grammar from its first token on.
+pub fn constrain(request: &mut Request, grammar: &Grammar) {
+    request.constraint = Some(Box::new(Walk {
+        state: grammar.start(),
+        words: grammar.mask_len(),
+    }));
 }
 
-/// A state whose next mask is to be computed.
-type Job = (GrammarState, MaskSetter);
-/// The state again, unless there is no way on.
-type Done = std::result::Result<GrammarState, GrammarError>;
-
-/// One answer on its way through a grammar. Its state is with its thread while a mask is being computed.
+/// One answer on its way through a grammar.
 struct Walk {
-    state: Option<GrammarState>,
-    mask: Option<Mask>,
-    jobs: Sender<Job>,
-    done: Receiver<Done>,
+    state: GrammarState,
+    words: usize,
 }
 
 impl Walk {
-    fn new(state: GrammarState, words: usize) -> std::io::Result<Self> {
-        let (jobs, queue) = channel::<Job>();
-        let (results, done) = channel();
-        let work = move || {
-            for (mut state, setter) in queue {
-                let mut mask = vec![0; words];
-                let result = state.mask(&mut mask);
-                if result.is_ok() {
-                    setter.set(mask);
-                }
-                if results.send(result.map(|()| state)).is_err() {
-                    return;
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("masks".to_owned());
-        thread.spawn(work)?;
-        Ok(Walk {
-            state: Some(state),
-            mask: None,
-            jobs,
-            done,
-        })
-    }
-
-    /// Takes what is forced now, and has the next mask computed.
-    fn go_on(
-        &mut self,
-        mut state: GrammarState,
-        forced: &mut Vec<u32>,
-    ) -> std::result::Result<(), String> {
-        for token in state.forced() {
+    /// Takes what is forced now.
+    fn go_on(&mut self, forced: &mut Vec<u32>) {
+        for token in self.state.forced() {
             // The tokenizer may write what is forced in tokens that reach further than it.
-            if state.accept(token).is_err() {
+            if self.state.accept(token).is_err() {
                 break;
             }
             forced.push(token);
         }
-        let (setter, mask) = Mask::pending();
-        self.mask = Some(mask);
-        let sent = self.jobs.send((state, setter));
-        sent.map_err(|_| GONE.to_owned())
-    }
-
-    /// The state, once its mask is computed.
-    fn state(&mut self) -> std::result::Result<GrammarState, String> {
-        match self.state.take() {
-            Some(state) => Ok(state),
-            None => match self.done.recv() {
-                Ok(done) => done.map_err(|error| error.to_string()),
-                Err(_) => Err(GONE.to_owned()),
-            },
-        }
     }
 }
 
-/// Only a bug ends the thread of a walk early.
-const GONE: &str = "the thread that computes its masks has ended";
-
 impl Constraint for Walk {
     fn begin(&mut self, forced: &mut Vec<u32>) -> std::result::Result<(), String> {
-        let state = self.state()?;
-        self.go_on(state, forced)
-    }
-
-    fn mask(&mut self) -> Option<Mask> {
-        self.mask.clone()
+        self.go_on(forced);
+        Ok(())
     }
 
     fn accept(&mut self, token: u32, forced: &mut Vec<u32>) -> std::result::Result<(), String> {
-        let mut state = self.state()?;
-        state.accept(token).map_err(|error| error.to_string())?;
-        self.go_on(state, forced)
+        self.state.accept(token).map_err(|error| error.to_string())?;
+        self.go_on(forced);
+        Ok(())
+    }
+
+    fn mask(&mut self) -> std::result::Result<Option<Mask>, String> {
+        let mut words = vec![0; self.words];
+        self.state.mask(&mut words).map_err(|error| error.to_string())?;
+        Ok(Some(Mask::ready(words)))
     }
 }
 

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tokkata_engine::{
-    CacheOptions, Engine, Event, EventKind, Request, RequestId, ScorePlan, SessionId,
+    CacheOptions, Engine, EngineOptions, Event, EventKind, Request, RequestId, ScorePlan, SessionId,
 };
 use tokkata_ir::spec::Generation as Way;
-use tokkata_ir::{Limits, Program, WeightSource};
+use tokkata_ir::{ArenaLayout, Limits, Loaded, Program, WeightSource};
 use tokkata_plan::BuildOptions;
 use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
 
@@ -92,14 +92,21 @@ impl Model {
         };
         check_memory(&checkpoint, MemoryNeed::of(&program, weights), &limits)?;
         let load = options.load_options();
-        let instance = backend.load(program.clone(), weights, &load);
-        let instance = instance.map_err(Error::backend(checkpoint.path()))?;
+        let loaded = backend.load(program.clone(), weights, &load);
+        let loaded = loaded.map_err(Error::backend(checkpoint.path()))?;
         drop(recast);
+        let arena = arena(&program, loaded.as_ref(), options.kv_memory);
+        let executor = loaded.open(arena);
+        let executor = executor.map_err(Error::backend(checkpoint.path()))?;
         let cache = CacheOptions {
             no_prefix_cache: options.no_prefix_cache || diffusion.is_some(),
             shuffle_blocks: None,
         };
-        let engine = Engine::new(program, instance, &cache)?;
+        let options = EngineOptions {
+            cache,
+            ..EngineOptions::default()
+        };
+        let engine = Engine::new(program, executor, options)?;
         let (device, threads) = (backend.name(), load.threads);
         Ok(Model {
             checkpoint,
@@ -156,7 +163,7 @@ impl Model {
     /// Bytes held for weights, caches and scratch.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        self.engine.instance().memory_bytes()
+        self.engine.executor().memory_bytes()
     }
 
     /// The tokenizer, built when it is first asked for.
@@ -217,11 +224,11 @@ impl Model {
         self.writes()?;
         if self.is_diffusion() {
             let id = RequestId(0);
-            let events = self.denoised(request, id)?;
+            let given = self.denoised(request, id)?;
             return Ok(Generation {
                 engine: &mut self.engine,
                 id,
-                events,
+                given,
                 ended: false,
             });
         }
@@ -232,7 +239,7 @@ impl Model {
         Ok(Generation {
             engine: &mut self.engine,
             id,
-            events: Vec::new(),
+            given: Vec::new(),
             ended: false,
         })
     }
@@ -253,70 +260,93 @@ impl Model {
 
 fn check_memory(checkpoint: &Checkpoint, need: MemoryNeed, limits: &Limits) -> Result<()> {
     match available() {
-        Some(available) if need.total() > available => Err(Error::Memory {
+        Some(available) if need.least() > available => Err(Error::Memory {
             file: checkpoint.path().display().to_string(),
             ctx: limits.ctx,
-            needed: Bytes(need.total()),
+            needed: Bytes(need.least()),
             available: Bytes(available),
         }),
         _ => Ok(()),
     }
 }
 
-/// The events of one answer, in order. Dropping it cancels the answer.
-pub struct Generation<'a> {
-    engine: &'a mut Engine,
-    id: RequestId,
-    /// Newest first.
-    events: Vec<Event>,
-    ended: bool,
-}
-
-impl Iterator for Generation<'_> {
-    type Item = Result<EventKind>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            while let Some(event) = self.events.pop() {
-                if event.request != self.id {
-                    continue;
-                }
-                self.ended = matches!(
-                    event.kind,
-                    EventKind::Finished { .. } | EventKind::Failed(_)
-                );
-                return Some(match event.kind {
-                    EventKind::Failed(error) => Err(error.into()),
-                    kind => Ok(kind),
-                });
-            }
-            if self.ended || self.engine.is_idle() {
-                return None;
-            }
-            match self.engine.step() {
-                Ok(events) => self.events = events.into_iter().rev().collect(),
-                Err(error) => {
-                    self.ended = true;
-                    return Some(Err(error.into()));
-                }
-            }
+/// An arena of so many bytes; without a number, for whole contexts of all sequences, or of as many as the memory left
+/// allows, one at least.
+pub(crate) fn arena(program: &Program, loaded: &dyn Loaded, bytes: Option<u64>) -> ArenaLayout {
+    let block_bytes = loaded.block_bytes();
+    if let Some(bytes) = bytes {
+        return ArenaLayout::new(&block_bytes, bytes);
+    }
+    let counts = |seqs: u64| {
+        let of = |group: &tokkata_ir::CacheGroup| group.blocks_of_sequence(&program.limits) * seqs;
+        program.caches.iter().map(of).collect::<Vec<u64>>()
+    };
+    let all = ArenaLayout::for_counts(&block_bytes, &counts(program.limits.seqs.into()));
+    match loaded.available_bytes() {
+        Some(available) if all.bytes() > available / 16 * 15 => {
+            let one = ArenaLayout::for_counts(&block_bytes, &counts(1));
+            let most = ArenaLayout::new(&block_bytes, available / 16 * 15);
+            if most.bytes() > one.bytes() { most } else { one }
         }
+        _ => all,
     }
 }
 
+/// The events of one answer, in order. Dropping it cancels the answer; other requests of the engine go on.
+pub struct Generation<'a> {
+    engine: &'a mut Engine,
+    id: RequestId,
+    /// Events of an answer that was given at once, newest first.
+    given: Vec<Event>,
+    ended: bool,
+}
+
 impl Generation<'_> {
+    fn next_kind(&mut self) -> Option<EventKind> {
+        if let Some(event) = self.given.pop() {
+            return Some(event.kind);
+        }
+        loop {
+            if let Some(kind) = self.engine.next_event(self.id) {
+                return Some(kind);
+            }
+            if self.engine.is_idle() {
+                return None;
+            }
+            self.engine.wait();
+        }
+    }
+
     /// Ends the answer; what it computed stays in its session.
     pub fn cancel(&mut self) {
         self.engine.cancel(self.id);
     }
 }
 
+impl Iterator for Generation<'_> {
+    type Item = Result<EventKind>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let kind = self.next_kind()?;
+        self.ended = matches!(kind, EventKind::Finished { .. } | EventKind::Failed(_));
+        Some(match kind {
+            EventKind::Failed(error) => Err(error.into()),
+            kind => Ok(kind),
+        })
+    }
+}
+
 impl Drop for Generation<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.engine.cancel(self.id);
-            // The step only ends the request; an error would come again at the next request.
-            let _ = self.engine.step();
+            self.engine.abandon(self.id);
+            // What was under way is done with, so that the session can be used at once.
+            while !self.engine.is_settled(self.id) {
+                self.engine.wait();
+            }
         }
     }
 }

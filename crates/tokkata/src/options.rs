@@ -34,6 +34,8 @@ pub struct OpenOptions {
     pub ctx: Option<NonZeroU32>,
     /// Element type of the cache.
     pub kv: DType,
+    /// Bytes for all caches; `None` for whole contexts of all sequences, as far as the memory allows.
+    pub kv_memory: Option<u64>,
     /// Rows of a step.
     pub rows: u32,
     /// Sequences of a step.
@@ -70,6 +72,7 @@ impl Default for OpenOptions {
             threads: None,
             ctx: None,
             kv: DType::F16,
+            kv_memory: None,
             rows: 512,
             seqs: 1,
             logit_rows: 1,

@@ -3,7 +3,8 @@
 //! Numbers and files are those of llama-perplexity: a text is cut into chunks of one context, each begins with the
 //! beginning-of-text token if the tokenizer asks for one, and the second half of each chunk is scored.
 
-use tokkata_engine::{Engine, EngineError, Feed, FeedLogits, RowKind, SessionId};
+use tokkata_engine::{Engine, EngineError, Fed, Feed, FeedLogits, RowKind, SessionId};
+use tokkata_ir::ValueId;
 use tokkata_text::tokenizer::EncodeOptions;
 
 use crate::error::Result;
@@ -17,8 +18,30 @@ pub struct Scorer<'a> {
     unscored: FeedLogits,
 }
 
-/// Sees the engine after each of its steps.
-pub type Watch<'a> = &'a mut dyn FnMut(&Engine) -> Result<()>;
+/// Sees what each step left.
+pub trait Watch {
+    /// Values of the main plan that it wants to see.
+    fn keeps(&self) -> Vec<ValueId>;
+
+    /// Looks at a step.
+    ///
+    /// # Errors
+    /// Its own, which end the run.
+    fn see(&mut self, engine: &mut Engine, fed: &Fed) -> Result<()>;
+}
+
+/// Nobody looks.
+struct Nobody;
+
+impl Watch for Nobody {
+    fn keeps(&self) -> Vec<ValueId> {
+        Vec::new()
+    }
+
+    fn see(&mut self, _: &mut Engine, _: &Fed) -> Result<()> {
+        Ok(())
+    }
+}
 
 impl<'a> Scorer<'a> {
     /// A scorer of chunks of `ctx` tokens, at most the context that `model` was loaded for.
@@ -69,14 +92,14 @@ impl<'a> Scorer<'a> {
     /// # Errors
     /// Tokens outside of the vocabulary, or the backend's.
     pub fn chunk(&mut self, tokens: &[u32], sink: impl FnMut(&[f32], u32)) -> Result<()> {
-        self.watched(tokens, &mut |_| Ok(()), sink)
+        self.watched(tokens, &mut Nobody, sink)
     }
 
     /// Feeds one chunk without scoring it, while `watch` sees every step.
     ///
     /// # Errors
     /// As [`Scorer::chunk`], and those of `watch`.
-    pub fn unscored(&mut self, tokens: &[u32], watch: Watch<'_>) -> Result<()> {
+    pub fn unscored(&mut self, tokens: &[u32], watch: &mut dyn Watch) -> Result<()> {
         let fed = self.fed(tokens)?;
         let session = self.model.engine().open_session(0);
         let result = self.skip(session, &fed, watch);
@@ -91,7 +114,7 @@ impl<'a> Scorer<'a> {
     pub fn watched(
         &mut self,
         tokens: &[u32],
-        watch: Watch<'_>,
+        watch: &mut dyn Watch,
         sink: impl FnMut(&[f32], u32),
     ) -> Result<()> {
         let fed = self.fed(tokens)?;
@@ -118,15 +141,16 @@ impl<'a> Scorer<'a> {
     }
 
     /// Feeds what is not scored.
-    fn skip(&mut self, session: SessionId, fed: &[u32], watch: Watch<'_>) -> Result<()> {
+    fn skip(&mut self, session: SessionId, fed: &[u32], watch: &mut dyn Watch) -> Result<()> {
         let limits = *self.model.limits();
         let rows = match self.unscored {
             FeedLogits::All => limits.rows.min(limits.logit_rows),
             _ => limits.rows,
         };
         for part in fed.chunks(rows.max(1) as usize) {
-            feed(self.model.engine(), session, part, self.unscored)?;
-            watch(self.model.engine())?;
+            let (engine, keep) = (self.model.engine(), watch.keeps());
+            let fed = feed(engine, (session, part, self.unscored), &keep)?;
+            watch.see(engine, &fed)?;
         }
         Ok(())
     }
@@ -137,17 +161,18 @@ impl<'a> Scorer<'a> {
         session: SessionId,
         fed: &[u32],
         tokens: &[u32],
-        (watch, mut sink): (Watch<'_>, impl FnMut(&[f32], u32)),
+        (watch, mut sink): (&mut dyn Watch, impl FnMut(&[f32], u32)),
     ) -> Result<()> {
         let limits = *self.model.limits();
         let rows = limits.rows.min(limits.logit_rows).max(1) as usize;
         let engine = self.model.engine();
+        let port = engine.logits_port()?;
         for (at, part) in fed.chunks(rows).enumerate() {
-            let first = feed(engine, session, part, FeedLogits::All)?;
-            watch(engine)?;
+            let keep = [watch.keeps(), vec![port]].concat();
+            let fed = feed(engine, (session, part, FeedLogits::All), &keep)?;
+            watch.see(engine, &fed)?;
             for i in 0..part.len() {
-                let row = engine.logit_row(first + i);
-                let row = row.ok_or(EngineError::MissingOutput("logits"))?;
+                let row = &engine.read(&fed, port, Some(i..i + 1))?;
                 // The chunk's last token has no successor in it.
                 if let Some(&next) = tokens.get(at * rows + i + 1) {
                     sink(row, next);
@@ -158,21 +183,19 @@ impl<'a> Scorer<'a> {
     }
 }
 
-/// Feeds tokens to a session; gives the first logit row.
+/// Feeds tokens to a session.
 fn feed(
     engine: &mut Engine,
-    session: SessionId,
-    tokens: &[u32],
-    logits: FeedLogits,
-) -> Result<usize> {
-    let rows = RowKind::Prompt;
-    let firsts = engine.feed(&[Feed {
+    (session, tokens, logits): (SessionId, &[u32], FeedLogits),
+    keep: &[ValueId],
+) -> Result<Fed> {
+    let feed = Feed {
         session,
         tokens,
-        rows,
+        rows: RowKind::Prompt,
         logits,
-    }])?;
-    Ok(firsts.first().copied().unwrap_or(0))
+    };
+    Ok(engine.feed(&[feed], keep)?)
 }
 
 /// A mean and the standard error of it.

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use tokkata_engine::EngineError;
-use tokkata_ir::step::{ROW_PROMPT, SeqStep};
 use tokkata_ir::{
-    CacheKind, Instance, Limits, PlanRole, Program, StepBuilder, StepInputs, ValueId,
+    ArenaLayout, CacheKind, Delta, Executor, GroupId, Limits, LogitRow, PlanRole, Program, Refusal,
+    SeqRows, SeqSlot, Source, Ticket, ValueId, Work,
 };
 use tokkata_plan::BuildOptions;
 
@@ -42,8 +42,14 @@ pub struct Probed {
 pub struct Probe<'a> {
     input: ProbeInput<'a>,
     program: Arc<Program>,
-    instance: Box<dyn Instance>,
+    executor: Box<dyn Executor>,
     tables: Vec<Vec<u32>>,
+}
+
+/// A plan that ran, and what it kept.
+struct Ran {
+    plan: usize,
+    ticket: Ticket,
 }
 
 impl<'a> Probe<'a> {
@@ -65,21 +71,22 @@ impl<'a> Probe<'a> {
         }
         let weights = FileWeights::new(checkpoint.file(), progress);
         let backend = device(options.device.as_deref())?;
-        let instance = backend.load(program.clone(), &weights, &options.load_options());
-        let instance = instance.map_err(Error::backend(checkpoint.path()))?;
-        let tables = program.caches.iter().map(|g| {
-            let places = match g.kind {
-                CacheKind::Recurrent => 1,
-                CacheKind::Cross => input.encoder_ids.len().div_ceil(g.block_size as usize),
-                _ => input.ids.len().div_ceil(g.block_size as usize),
-            };
-            (0..places as u32).collect()
+        let loaded = backend.load(program.clone(), &weights, &options.load_options());
+        let loaded = loaded.map_err(Error::backend(checkpoint.path()))?;
+        let counts = program.caches.iter().map(|g| match g.kind {
+            CacheKind::Recurrent => 1,
+            CacheKind::Cross => input.encoder_ids.len().div_ceil(g.block_size as usize) as u64,
+            _ => input.ids.len().div_ceil(g.block_size as usize) as u64,
         });
+        let counts: Vec<u64> = counts.collect();
+        let arena = ArenaLayout::for_counts(&loaded.block_bytes(), &counts);
+        let tables = arena.deal(&counts);
+        let executor = loaded.open(arena);
         Ok(Probe {
-            tables: tables.collect(),
+            executor: executor.map_err(Error::backend(checkpoint.path()))?,
+            tables,
             input,
             program,
-            instance,
         })
     }
 
@@ -91,64 +98,99 @@ impl<'a> Probe<'a> {
         if !self.input.encoder_ids.is_empty() {
             self.replay(PlanRole::Encoder, self.input.encoder_ids, None)?;
         }
-        let main = self.replay(PlanRole::Main, self.input.ids, None)?;
-        let logits = self.floats(main, "logits")?;
+        let mut ran = self.replay(PlanRole::Main, self.input.ids, None)?;
+        let logits = self.floats(&ran, "logits")?;
         let mut drafts = Vec::new();
-        let mut plan = main;
         let mut state = "draft_input";
         for number in 0..self.input.drafts as u32 {
             if self.program.plan(PlanRole::Draft(number)).is_none() {
                 break;
             }
-            let hidden = self.shifted(plan, state)?;
-            plan = self.replay(PlanRole::Draft(number), self.input.ids, Some(hidden))?;
+            let hidden = self.shifted(&ran, state)?;
+            ran = self.replay(PlanRole::Draft(number), self.input.ids, Some(hidden))?;
             state = "hidden";
-            drafts.push(self.floats(plan, "logits")?);
+            drafts.push(self.floats(&ran, "logits")?);
         }
         Ok(Probed { logits, drafts })
     }
 
     /// The rows of an output, each one place later.
-    fn shifted(&self, plan: usize, output: &'static str) -> Result<Vec<f32>> {
-        let mut rows = self.floats(plan, output)?;
+    fn shifted(&mut self, ran: &Ran, output: &'static str) -> Result<Vec<f32>> {
+        let mut rows = self.floats(ran, output)?;
         let width = self.program.n_embd as usize;
         rows.truncate(rows.len().saturating_sub(width));
         rows.splice(0..0, vec![0.0; width]);
         Ok(rows)
     }
 
-    fn floats(&self, plan: usize, output: &'static str) -> Result<Vec<f32>> {
-        let value = self.program.plans[plan].output(output);
+    fn floats(&mut self, ran: &Ran, output: &'static str) -> Result<Vec<f32>> {
+        let plan = &self.program.plans[ran.plan];
+        let value = plan.output(output);
         let value = value.ok_or(EngineError::MissingOutput(output))?;
-        Ok(self.instance.floats(value).to_vec())
+        let width = plan.value(value).shape.width();
+        let rows = self.executor.rows(&ran.ticket, value);
+        let rows = rows.map_err(EngineError::from)?;
+        let mut out = vec![0.0; rows * width];
+        let read = self.executor.read(&ran.ticket, value, 0..rows, &mut out);
+        read.map_err(EngineError::from)?;
+        Ok(out)
     }
 
     /// Runs a plan over tokens; `hidden` is what its input holds.
-    fn replay(&mut self, role: PlanRole, ids: &[u32], hidden: Option<Vec<f32>>) -> Result<usize> {
+    fn replay(&mut self, role: PlanRole, ids: &[u32], hidden: Option<Vec<f32>>) -> Result<Ran> {
         let found = self.program.plan(role);
         let (number, plan) = found.ok_or(EngineError::MissingOutput("encoder"))?;
         let input: Option<ValueId> = plan.inputs.first().map(|port| port.value);
-        let logits: Vec<usize> = if role == PlanRole::Encoder {
-            Vec::new()
-        } else {
-            (0..ids.len()).collect()
+        let wanted = if role == PlanRole::Encoder { 0 } else { ids.len() };
+        let slot = SeqSlot(0);
+        let logit = |row| LogitRow {
+            row: row as u32,
+            ..LogitRow::default()
         };
-        let mut builder = StepBuilder::new(&self.program.limits, &self.program.caches);
-        builder.push(&SeqStep {
-            tokens: ids,
-            enc_len: self.input.encoder_ids.len(),
-            tables: &self.tables,
-            logits: &logits,
-            flags: ROW_PROMPT,
-            ..SeqStep::default()
-        });
-        let inputs = StepInputs {
-            values: input.into_iter().zip(hidden).collect(),
-            ..StepInputs::default()
+        let work = Work {
+            plan: number,
+            deltas: self.deltas().into_iter().map(|d| (slot, d)).collect(),
+            rows: vec![SeqRows {
+                logits: (0..wanted).map(logit).collect(),
+                ..SeqRows::tokens(slot, ids)
+            }],
+            feeds: input.into_iter().zip(hidden.map(Source::Host)).collect(),
+            keep: plan.outputs.iter().map(|port| port.value).collect(),
+            ..Work::default()
         };
-        let replayed = self.instance.replay(number, builder.finish(), &inputs);
-        replayed.map_err(EngineError::from)?;
-        Ok(number)
+        let ticket = self.finish(work).map_err(EngineError::from)?;
+        Ok(Ran {
+            plan: number,
+            ticket,
+        })
+    }
+
+    /// A sequence from its beginning, over all its blocks.
+    fn deltas(&self) -> Vec<Delta> {
+        let table = |(g, blocks): (u32, &Vec<u32>)| Delta::Table {
+            group: GroupId(g),
+            first: 0,
+            blocks: blocks.clone(),
+        };
+        let tables = (0..).zip(&self.tables).map(table);
+        let encoded = Delta::Encoded(self.input.encoder_ids.len() as u32);
+        [Delta::Clear, encoded].into_iter().chain(tables).collect()
+    }
+
+    fn finish(&mut self, work: Work) -> std::result::Result<Ticket, tokkata_ir::BackendError> {
+        let ticket = match self.executor.submit(work) {
+            Ok(ticket) => ticket,
+            Err(Refusal::Backend(error)) => return Err(error),
+            Err(Refusal::Busy(_)) => unreachable!("nothing is under way"),
+        };
+        while let Some(news) = self.executor.wait()? {
+            match news.failure {
+                Some(error) => return Err(error),
+                None if news.done => break,
+                None => {}
+            }
+        }
+        Ok(ticket)
     }
 }
 

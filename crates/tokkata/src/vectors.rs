@@ -332,26 +332,26 @@ impl Model {
                     logits: FeedLogits::None,
                 })
                 .collect();
-            self.engine.feed(&feeds)?;
-            self.collect(&feeds, shape, &mut vectors);
+            let fed = self.engine.feed(&feeds, &[shape.value])?;
+            let floats = self.engine.read(&fed, shape.value, None)?;
+            collect(&feeds, shape, &floats, &mut vectors);
         }
         Ok(vectors)
     }
+}
 
-    /// Takes the vectors of a step: rows are added up, a pooled vector replaces that of an earlier chunk.
-    fn collect(&self, feeds: &[Feed<'_>], shape: VectorShape, vectors: &mut [Vec<f32>]) {
-        let mut floats = self.engine.instance().floats(shape.value);
-        for (feed, vector) in feeds.iter().zip(vectors) {
-            let rows = if shape.pooling == Pooling::None {
-                feed.tokens.len()
-            } else {
-                vector.clear();
-                1
-            };
-            let (own, rest) = floats.split_at(rows * shape.width);
-            vector.extend_from_slice(own);
-            floats = rest;
-        }
+/// Takes the vectors of a step: rows are added up, a pooled vector replaces that of an earlier chunk.
+fn collect(feeds: &[Feed<'_>], shape: VectorShape, mut floats: &[f32], vectors: &mut [Vec<f32>]) {
+    for (feed, vector) in feeds.iter().zip(vectors) {
+        let rows = if shape.pooling == Pooling::None {
+            feed.tokens.len()
+        } else {
+            vector.clear();
+            1
+        };
+        let (own, rest) = floats.split_at(rows * shape.width);
+        vector.extend_from_slice(own);
+        floats = rest;
     }
 }
 

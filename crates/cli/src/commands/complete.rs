@@ -94,7 +94,7 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<()> {
         tokens.extend(prompt);
         let mut request = request(args, &tokenizer, &sampling, tokens.clone());
         if let Some(grammar) = &grammar {
-            tokkata::grammar::constrain(&mut request, grammar)?;
+            tokkata::grammar::constrain(&mut request, grammar);
         }
         let answer = answer(&mut model, session, request, args.output)?;
         print_end(args.output, &answer, sampling.seed)?;
@@ -195,7 +195,7 @@ fn answer(
                 reason,
                 stats,
             } => (text, Some((reason, stats))),
-            EventKind::Prompt { .. } | EventKind::Failed(_) => continue,
+            EventKind::Prompt { .. } | EventKind::Values { .. } | EventKind::Failed(_) => continue,
         };
         if output == Format::Text && !text.is_empty() {
             stdout.write_all(&text)?;

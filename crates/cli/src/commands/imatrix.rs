@@ -204,11 +204,10 @@ fn read(
 ) -> Result<Option<Sums>> {
     let (interrupt, ctx) = (Interrupt::catch(), args.ctx.get());
     for (i, chunk) in ids.chunks(ctx as usize).enumerate() {
-        let mut watch = |engine: &_| Ok(collector.observe(engine)?);
         match &mut sums {
-            None => scorer.unscored(chunk, &mut watch)?,
+            None => scorer.unscored(chunk, collector)?,
             Some(sums) => {
-                scorer.watched(chunk, &mut watch, |logits, next| {
+                scorer.watched(chunk, collector, |logits, next| {
                     sums.add(surprise(logits, next));
                 })?;
                 print!("[{}]{:.4},", i + 1, sums.exponential().mean);

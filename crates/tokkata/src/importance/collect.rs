@@ -1,9 +1,11 @@
 //! Measuring importance while a model reads text, by llama-imatrix's rules.
 
-use tokkata_engine::Engine;
+use tokkata_engine::{Engine, Fed};
 use tokkata_ir::{Op, PlanRole, Program, Recipe, ValueId};
 
 use super::{Importance, ImportanceError, Inputs};
+use crate::error::Result;
+use crate::perplexity::Watch;
 
 /// Which products are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,14 +67,13 @@ impl Collector {
         }
     }
 
-    /// Adds the inputs of the step that `engine` ran last.
+    /// Adds the inputs that a step left.
     ///
     /// # Errors
-    /// [`ImportanceError::NotFinite`] names the weight.
-    pub fn observe(&mut self, engine: &Engine) -> Result<(), ImportanceError> {
-        let instance = engine.instance();
+    /// [`ImportanceError::NotFinite`] names the weight; the device's.
+    fn observe(&mut self, engine: &mut Engine, fed: &Fed) -> Result<()> {
         for tap in &self.taps {
-            let values = instance.floats(tap.input);
+            let values = engine.read(fed, tap.input, None)?;
             if values.is_empty() {
                 continue;
             }
@@ -83,20 +84,28 @@ impl Collector {
                     .chunks(tap.width)
                     .for_each(|row| entry.add(row, 0, 1)),
                 Some(routes) => {
-                    add_routed(
-                        entry,
-                        values,
-                        tap.width,
-                        (instance.ints(routes.experts), routes),
-                    );
+                    let ids = engine.read_ints(fed, routes.experts)?;
+                    add_routed(entry, &values, tap.width, (&ids, routes));
                 }
             }
             if !entry.sums.iter().all(|sum| sum.is_finite()) {
                 let weight = tap.weight.clone();
-                return Err(ImportanceError::NotFinite { weight });
+                return Err(ImportanceError::NotFinite { weight }.into());
             }
         }
         Ok(())
+    }
+}
+
+impl Watch for Collector {
+    fn keeps(&self) -> Vec<ValueId> {
+        let inputs = self.taps.iter().map(|t| t.input);
+        let experts = self.taps.iter().filter_map(|t| Some(t.routes?.experts));
+        inputs.chain(experts).collect()
+    }
+
+    fn see(&mut self, engine: &mut Engine, fed: &Fed) -> Result<()> {
+        self.observe(engine, fed)
     }
 }
 

@@ -112,7 +112,7 @@ fn timed(
             .zip(next.iter().map(|t| &t[..]))
             .map(feed)
             .collect();
-        model.engine().feed(&feeds)?;
+        model.engine().feed(&feeds, &[])?;
     }
     Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
@@ -137,7 +137,7 @@ fn prompt(model: &mut Model, sessions: &[SessionId], n: usize, tokens: &mut Toke
                 rows: RowKind::Prompt,
                 logits,
             };
-            model.engine().feed(&[feed])?;
+            model.engine().feed(&[feed], &[])?;
         }
     }
     Ok(())

@@ -67,14 +67,14 @@ impl Subject<'_> {
             logits: FeedLogits::Last,
         };
         let start = Instant::now();
-        self.model.engine().feed(&[feed])?;
+        let fed = self.model.engine().feed(&[feed], &[])?;
         let wall = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let class = StepClass {
             rows: rows.into(),
             logit_rows: 1,
             past: self.past,
         };
-        phase.add(class, wall, self.model.engine().instance().times());
+        phase.add(class, wall, self.model.engine().times(&fed));
         self.past += u64::from(rows);
         Ok(())
     }

@@ -110,7 +110,7 @@ impl Chat {
                 .extend(ends.map(|id| (id, f32::NEG_INFINITY)));
         }
         if let Some(grammar) = &self.grammar {
-            constrain(&mut request, grammar)?;
+            constrain(&mut request, grammar);
         }
         Ok((request, prompt.into_text()))
     }
@@ -133,7 +133,7 @@ impl Chat {
                     end = (reason, stats);
                     text
                 }
-                EventKind::Prompt { .. } | EventKind::Failed(_) => Vec::new(),
+                _ => Vec::new(),
             };
             if self.output == Format::Text && !text.is_empty() {
                 stdout.write_all(&text)?;

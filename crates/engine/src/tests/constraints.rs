@@ -1,0 +1,146 @@
+//! Answers that a constraint restricts.
+
+use std::sync::atomic::Ordering;
+
+use tokkata_ir::sample::Mask;
+
+use super::*;
+use crate::fake::N_VOCAB;
+
+/// The words of a mask that allows one token.
+fn only(token: u32) -> Vec<u32> {
+    let mut mask = vec![0; N_VOCAB.div_ceil(32) as usize];
+    mask[token as usize / 32] |= 1 << (token % 32);
+    mask
+}
+
+/// Allows one token at a time: each that is picked is followed by the same token twice.
+struct Triple {
+    next: u32,
+    fails_at: Option<u32>,
+}
+
+impl Constraint for Triple {
+    fn mask(&mut self) -> Result<Option<Mask>, String> {
+        Ok(Some(Mask::ready(only(self.next))))
+    }
+
+    fn accept(&mut self, token: u32, forced: &mut Vec<u32>) -> Result<(), String> {
+        assert_eq!(token, self.next, "only the mask's tokens are picked");
+        if self.fails_at == Some(token) {
+            return Err("no way on".to_owned());
+        }
+        forced.extend([token, token]);
+        self.next += 1;
+        Ok(())
+    }
+}
+
+fn a_constraint_masks_tokens_and_skips_ahead() {
+    for kinds in KINDS {
+        let mut engine = engine(kinds, 16, 1000, limits());
+        let free = engine.submit(request(&prompt(9, 1), 10)).unwrap();
+        let constrained = |fails_at| Request {
+            constraint: Some(Box::new(Triple { next: 40, fails_at })),
+            ..request(&prompt(9, 2), 10)
+        };
+        let id = engine.submit(constrained(None)).unwrap();
+        let failing = engine.submit(constrained(Some(41))).unwrap();
+        let answers = run(&mut engine);
+        let want = [40, 40, 40, 41, 41, 41, 42, 42, 42, 43];
+        assert_eq!(answers[&id].tokens, want);
+        assert_eq!(answers[&id].reason, Some(FinishReason::MaxTokens));
+        assert_eq!(answers[&id].stats.generated_tokens, 10);
+        assert_eq!(answers[&failing].failed.as_deref(), Some("no way on"));
+        assert_eq!(answers[&free].tokens, greedy(&prompt(9, 1), 10, kinds));
+    }
+}
+
+fn forced_tokens_are_fed_like_any_other() {
+    let session_tokens = |engine: &mut Engine| {
+        let session = engine.open_session(0);
+        let request = Request {
+            constraint: Some(Box::new(Triple {
+                next: 7,
+                fails_at: None,
+            })),
+            ..request(&prompt(5, 3), 5)
+        };
+        engine.submit_to(session, request).unwrap();
+        run(engine);
+        session
+    };
+    let mut engine = engine(&[FULL], 16, 1000, limits());
+    let session = session_tokens(&mut engine);
+    let mut told = prompt(5, 3);
+    told.extend([7, 7, 7, 8, 8]);
+    let id = engine.submit_to(session, request(&told, 6)).unwrap();
+    let answer = run(&mut engine).remove(&id).unwrap();
+    assert_eq!(answer.tokens, greedy(&told, 6, &[FULL]));
+    assert!(answer.stats.reused_tokens >= 8, "{:?}", answer.stats);
+}
+
+/// Begins with tokens that it forces; its first mask is not known before the model has begun to run.
+struct Late {
+    begin: Vec<u32>,
+    rows: Arc<AtomicUsize>,
+}
+
+impl Constraint for Late {
+    fn begin(&mut self, forced: &mut Vec<u32>) -> Result<(), String> {
+        for _ in 0..5000 {
+            if self.rows.load(Ordering::Relaxed) > 0 {
+                forced.append(&mut self.begin);
+                return Ok(());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Err("nothing ran while a mask was late".to_owned())
+    }
+
+    fn mask(&mut self) -> Result<Option<Mask>, String> {
+        Ok(Some(Mask::ready(only(50))))
+    }
+
+    fn accept(&mut self, token: u32, _: &mut Vec<u32>) -> Result<(), String> {
+        (token == 50).then_some(()).ok_or(format!("picked {token}"))
+    }
+}
+
+fn the_model_runs_while_a_mask_is_late_and_answers_begin_with_what_is_forced() {
+    let (mut engine, model) = engine_and_model(&[FULL], 16, 1000, limits());
+    let late = |begin: &[u32], n| Request {
+        constraint: Some(Box::new(Late {
+            begin: begin.to_vec(),
+            rows: model.rows.clone(),
+        })),
+        ..request(&prompt(9, 2), n)
+    };
+    let id = engine.submit(late(&[3, 4, 5], 5)).unwrap();
+    let answer = run(&mut engine).remove(&id).unwrap();
+    assert_eq!(
+        (answer.failed, answer.tokens),
+        (None, vec![3, 4, 5, 50, 50])
+    );
+    let stats = answer.stats;
+    assert_eq!((stats.prompt_tokens, stats.computed_tokens), (9, 9));
+    assert_eq!(stats.generated_tokens, 5);
+    // The prompt with what is forced, then one row for each further token but the last.
+    assert_eq!(model.rows.load(Ordering::Relaxed), 12 + 1);
+
+    let id = engine.submit(late(&[3, 4, 5], 2)).unwrap();
+    let answer = run(&mut engine).remove(&id).unwrap();
+    assert_eq!(answer.tokens, [3, 4]);
+    assert_eq!(answer.reason, Some(FinishReason::MaxTokens));
+    let rows = model.rows.load(Ordering::Relaxed);
+    assert!(
+        rows <= 12 + 1 + 8,
+        "{rows}: the last row waits for its mask"
+    );
+}
+
+everywhere! {
+    a_constraint_masks_tokens_and_skips_ahead
+    forced_tokens_are_fed_like_any_other
+    the_model_runs_while_a_mask_is_late_and_answers_begin_with_what_is_forced
+}

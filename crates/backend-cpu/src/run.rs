@@ -264,7 +264,7 @@ impl CpuInstance {
                 attention: AttentionScratch::new(heads.0, heads.1),
                 moe: MoeScratch::new(&routing),
                 row: vec![0.0; widest],
-                logits: Vec::new(),
+                draw: tokkata_ir::sample::Scratch::default(),
             })
         };
         Ok(CpuInstance {

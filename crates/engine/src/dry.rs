@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tokkata_ir::sample::Fixed;
+
 /// Parameters of DRY, named as llama.cpp names them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dry {
@@ -19,7 +21,7 @@ pub struct Dry {
 
 /// The penalty of each token that would make the newest tokens repeat an earlier run.
 #[must_use]
-pub fn dry_penalties(dry: &Dry, tokens: &[u32]) -> Vec<(u32, f32)> {
+pub fn dry_penalties(dry: &Dry, tokens: &[u32]) -> Vec<(u32, Fixed)> {
     let recent = &tokens[tokens.len() - dry.last_n.unwrap_or(tokens.len()).min(tokens.len())..];
     if dry.multiplier == 0.0 || dry.base < 1.0 || recent.len() <= dry.allowed_length {
         return Vec::new();
@@ -39,9 +41,9 @@ pub fn dry_penalties(dry: &Dry, tokens: &[u32]) -> Vec<(u32, f32)> {
     }
     let penalty = |run: usize| {
         let over = (run - dry.allowed_length).min(i32::MAX as usize) as i32;
-        (dry.multiplier * dry.base.powi(over)).min(f32::MAX)
+        Fixed::new(dry.multiplier * dry.base.powi(over)).unwrap_or(Fixed::MAX)
     };
-    let mut out: Vec<(u32, f32)> = runs.into_iter().map(|(t, run)| (t, penalty(run))).collect();
+    let mut out: Vec<(u32, Fixed)> = runs.into_iter().map(|(t, run)| (t, penalty(run))).collect();
     out.sort_unstable_by_key(|&(token, _)| token);
     out
 }
@@ -81,18 +83,23 @@ mod tests {
         }
     }
 
+    fn penalties(dry: &Dry, tokens: &[u32]) -> Vec<(u32, f32)> {
+        let found = dry_penalties(dry, tokens).into_iter();
+        found.map(|(token, x)| (token, x.to_f32())).collect()
+    }
+
     #[test]
     fn the_continuation_of_the_longest_run_is_penalised() {
         let tokens = [1, 2, 3, 4, 5, 1, 2, 3];
-        assert_eq!(dry_penalties(&dry(), &tokens), [(4, 2.0)]);
-        assert_eq!(dry_penalties(&dry(), &[7, 8, 9, 7]), []);
-        assert_eq!(dry_penalties(&dry(), &[1, 2, 3, 1, 2]), [(3, 1.0)]);
+        assert_eq!(penalties(&dry(), &tokens), [(4, 2.0)]);
+        assert_eq!(penalties(&dry(), &[7, 8, 9, 7]), []);
+        assert_eq!(penalties(&dry(), &[1, 2, 3, 1, 2]), [(3, 1.0)]);
     }
 
     #[test]
     fn breakers_end_a_run() {
-        assert_eq!(dry_penalties(&dry(), &[1, 99, 3, 4, 1, 99, 3]), []);
-        assert_eq!(dry_penalties(&dry(), &[1, 2, 3, 99, 1, 2, 3]), []);
+        assert_eq!(penalties(&dry(), &[1, 99, 3, 4, 1, 99, 3]), []);
+        assert_eq!(penalties(&dry(), &[1, 2, 3, 99, 1, 2, 3]), []);
     }
 
     #[test]
@@ -101,6 +108,6 @@ mod tests {
             last_n: Some(4),
             ..dry()
         };
-        assert_eq!(dry_penalties(&near, &[1, 2, 3, 4, 5, 1, 2, 3]), []);
+        assert_eq!(penalties(&near, &[1, 2, 3, 4, 5, 1, 2, 3]), []);
     }
 }

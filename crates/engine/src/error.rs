@@ -2,6 +2,8 @@
 
 use tokkata_ir::BackendError;
 
+use crate::sampling::BadSampling;
+
 /// Why a request or a step failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
@@ -36,12 +38,8 @@ pub enum EngineError {
     NotANumber,
     #[error("no token may come next: the grammar, the biases and the filters leave none")]
     NoCandidate,
-    #[error("{name} is {found}, expected {expected}")]
-    Sampling {
-        name: &'static str,
-        found: f32,
-        expected: &'static str,
-    },
+    #[error(transparent)]
+    Sampling(#[from] BadSampling),
     #[error(
         "a text of {tokens} tokens must fit into one step of {rows}; use more rows (-b) or a shorter text"
     )]

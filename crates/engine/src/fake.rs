@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokkata_core::DType;
-use tokkata_ir::sample::{BadLogits, sample, uniform};
+use tokkata_ir::sample::{BadLogits, Scratch, sample, uniform};
 use tokkata_ir::step::NO_BLOCK;
 use tokkata_ir::{
     ArenaLayout, BackendError, CacheGroup, CacheKind, Executor, GroupId, HostExecutor, Lead,
@@ -224,7 +224,9 @@ impl Machine for Fake {
                 logits[0] = f32::NAN;
             }
             self.logits.extend(&logits);
-            let picked = sample(&mut logits, &step.sampler(seq), &inputs.sample[i]);
+            let position = step.index_in_sequence(row) as u32;
+            let drawn = inputs.sample[i].row(&logits, position);
+            let picked = sample(&step.sampler(seq), &drawn, &mut Scratch::default());
             self.picked
                 .push(picked.map_or_else(BadLogits::code, |t| t as i32));
         }

@@ -53,6 +53,6 @@ pub use request::{
     Constraint, Decoder, Event, EventKind, FinishReason, Logprob, Logprobs, ReadRequest, Request,
     RequestId, SessionId, Stats, StopRules, Urgency,
 };
-pub use sampling::Sampling;
+pub use sampling::{BadSampling, Sampling};
 pub use score::ScorePlan;
 pub use stop::StopStrings;

@@ -159,7 +159,7 @@ mod tests {
 
         fn mask(&mut self) -> Result<Option<Mask>, String> {
             std::thread::sleep(self.0);
-            Ok(Some(Mask::ready(vec![1])))
+            Ok(Some(Mask::new(vec![1])))
         }
     }
 

@@ -1,9 +1,8 @@
 //! A request's sampling parameters, and what they ask of the next draw.
 
-use tokkata_ir::sample::{PenaltyRule, Sampler, SamplerRecord};
+use tokkata_ir::sample::{Fixed, Parameters, Sampler};
 
 use crate::dry::Dry;
-use crate::error::EngineError;
 
 /// How tokens are picked. The default is llama.cpp's: temperature 0.8, top-k 40, top-p 0.95, min-p 0.05.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,10 +71,20 @@ impl Sampling {
         }
     }
 
-    /// What a sequence slot is told.
+    /// What all draws have in common.
     #[must_use]
     pub fn sampler(&self) -> Sampler {
-        let record = SamplerRecord {
+        // A bias that is no number is refused by `check`; what is not allowed here cannot be drawn.
+        let bias = |&(id, x): &(u32, f32)| (id, Fixed::new(x).unwrap_or(Fixed::EXCLUDED));
+        Sampler {
+            record: self.parameters().record(),
+            bias: self.bias.iter().map(bias).collect(),
+        }
+    }
+
+    fn parameters(&self) -> Parameters {
+        let last_n = self.repeat_last_n.map(u32::try_from);
+        Parameters {
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,
@@ -84,28 +93,21 @@ impl Sampling {
             top_n_sigma: self.top_n_sigma,
             xtc_probability: self.xtc_probability,
             xtc_threshold: self.xtc_threshold,
+            repeat: self.repeat_penalty,
+            frequency: self.frequency_penalty,
+            presence: self.presence_penalty,
+            recent: last_n.and_then(Result::ok).unwrap_or(u32::MAX),
             seed: self.seed,
-            ..SamplerRecord::default()
-        };
-        Sampler {
-            record,
-            penalties: PenaltyRule {
-                repeat: self.repeat_penalty,
-                frequency: self.frequency_penalty,
-                presence: self.presence_penalty,
-                last_n: self.repeat_last_n.and_then(|n| u32::try_from(n).ok()),
-            },
-            bias: self.bias.clone(),
         }
     }
 
-    /// Refuses parameters that are not numbers, or that no draw could follow.
+    /// Refuses parameters with which no draw makes sense.
     ///
     /// # Errors
-    /// [`EngineError::Sampling`] names the first.
-    pub fn check(&self) -> Result<(), EngineError> {
-        let number = "a finite number";
-        let finite = [
+    /// [`BadSampling`] names the first: a number that is not finite (biases may be infinite), a repeat penalty that is
+    /// not above 0.
+    pub fn check(&self) -> Result<(), BadSampling> {
+        let numbers = [
             ("temperature", self.temperature),
             ("top_p", self.top_p),
             ("min_p", self.min_p),
@@ -116,26 +118,33 @@ impl Sampling {
             ("repeat_penalty", self.repeat_penalty),
             ("frequency_penalty", self.frequency_penalty),
             ("presence_penalty", self.presence_penalty),
+            (
+                "dry multiplier",
+                self.dry.as_ref().map_or(0.0, |d| d.multiplier),
+            ),
+            ("dry base", self.dry.as_ref().map_or(0.0, |d| d.base)),
         ];
-        let odd = finite.into_iter().find(|(_, x)| !x.is_finite());
-        let odd = odd.map(|(name, x)| (name, x, number));
-        let zero = (self.repeat_penalty <= 0.0).then_some((
-            "repeat_penalty",
-            self.repeat_penalty,
-            "a number above 0",
-        ));
-        let bias = self.bias.iter().map(|b| b.1);
-        let bias = bias.clone().find(|b| b.is_nan() || *b == f32::INFINITY);
-        let bias = bias.map(|b| ("logit_bias", b, "a finite number or -inf"));
-        match odd.or(zero).or(bias) {
+        let bad = |&(name, value): &(&str, f32)| {
+            !value.is_finite() || name == "repeat_penalty" && value <= 0.0
+        };
+        if let Some(&(name, value)) = numbers.iter().find(|n| bad(n)) {
+            return Err(BadSampling::Parameter { name, value });
+        }
+        match self.bias.iter().find(|b| b.1.is_nan()) {
+            Some(&(token, _)) => Err(BadSampling::Bias { token }),
             None => Ok(()),
-            Some((name, found, expected)) => Err(EngineError::Sampling {
-                name,
-                found,
-                expected,
-            }),
         }
     }
+}
+
+/// A sampling parameter that is not what it has to be.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum BadSampling {
+    #[error("found {value} for {name}, expected a number in its range")]
+    Parameter { name: &'static str, value: f32 },
+    #[error("the bias of token {token} is not a number")]
+    Bias { token: u32 },
 }
 
 #[cfg(test)]
@@ -143,24 +152,56 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_that_are_no_numbers_are_refused_by_name() {
-        assert!(Sampling::default().check().is_ok());
-        let with = |change: fn(&mut Sampling)| {
-            let mut sampling = Sampling::default();
-            change(&mut sampling);
-            sampling.check().unwrap_err().to_string()
+    fn penalties_look_at_the_newest_tokens_only() {
+        let sampling = Sampling {
+            repeat_penalty: 1.5,
+            repeat_last_n: Some(3),
+            ..Sampling::default()
         };
         assert_eq!(
-            with(|s| s.bias = vec![(1, f32::NEG_INFINITY), (5, f32::NAN)]),
-            "logit_bias is NaN, expected a finite number or -inf"
+            sampling
+                .sampler()
+                .side(&[9, 4, 7, 4], None, Vec::new())
+                .recent,
+            [4, 7, 4]
         );
+        let all = Sampling {
+            repeat_last_n: None,
+            ..sampling
+        };
         assert_eq!(
-            with(|s| s.top_p = f32::INFINITY),
-            "top_p is inf, expected a finite number"
+            all.sampler().side(&[9, 4, 7, 4], None, Vec::new()).recent,
+            [9, 4, 7, 4]
         );
-        assert_eq!(
-            with(|s| s.repeat_penalty = 0.0),
-            "repeat_penalty is 0, expected a number above 0"
-        );
+    }
+
+    #[test]
+    fn biases_may_exclude_but_not_be_no_numbers() {
+        let with = |bias| Sampling {
+            bias: vec![(1, 0.5), (7, bias)],
+            ..Sampling::default()
+        };
+        let never = with(f32::NEG_INFINITY);
+        assert_eq!(never.check(), Ok(()));
+        let half = Fixed::new(0.5).unwrap();
+        assert_eq!(never.sampler().bias, [(1, half), (7, Fixed::EXCLUDED)]);
+        let error = with(f32::NAN).check().unwrap_err();
+        assert_eq!(error.to_string(), "the bias of token 7 is not a number");
+    }
+
+    #[test]
+    fn parameters_out_of_range_are_refused_by_name() {
+        let cold = Sampling {
+            temperature: f32::NAN,
+            ..Sampling::default()
+        };
+        let text = "found NaN for temperature, expected a number in its range";
+        assert_eq!(cold.check().unwrap_err().to_string(), text);
+        let free = Sampling {
+            repeat_penalty: 0.0,
+            ..Sampling::default()
+        };
+        let text = "found 0 for repeat_penalty, expected a number in its range";
+        assert_eq!(free.check().unwrap_err().to_string(), text);
     }
 }

@@ -338,7 +338,7 @@ impl Answer {
             dry: dry.map_or_else(Vec::new, |dry| dry_penalties(dry, tokens)),
             best: self
                 .logprobs
-                .map(|n| n.min(tokkata_ir::device::BEST_MOST) as u8),
+                .map(|n| n.min(tokkata_ir::sample::MOST_LISTED) as u8),
         })
     }
 

@@ -17,7 +17,9 @@ use crate::arena::ArenaLayout;
 use crate::backend::{BackendError, LoadOptions, StepTime, WeightSource};
 use crate::ids::{GroupId, ValueId};
 use crate::program::Program;
-use crate::sample::{Mask, Sampler};
+#[cfg(doc)]
+use crate::sample::MOST_LISTED;
+use crate::sample::{Fixed, Mask, Sampler};
 
 /// A place where programs run.
 pub trait Device: Send + Sync {
@@ -132,16 +134,13 @@ pub enum RowInput {
 pub struct LogitRow {
     /// Its place among the rows of its sequence.
     pub row: u32,
-    /// What may be drawn; `None` allows all. It must be settled.
+    /// What may be drawn; `None` allows all.
     pub mask: Option<Mask>,
     /// Subtracted from logits by id (DRY, computed by the host).
-    pub dry: Vec<(u32, f32)>,
-    /// Report the log-probability of what is drawn and the best so many tokens, at most [`BEST_MOST`].
+    pub dry: Vec<(u32, Fixed)>,
+    /// Report the log-probability of what is drawn and of the best so many tokens, at most [`MOST_LISTED`].
     pub best: Option<u8>,
 }
-
-/// Most tokens whose log-probabilities an executor reports for a row.
-pub const BEST_MOST: usize = 20;
 
 /// Rows of one sequence: positions from its length on.
 #[derive(Clone, Debug, PartialEq)]

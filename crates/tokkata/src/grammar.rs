@@ -120,7 +120,7 @@ impl Constraint for Walk {
     fn mask(&mut self) -> std::result::Result<Option<Mask>, String> {
         let mut words = vec![0; self.words];
         self.state.mask(&mut words).map_err(|error| error.to_string())?;
-        Ok(Some(Mask::ready(words)))
+        Ok(Some(Mask::new(words)))
     }
 }
 

@@ -86,8 +86,8 @@ pub(crate) struct Scratch {
     pub(crate) moe: MoeScratch,
     /// A row on its way through an op.
     pub(crate) row: Vec<f32>,
-    /// Logits that a sampler may change.
-    pub(crate) logits: Vec<f32>,
+    /// What a draw works with.
+    pub(crate) draw: tokkata_ir::sample::Scratch,
 }
 
 /// A worker's scratch, on cache lines of its own.

@@ -5,7 +5,7 @@ use std::array::from_fn;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tokkata_ir::sample::{BadLogits, SampleSide, argmax, sample};
+use tokkata_ir::sample::{BadLogits, SampleSide, Scratch, sample};
 use tokkata_ir::step::ROW_EMBEDS;
 use tokkata_ir::{BackendError, GatherIndex, SlotId};
 
@@ -145,19 +145,13 @@ pub(crate) struct Sample {
 
 impl Sample {
     /// The token, or the code of why there is none.
-    fn draw(&self, cx: &Cx<'_>, i: usize, copy: &mut Vec<f32>) -> i32 {
-        let seq = cx.step.seqs()[cx.step.logit_rows()[i] as usize] as usize;
-        let record = cx.step.sampler(seq);
-        let logits = cx.row(self.logits, i);
+    fn draw(&self, cx: &Cx<'_>, i: usize, scratch: &mut Scratch) -> i32 {
+        let row = cx.step.logit_rows()[i] as usize;
+        let seq = cx.step.seqs()[row] as usize;
         let none = SampleSide::default();
         let side = cx.inputs.sample.get(i).unwrap_or(&none);
-        let token = if record.temperature <= 0.0 && *side == none {
-            argmax(logits)
-        } else {
-            copy.clear();
-            copy.extend_from_slice(logits);
-            sample(copy, &record, side)
-        };
+        let row = side.row(cx.row(self.logits, i), cx.step.index_in_sequence(row) as u32);
+        let token = sample(&cx.step.sampler(seq), &row, scratch);
         token.map_or_else(BadLogits::code, |token| token as i32)
     }
 }
@@ -167,7 +161,7 @@ impl Kernel for Sample {
         // SAFETY: the scratch of this worker, borrowed once.
         let scratch = unsafe { cx.scratch(worker) };
         for i in worker.share(cx.step.logit_rows().len()) {
-            let token = self.draw(cx, i, &mut scratch.logits);
+            let token = self.draw(cx, i, &mut scratch.draw);
             // SAFETY: each row belongs to one worker.
             unsafe { cx.ints_mut(self.out, i)[0] = token };
         }

@@ -1,7 +1,7 @@
 //! Ops that choose or join rows, and the draw of a token.
 
 use tokkata_ir::PoolKind;
-use tokkata_ir::sample::{BadLogits, SampleSide, sample as draw};
+use tokkata_ir::sample::{BadLogits, SampleSide, Scratch, sample as draw};
 
 use crate::args::Args;
 use crate::real::Real;
@@ -35,16 +35,15 @@ pub(crate) fn pool<R: Real>(args: &Args<'_, R>, kind: PoolKind) -> Vec<R> {
 
 /// A token per logit row, drawn from the logits as `f32`, or why there is none.
 pub(crate) fn sample<R: Real>(args: &Args<'_, R>) -> Vec<i32> {
-    let none = SampleSide::default();
+    let (none, mut scratch) = (SampleSide::default(), Scratch::default());
     let rows = args.mat(0).rows().zip(args.step.logit_rows()).enumerate();
     rows.map(|(i, (x, &row))| {
         let seq = args.step.seqs()[row as usize] as usize;
         let side = args.inputs.sample.get(i).unwrap_or(&none);
-        let mut logits: Vec<f32> = x.iter().map(|x| x.narrow()).collect();
-        let token = draw(&mut logits, &args.step.sampler(seq), side);
-        token.map_or_else(BadLogits::code, |t| {
-            i32::try_from(t).expect("token ids fit 31 bits")
-        })
+        let logits: Vec<f32> = x.iter().map(|x| x.narrow()).collect();
+        let row = side.row(&logits, args.step.index_in_sequence(row as usize) as u32);
+        let token = draw(&args.step.sampler(seq), &row, &mut scratch);
+        token.map_or_else(BadLogits::code, |t| t as i32)
     })
     .collect()
 }

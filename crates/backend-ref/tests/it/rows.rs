@@ -3,7 +3,7 @@
 use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::fixture::{Feed, Fixture, Rows};
 use tokkata_core::DType;
-use tokkata_ir::sample::SampleSide;
+use tokkata_ir::sample::{Fixed, SampleSide};
 use tokkata_ir::step::ROW_EMBEDS;
 use tokkata_ir::{BackendError, GatherIndex, Lead, LoadOptions, Op, PoolKind, ValType, WeightId};
 
@@ -155,7 +155,7 @@ fn tokens_are_drawn_per_logit_row() {
     let logits = [0.0, 2.0, 1.0, 3.0, 3.0, 0.0];
     assert_eq!(draw(&logits, Vec::new()).unwrap(), [1, 0]);
     let bias = SampleSide {
-        bias: vec![(2, 9.0)],
+        bias: vec![(2, Fixed::new(9.0).unwrap())],
         ..SampleSide::default()
     };
     assert_eq!(

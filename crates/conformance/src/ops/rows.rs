@@ -1,7 +1,7 @@
 //! Look-ups, chosen rows, pools and draws.
 
 use tokkata_core::DType;
-use tokkata_ir::sample::SamplerRecord;
+use tokkata_ir::sample::{Parameters, SamplerRecord};
 use tokkata_ir::step::ROW_EMBEDS;
 use tokkata_ir::{GatherIndex, Lead, Op, PoolKind, ValType};
 
@@ -20,8 +20,8 @@ pub(crate) fn cases() -> Vec<Case> {
     for kind in [PoolKind::Mean, PoolKind::First, PoolKind::Last] {
         cases.extend([1, 7, 64].map(|width| pool(kind, width)));
     }
-    cases.push(sample(greedy()));
-    cases.push(sample(warm()));
+    cases.push(sample("greedy", SamplerRecord::default()));
+    cases.push(sample("warm", warm()));
     cases
 }
 
@@ -107,29 +107,25 @@ fn pool(kind: PoolKind, width: u32) -> Case {
     case.ulps(1.5).step(mixed()).step(vec![Rows::first(1)])
 }
 
-fn greedy() -> SamplerRecord {
-    SamplerRecord::default()
-}
-
 fn warm() -> SamplerRecord {
-    SamplerRecord {
+    Parameters {
         temperature: 0.8,
         top_k: 20,
         top_p: 0.9,
         min_p: 0.05,
         seed: 11,
-        counter: 5,
-        ..SamplerRecord::default()
+        ..Parameters::default()
     }
+    .record()
 }
 
 /// Tokens, exactly.
-fn sample(sampler: SamplerRecord) -> Case {
+fn sample(name: &str, sampler: SamplerRecord) -> Case {
     let mut fixture = Fixture::default();
     let x = fixture.input_of(Lead::LogitRows, &[101], ValType::F32);
     let out = fixture.value(Lead::LogitRows, &[1], ValType::I32);
     fixture.node(Op::Sample, &[x], &[out]);
-    let name = format!("sample/temperature={}", sampler.temperature);
+    let name = format!("sample/{name}");
     let rows = mixed().into_iter().map(|r| Rows { sampler, ..r });
     Case::new(name, fixture, vec![out]).scaled_step(rows.collect(), 4.0)
 }

@@ -22,7 +22,7 @@ struct Triple {
 
 impl Constraint for Triple {
     fn mask(&mut self) -> Result<Option<Mask>, String> {
-        Ok(Some(Mask::ready(only(self.next))))
+        Ok(Some(Mask::new(only(self.next))))
     }
 
     fn accept(&mut self, token: u32, forced: &mut Vec<u32>) -> Result<(), String> {
@@ -99,7 +99,7 @@ impl Constraint for Late {
     }
 
     fn mask(&mut self) -> Result<Option<Mask>, String> {
-        Ok(Some(Mask::ready(only(50))))
+        Ok(Some(Mask::new(only(50))))
     }
 
     fn accept(&mut self, token: u32, _: &mut Vec<u32>) -> Result<(), String> {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::device::{
-    BEST_MOST, Delta, LogitRow, RowInput, RowResult, RowStatus, SeqRows, SeqSlot, Work,
+    Delta, LogitRow, Logprob, Logprobs, RowInput, RowResult, RowStatus, SeqRows, SeqSlot, Work,
 };
-use crate::sample::{NO_CANDIDATE, NOT_A_NUMBER, SampleSide, Sampler, logprobs};
+use crate::sample::{Fixed, NO_CANDIDATE, NOT_A_NUMBER, SampleSide, Sampler, report};
 use crate::step::{ROW_EMBEDS, ROW_PROMPT, SeqStep, StepState};
 
 /// In the place of a token: the row read an embedding.
@@ -116,7 +116,7 @@ impl Seats {
             seat.feed(&rows.input);
             let wanted: Vec<usize> = rows.logits.iter().map(|l| l.row as usize).collect();
             let (slot, past_len, n) = (rows.slot.index(), seat.len, rows.len());
-            state.set_sampler(slot, &seat.record(past_len + n));
+            state.set_sampler(slot, &seat.sampler.record);
             state.push(&SeqStep {
                 slot,
                 tokens: &seat.tokens[past_len..past_len + n],
@@ -161,7 +161,7 @@ impl Seats {
                     position: (past_len + logit.row as usize) as u32,
                     status,
                     ends: last && seat.take(status),
-                    logprobs: report(logit, status, row),
+                    logprobs: probabilities(logit, status, row),
                 });
             }
         }
@@ -189,16 +189,19 @@ fn status(token: i32) -> RowStatus {
     }
 }
 
-fn report(
-    logit: &LogitRow,
-    status: RowStatus,
-    row: Option<&[f32]>,
-) -> Option<crate::device::Logprobs> {
+fn probabilities(logit: &LogitRow, status: RowStatus, row: Option<&[f32]>) -> Option<Logprobs> {
     let RowStatus::Drawn(token) = status else {
         return None;
     };
-    let best = usize::from(logit.best?).min(BEST_MOST);
-    Some(logprobs(row?, token, best))
+    let found = report(row?, token, logit.best?.into()).ok()?;
+    let of = |(token, logprob): (u32, Fixed)| Logprob {
+        token,
+        logprob: logprob.to_f32(),
+    };
+    Some(Logprobs {
+        picked: of((token, found.token)),
+        top: found.best.into_iter().map(of).collect(),
+    })
 }
 
 impl Seat {
@@ -214,13 +217,6 @@ impl Seat {
                 "a slot goes on from a token that was drawn in it"
             ),
             RowInput::Embeds(n) => self.tokens.resize(self.len + *n as usize, NO_TOKEN),
-        }
-    }
-
-    fn record(&self, position: usize) -> crate::sample::SamplerRecord {
-        crate::sample::SamplerRecord {
-            counter: position as u64,
-            ..self.sampler.record
         }
     }
 

@@ -20,6 +20,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 
   check                             format, lints, documentation, licences, size and name rules, fast tests
   test [ARGUMENTS]                  every test of the workspace, with one line of totals at the end
+  draws                             write the draws that every backend is held to, where they may change
   golden [OPTIONS] [NAME…]          write goldens with the oracle
   conformance [--docs|--bisect|--mutate [--write]] [NAME…]
                                     which architectures agree; the table of models; where a run goes wrong;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Some("kernels") => kernels::run(&args[1..]),
         Some("formats") => formats::run(),
         Some("conformance") => conformance::run(&args[1..]),
+        Some("draws") => draws(),
         Some("golden") => golden::run(&args[1..]),
         Some("demo") => demo::demo(&args[1..]),
         _ => {
@@ -53,4 +55,9 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn draws() -> anyhow::Result<()> {
+    let path = shell::root().join("crates/conformance/data/draws.json");
+    Ok(std::fs::write(path, tokkata_conformance::draws::made())?)
 }

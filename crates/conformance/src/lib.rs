@@ -5,7 +5,7 @@
 //! Invariants: weights and inputs follow from names and indices, so that a failure can be repeated anywhere;
 //! tolerances are multiples of the error that rounding is expected to cause, never absolute numbers.
 //!
-//! Reading order: [`fixture`] (programs in code and steps over them), [`ops`] (the suite), [`golden`] and [`hf`] (whole
+//! Reading order: [`fixture`] (programs in code and steps over them), [`ops`] (the suite), [`draws`], [`golden`] and [`hf`] (whole
 //! models).
 //!
 //! ```
@@ -23,6 +23,7 @@
 //! # Ok::<(), tokkata_ir::BackendError>(())
 //! ```
 
+pub mod draws;
 pub mod fixture;
 pub mod generate;
 pub mod golden;

@@ -154,7 +154,7 @@ pub fn check_invariance(subject: &Subject) {
     invariance::check(subject);
 }
 
-/// Instantiates the op-level suite for a backend: one test per family.
+/// Instantiates the op-level suite for a backend: one test per family, one of rows alone, one of draws.
 ///
 /// The argument is an expression that gives a [`Subject`].
 #[macro_export]
@@ -167,6 +167,11 @@ macro_rules! suite {
         #[test]
         fn alone_is_batched() {
             $crate::ops::check_invariance(&$subject);
+        }
+
+        #[test]
+        fn draws() {
+            $crate::draws::check(&$subject);
         }
     };
     ($subject:expr => $($name:ident: $family:ident),*) => {

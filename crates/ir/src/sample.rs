@@ -102,16 +102,18 @@ pub fn sample(
     };
     let candidates = &mut scratch.candidates;
     candidates.clear();
-    if record.top_n_sigma > 0 {
-        select(row, &scratch.touched, usize::MAX, candidates)?;
-        filter::top_n_sigma(candidates, record.top_n_sigma);
-        filter::top_k(candidates, kept(record));
+    // The deviation is that of all candidates.
+    let k = if record.top_n_sigma > 0 {
+        usize::MAX
     } else {
-        select(row, &scratch.touched, kept(record), candidates)?;
-    }
+        kept(record)
+    };
+    select(row, &scratch.touched, k, candidates)?;
     if candidates.is_empty() {
         return Err(BadLogits::NoCandidate);
     }
+    filter::top_n_sigma(candidates, record.top_n_sigma);
+    filter::top_k(candidates, kept(record));
     filter::filter(candidates, record, row.position);
     Ok(draw(candidates, coldness, record.seed, row.position))
 }

@@ -3,26 +3,31 @@
 /// Stands for a token in the noise of the choice whether XTC applies; no token has this id.
 const CHANCE: u32 = u32::MAX;
 
-/// Rotations of the rounds, repeating.
-const TURNS: [u32; 8] = [13, 15, 26, 6, 17, 29, 16, 24];
-
 /// Threefry-2×32 with 13 rounds (Salmon and others, *Parallel random numbers: as easy as 1, 2, 3*, 2011): additions,
 /// rotations and exclusive ors of 32-bit words alone.
 #[inline]
 fn threefry(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
-    let keys = [key[0], key[1], 0x1BD1_1BDA ^ key[0] ^ key[1]];
-    let (mut a, mut b) = (
-        counter[0].wrapping_add(keys[0]),
-        counter[1].wrapping_add(keys[1]),
-    );
-    for round in 0..13 {
+    const EVEN: [u32; 4] = [13, 15, 26, 6];
+    const ODD: [u32; 4] = [17, 29, 16, 24];
+    let [k0, k1] = key;
+    let k2 = 0x1BD1_1BDA ^ k0 ^ k1;
+    let x = added(counter, [k0, k1]);
+    let x = added(rounds(x, EVEN), [k1, k2.wrapping_add(1)]);
+    let x = added(rounds(x, ODD), [k2, k0.wrapping_add(2)]);
+    let x = added(rounds(x, EVEN), [k0, k1.wrapping_add(3)]);
+    rounds(x, [ODD[0]])
+}
+
+#[inline]
+fn added(x: [u32; 2], key: [u32; 2]) -> [u32; 2] {
+    [x[0].wrapping_add(key[0]), x[1].wrapping_add(key[1])]
+}
+
+#[inline]
+fn rounds<const N: usize>([mut a, mut b]: [u32; 2], turns: [u32; N]) -> [u32; 2] {
+    for turn in turns {
         a = a.wrapping_add(b);
-        b = b.rotate_left(TURNS[round % 8]) ^ a;
-        if round % 4 == 3 {
-            let n = round / 4 + 1;
-            a = a.wrapping_add(keys[n % 3]);
-            b = b.wrapping_add(keys[(n + 1) % 3]).wrapping_add(n as u32);
-        }
+        b = b.rotate_left(turn) ^ a;
     }
     [a, b]
 }

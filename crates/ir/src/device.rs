@@ -222,9 +222,11 @@ pub struct Work {
     pub deltas: Vec<(SeqSlot, Delta)>,
     /// Rows; of a sequence at most one entry. Without any, nothing is replayed.
     pub rows: Vec<SeqRows>,
-    /// Ports to set.
+    /// Ports to set for the first step. A port of embeddings takes a row for each row that reads one; another port takes
+    /// one for each of its lead, those of slots that had stopped among them.
     pub feeds: Vec<(ValueId, Source)>,
-    /// Outputs to keep for as long as the ticket lives.
+    /// Outputs to keep for as long as the ticket lives; of a chain, those of its last step. Rows of slots that had stopped
+    /// are zeros.
     pub keep: Vec<ValueId>,
     /// Steps beyond the first, in which every slot whose last row was drawn from goes on with what was drawn.
     pub chained: u32,

@@ -4,6 +4,7 @@
 //! of it. It has no thread of its own: a step of the oldest work runs inside [`Executor::poll`].
 
 mod kept;
+mod part;
 mod seats;
 
 use std::collections::VecDeque;
@@ -20,6 +21,7 @@ use crate::program::{Program, ValType};
 use crate::sample::SampleSide;
 use crate::step::StepState;
 use kept::Kept;
+use part::Part;
 use seats::Seats;
 
 /// Works that are taken before the first of them is done.
@@ -174,20 +176,16 @@ impl<M: Machine> HostExecutor<M> {
         }
     }
 
-    /// One step of a work, or what comes before its rows.
+    /// One step of a work; before the first of them what comes before its rows.
     fn advance(&mut self, job: &mut Job) -> Result<Progress, BackendError> {
-        if !job.begun {
+        let first = !job.begun;
+        let rows = if first {
             self.prepare(&job.work);
-        }
-        let rows = if job.begun {
-            self.seats.goes_on(&job.work)
-        } else {
+            job.chained = job.work.chained;
             job.work.rows.clone()
-        };
-        job.chained = if job.begun {
-            job.chained - 1
         } else {
-            job.work.chained
+            job.chained -= 1;
+            self.seats.goes_on(&job.work)
         };
         job.begun = true;
         let mut news = Progress {
@@ -197,7 +195,7 @@ impl<M: Machine> HostExecutor<M> {
             failure: None,
         };
         if !rows.is_empty() {
-            match self.run(job, &rows) {
+            match self.run(job, &rows, first) {
                 Ok(results) => {
                     news.done = job.chained == 0 || self.seats.goes_on(&job.work).is_empty();
                     news.rows = results;
@@ -227,32 +225,33 @@ impl<M: Machine> HostExecutor<M> {
         }
     }
 
-    fn run(&mut self, job: &Job, rows: &[SeqRows]) -> Result<Vec<RowResult>, BackendError> {
-        let mut results = self.seats.stopped(rows);
-        let rows: Vec<_> = rows
-            .iter()
-            .filter(|r| !self.seats.is_stopped(r.slot))
-            .collect();
-        if rows.is_empty() {
-            return Ok(results);
+    fn run(
+        &mut self,
+        job: &Job,
+        rows: &[SeqRows],
+        first: bool,
+    ) -> Result<Vec<RowResult>, BackendError> {
+        let part = Part::new(rows, |slot| !self.seats.is_stopped(slot));
+        let running = part.running();
+        let mut settled = Vec::new();
+        if !running.is_empty() {
+            let feeds = if first { &job.work.feeds[..] } else { &[] };
+            let (embeds, values) = self.feeds(job.work.plan, feeds, &part)?;
+            let sides = self.seats.form(&running, &mut self.state);
+            let inputs = StepInputs {
+                embeds: embeds.as_deref(),
+                values,
+                sample: &sides,
+            };
+            let replayed = self.machine.replay(job.work.plan, &self.state, &inputs);
+            replayed.map_err(|error| self.note(error))?;
+            let plan = &self.program.plans[job.work.plan];
+            let drawn = plan.output("tokens").map(|v| self.machine.ints(v));
+            let logits = plan.output("logits").map(|v| self.machine.floats(v));
+            settled = self.seats.settle(&running, drawn, logits);
         }
-        let sides = self.seats.form(&rows, &mut self.state);
-        let (embeds, values) = self.feeds(&job.work)?;
-        let inputs = StepInputs {
-            embeds: embeds.as_deref(),
-            values,
-            sample: &sides,
-        };
-        let replayed = self.machine.replay(job.work.plan, &self.state, &inputs);
-        if let Err(error) = replayed {
-            return Err(self.note(error));
-        }
-        self.keep(job);
-        let plan = &self.program.plans[job.work.plan];
-        let drawn = plan.output("tokens").map(|v| self.machine.ints(v));
-        let logits = plan.output("logits").map(|v| self.machine.floats(v));
-        results.extend(self.seats.settle(&rows, drawn, logits));
-        Ok(results)
+        self.keep(job, &part);
+        Ok(self.seats.beside_stopped(&part, settled))
     }
 
     fn note(&mut self, error: BackendError) -> BackendError {
@@ -262,15 +261,16 @@ impl<M: Machine> HostExecutor<M> {
         error
     }
 
-    /// Embeddings and other values of a work.
-    #[allow(clippy::type_complexity)]
+    /// Embeddings and other values of a step.
     fn feeds(
         &self,
-        work: &Work,
-    ) -> Result<(Option<Vec<f32>>, Vec<(ValueId, Vec<f32>)>), BackendError> {
-        let plan = &self.program.plans[work.plan];
+        plan: usize,
+        feeds: &[(ValueId, Source)],
+        part: &Part<'_>,
+    ) -> Result<Fed, BackendError> {
+        let plan = &self.program.plans[plan];
         let (mut embeds, mut values) = (None, Vec::new());
-        for (value, source) in &work.feeds {
+        for (value, source) in feeds {
             let data = match source {
                 Source::Host(data) => data.clone(),
                 Source::Kept {
@@ -280,25 +280,34 @@ impl<M: Machine> HostExecutor<M> {
                 } => kept(ticket, *value)?.floats(*value, rows)?,
             };
             let port = plan.inputs.iter().find(|p| p.value == *value);
+            let shape = &plan.value(*value).shape;
             if port.is_some_and(|p| p.name == "embeds") {
-                embeds = Some(data);
+                embeds = Some(part.embeddings(shape.width(), &data));
             } else {
-                values.push((*value, data));
+                values.push((*value, part.of_running(shape, data)));
             }
         }
         Ok((embeds, values))
     }
 
-    fn keep(&self, job: &Job) {
+    /// Keeps what the work asks for; after a step that no slot ran, zeros.
+    fn keep(&self, job: &Job, part: &Part<'_>) {
         let plan = &self.program.plans[job.work.plan];
         for &value in &job.work.keep {
             let def = plan.value(value);
-            let width = def.shape.width();
+            let (shape, width) = (&def.shape, def.shape.width());
+            let ran = !part.running().is_empty();
             match def.dtype {
-                ValType::F32 => job
-                    .kept
-                    .put_floats(value, width, self.machine.floats(value)),
-                ValType::I32 => job.kept.put_ints(value, width, self.machine.ints(value)),
+                ValType::F32 => {
+                    let x = if ran { self.machine.floats(value) } else { &[] };
+                    job.kept
+                        .put_floats(value, width, &part.with_stopped(shape, x));
+                }
+                ValType::I32 => {
+                    let x = if ran { self.machine.ints(value) } else { &[] };
+                    job.kept
+                        .put_ints(value, width, &part.with_stopped(shape, x));
+                }
             }
         }
         if self.measured {
@@ -312,6 +321,9 @@ impl<M: Machine> HostExecutor<M> {
         }
     }
 }
+
+/// Embeddings, and values by id.
+type Fed = (Option<Vec<f32>>, Vec<(ValueId, Vec<f32>)>);
 
 fn kept(ticket: &Ticket, value: ValueId) -> Result<&Kept, BackendError> {
     ticket.kept().ok_or(BackendError::NotKept { value })
@@ -409,3 +421,6 @@ impl<M: Machine> Executor for HostExecutor<M> {
         ticket.kept::<Kept>().map(Kept::times).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::part::Part;
 use crate::device::{
     Delta, LogitRow, Logprob, Logprobs, RowInput, RowResult, RowStatus, SeqRows, SeqSlot, Work,
 };
@@ -94,17 +95,28 @@ impl Seats {
         work.rows.iter().filter_map(next).collect()
     }
 
-    /// Results of rows that do not run.
-    pub(super) fn stopped(&self, rows: &[SeqRows]) -> Vec<RowResult> {
-        let stopped = rows.iter().filter(|r| self.is_stopped(r.slot));
-        let result = |rows: &SeqRows| RowResult {
-            slot: rows.slot,
-            position: self.0[rows.slot.index()].len as u32,
-            status: RowStatus::Stopped,
-            ends: false,
-            logprobs: None,
-        };
-        stopped.map(result).collect()
+    /// Results of a step in the order of its rows: those of rows that ran, and one for each logit row of a slot that had
+    /// stopped, or for all of its rows where no logits are wanted.
+    pub(super) fn beside_stopped(&self, part: &Part<'_>, ran: Vec<RowResult>) -> Vec<RowResult> {
+        let mut ran = ran.into_iter();
+        let mut results = Vec::new();
+        for (rows, runs) in part.all() {
+            if runs {
+                results.extend(ran.by_ref().take(rows.logits.len()));
+                continue;
+            }
+            let len = self.0[rows.slot.index()].len as u32;
+            let logits = rows.logits.iter().map(|l| len + l.row);
+            let first = rows.logits.is_empty().then_some(len);
+            results.extend(logits.chain(first).map(|position| RowResult {
+                slot: rows.slot,
+                position,
+                status: RowStatus::Stopped,
+                ends: false,
+                logprobs: None,
+            }));
+        }
+        results
     }
 
     /// Writes the rows of a step; one side per logit row.

@@ -14,7 +14,7 @@ use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::golden::absent::Questions;
 use tokkata_conformance::golden::bisect;
 use tokkata_conformance::golden::{Expectations, Golden, Outcome, Rows, outcomes};
-use tokkata_ir::Backend;
+use tokkata_ir::Device;
 
 use crate::mutate;
 use crate::oracle::Oracle;
@@ -68,20 +68,20 @@ fn agreement(goldens: &[Golden]) -> Result<()> {
     let registry = Registry::builtin();
     let expected = Expectations::read(&Golden::folder()).map_err(|e| anyhow!(e))?;
     let reference = RefBackend::default();
-    let backends: [&dyn Backend; 2] = [&reference, &CpuBackend];
+    let devices: [&dyn Device; 2] = [&reference, &CpuBackend];
     let (mut agree, mut disagree) = (BTreeSet::new(), BTreeSet::new());
     let mut surprises = 0;
     for golden in goldens {
-        for backend in backends {
-            let found = outcomes(golden, &registry, backend, usize::MAX);
-            let known = expected.failing(&golden.name, backend.name()).is_some();
+        for device in devices {
+            let found = outcomes(golden, &registry, device, usize::MAX);
+            let known = expected.failing(&golden.name, device.name()).is_some();
             let surprise = expected
-                .judge(&golden.name, backend.name(), &found)
+                .judge(&golden.name, device.name(), &found)
                 .is_some();
             surprises += usize::from(surprise);
             let good = known == surprise;
             if good { &mut agree } else { &mut disagree }.insert(golden.arch().to_owned());
-            println!("{:<20} {:<4} {}", golden.name, backend.name(), line(&found));
+            println!("{:<20} {:<4} {}", golden.name, device.name(), line(&found));
             if surprise {
                 bisect(golden)?;
             }
@@ -136,7 +136,7 @@ fn absences(goldens: &[Golden], registry: &Registry) -> Result<String> {
 /// Says where the backends part and, where there is an oracle, where the reference leaves it.
 fn bisect(golden: &Golden) -> Result<()> {
     let registry = Registry::builtin();
-    let values = |backend: &dyn Backend| bisect::values(golden, &registry, backend);
+    let values = |device: &dyn Device| bisect::values(golden, &registry, device);
     let (ours, theirs) = match (values(&RefBackend::default()), values(&CpuBackend)) {
         (Ok(ours), Ok(theirs)) => (ours, theirs),
         (Err(e), _) | (_, Err(e)) => {

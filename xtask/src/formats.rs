@@ -4,14 +4,12 @@
 #[allow(dead_code)]
 mod inputs;
 
-use std::sync::Arc;
-
 use anyhow::{Result, bail};
 use tokkata_backend_cpu::CpuBackend;
 use tokkata_backend_ref::RefBackend;
-use tokkata_conformance::fixture::{Feed, Fixture, Rows, Run, noises};
+use tokkata_conformance::fixture::{Feed, Fixture, Rows, noises};
 use tokkata_core::DType;
-use tokkata_ir::{Backend, BackendError, LoadOptions, Op, WeightSource};
+use tokkata_ir::{BackendError, Device, LoadOptions, Op, WeightSource};
 use tokkata_quant::{can_quantize, dequantize, dequantize_vec, quantize};
 
 /// Rows and columns of the products; blocks of every type divide the columns.
@@ -218,8 +216,8 @@ fn by_hand(dtype: DType, values: &[f32]) -> Vec<u8> {
     }
 }
 
-/// A product on a backend against one computed here from the decoded matrix.
-fn product(dtype: DType, backend: &dyn Backend, tolerance: f64) -> Cell {
+/// A product on a device against one computed here from the decoded matrix.
+fn product(dtype: DType, device: &dyn Device, tolerance: f64) -> Cell {
     let matrix = Matrix::new(dtype);
     let mut fixture = Fixture::default();
     let zeros = vec![0.0; (N * K) as usize];
@@ -231,10 +229,8 @@ fn product(dtype: DType, backend: &dyn Backend, tolerance: f64) -> Cell {
         bias: None,
     };
     let out = fixture.op(op, &[x], &[N]);
-    let program = Arc::new(fixture.program().clone());
-    let instance = backend.load(program.clone(), &matrix, &LoadOptions::default());
-    let instance = instance.map_err(|e| e.to_string())?;
-    let mut run = Run { program, instance };
+    let run = fixture.load_with(&matrix, device, &LoadOptions::default());
+    let mut run = run.map_err(|e| e.to_string())?;
     let rows = noises("activations", T * K as usize);
     let feed = Feed {
         values: vec![(x, rows.clone())],

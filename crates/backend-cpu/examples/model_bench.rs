@@ -15,32 +15,31 @@ use tokkata_backend_cpu::{CpuBackend, CpuInstance};
 use tokkata_core::DType;
 use tokkata_formats::ModelFile;
 use tokkata_ir::step::{ROW_PROMPT, SeqStep};
-use tokkata_ir::{Instance, Limits, LoadOptions, Program, StepBuilder, StepInputs};
+use tokkata_ir::{
+    ArenaLayout, GroupId, Limits, LoadOptions, Loaded, Machine, Program, StepInputs, StepState,
+};
 
 struct Bench {
-    program: Arc<Program>,
     instance: CpuInstance,
-    tables: Vec<Vec<u32>>,
+    state: StepState,
     alone: bool,
     start: Instant,
 }
 
 impl Bench {
     fn step(&mut self, past: usize, rows: usize, prompt: bool) -> f64 {
-        let mut builder = StepBuilder::new(&self.program.limits, &self.program.caches);
         let tokens: Vec<u32> = (0..rows).map(|i| 100 + (past + i) as u32 % 300).collect();
-        builder.push(&SeqStep {
+        self.state.begin();
+        self.state.push(&SeqStep {
             tokens: &tokens,
             past_len: past,
-            tables: &self.tables,
             logits: &[rows - 1],
             flags: if prompt { ROW_PROMPT } else { 0 },
             ..SeqStep::default()
         });
         let start = self.now();
-        let done = self
-            .instance
-            .replay(0, builder.finish(), &StepInputs::default());
+        let inputs = StepInputs::default();
+        let done = self.instance.replay(0, &self.state, &inputs);
         done.expect("a step");
         self.now() - start
     }
@@ -118,25 +117,16 @@ fn main() {
         ..LoadOptions::default()
     };
     let start = Instant::now();
-    let instance = CpuBackend
-        .open(Arc::clone(&program), &FileWeights(&file), &options)
-        .expect("a load");
+    let (instance, state) = open(&program, &file, &options);
     println!(
         "load {:.2} s, {} MiB held",
         start.elapsed().as_secs_f64(),
-        instance.memory_bytes() >> 20
+        Machine::memory_bytes(&instance) >> 20
     );
-    let tables = program
-        .caches
-        .iter()
-        .map(|g| (0..g.table_len(&limits) as u32).collect())
-        .collect();
-    let alone = threads == 1;
     let mut bench = Bench {
-        program,
         instance,
-        tables,
-        alone,
+        state,
+        alone: threads == 1,
         start,
     };
     bench.prefill(0, depth, 512);
@@ -159,6 +149,27 @@ fn main() {
     bench.step(depth + generated, 1, false);
     bench.profile();
     println!("peak memory {} MiB", peak_mib());
+}
+
+/// The program with blocks for one sequence, and a state whose first slot holds them.
+fn open(
+    program: &Arc<Program>,
+    file: &ModelFile,
+    options: &LoadOptions,
+) -> (CpuInstance, StepState) {
+    let instance = CpuBackend.prepare(Arc::clone(program), &FileWeights(file), options);
+    let mut instance = instance.expect("a load");
+    let tables = program.caches.iter();
+    let counts: Vec<u64> = tables
+        .map(|g| g.table_len(&program.limits) as u64)
+        .collect();
+    let arena = ArenaLayout::for_counts(&instance.block_bytes(), &counts);
+    instance.make_caches(&arena).expect("caches");
+    let mut state = StepState::new(&program.limits, &program.caches);
+    for (g, blocks) in (0..).zip(arena.deal(&counts)) {
+        state.set_table(0, GroupId(g), 0, &blocks);
+    }
+    (instance, state)
 }
 
 fn peak_mib() -> u64 {

@@ -12,7 +12,7 @@
 //!
 //! ```
 //! use tokkata_backend_cpu::CpuBackend;
-//! use tokkata_ir::Backend;
+//! use tokkata_ir::Device;
 //! assert_eq!(CpuBackend.name(), "cpu");
 //! ```
 

@@ -7,9 +7,9 @@ use tokkata_backend_ref::{Precision, RefBackend};
 use tokkata_conformance::fixture::{Feed, Fixture, Rows, Run, noises, small_limits};
 use tokkata_core::DType;
 use tokkata_ir::{
-    Act, AttentionOp, BackendError, BinaryKind, CacheKind, ConstData, GatherIndex, GroupId,
-    KvSource, Lead, Limits, LoadOptions, Mask, NormKind, Op, Pairing, Port, RopeOp, SlotDef,
-    SlotId, ValType, ValueId, WeightId,
+    Act, ArenaLayout, AttentionOp, BackendError, BinaryKind, CacheKind, ConstData, Device,
+    GatherIndex, GroupId, KvSource, Lead, Limits, LoadOptions, Mask, NormKind, Op, Pairing, Port,
+    RopeOp, SlotDef, SlotId, ValType, ValueId, WeightId,
 };
 
 const D: u32 = 64;
@@ -368,11 +368,10 @@ fn plans_cut_at_random_ops_over_two_instances_change_no_bit() {
         let (first, second, logits, crossing) = halves(cut);
         let (mut first, mut second) = (run_on(&first, &unfused), run_on(&second, &unfused));
         first.step(&step, &Feed::default()).unwrap();
-        for (g, group) in whole.program().caches.iter().enumerate() {
-            let id = GroupId(g as u32);
-            for block in 0..group.n_blocks {
-                let data = first.instance.export_block(id, block);
-                second.instance.import_block(id, block, &data);
+        for (g, blocks) in (0..).zip(first.blocks.clone()) {
+            for block in blocks {
+                let data = first.export(GroupId(g), block);
+                second.import(GroupId(g), block, &data);
             }
         }
         let values = crossing.iter().map(|&v| (v, first.floats(v))).collect();
@@ -425,10 +424,10 @@ fn blocks_move_between_instances() {
         feed(&mut from, logits, &[vec![part(0, 0..40)]]);
         let mut to = run_on(&fixture, &options(1));
         for group in [GroupId(0), GroupId(1)] {
-            for block in 0..from.program.group(group).n_blocks {
-                let data = from.instance.export_block(group, block);
-                to.instance.import_block(group, block, &data);
-                assert_eq!(to.instance.export_block(group, block), data);
+            for block in from.blocks[group.index()].clone() {
+                let data = from.export(group, block);
+                to.import(group, block, &data);
+                assert_eq!(to.export(group, block), data);
             }
         }
         assert_eq!(
@@ -441,9 +440,12 @@ fn blocks_move_between_instances() {
 
 #[test]
 fn what_does_not_fit_is_refused_by_name() {
-    let (mut fixture, _) = decoder(DType::F32, DType::F32, 16);
-    fixture.program_mut().caches[0].n_blocks = u32::MAX / 2;
-    let error = fixture.load(&CpuBackend, &options(1)).err();
+    let (fixture, _) = decoder(DType::F32, DType::F32, 16);
+    let program = fixture.program().clone().into();
+    let loaded = CpuBackend.load(program, fixture.weights(), &options(1));
+    let loaded = loaded.unwrap();
+    let arena = ArenaLayout::new(&loaded.block_bytes(), u64::MAX);
+    let error = loaded.open(arena).err();
     assert!(
         matches!(error, Some(BackendError::OutOfMemory { needed, available, .. }) if needed > available)
     );

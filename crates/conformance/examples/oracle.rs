@@ -7,7 +7,7 @@ use tokkata_archs::Registry;
 use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::models::{Feeding, load, nmse};
 use tokkata_formats::ModelFile;
-use tokkata_ir::Backend;
+use tokkata_ir::Device;
 
 fn main() {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
@@ -86,7 +86,7 @@ fn compare(
     let mut text = String::new();
     let mut ok = true;
     let reference = RefBackend::default();
-    let backends: [&dyn Backend; 1] = [&reference];
+    let devices: [&dyn Device; 1] = [&reference];
     let ways = [
         ("whole", Feeding::WHOLE),
         (
@@ -106,16 +106,16 @@ fn compare(
             },
         ),
     ];
-    for backend in backends {
+    for device in devices {
         for (name, way) in ways {
             let error = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                let got = load(&model, registry, backend, ids.len(), way)?.logits(&ids, way)?;
+                let got = load(&model, registry, device, ids.len(), way)?.logits(&ids, way)?;
                 Ok::<f64, String>(nmse(&got, &want))
             }))
             .unwrap_or_else(|_| Err("panic".to_owned()))
-            .map_err(|e| format!("{text} {} {name}: {e}", backend.name()))?;
+            .map_err(|e| format!("{text} {} {name}: {e}", device.name()))?;
             ok &= error <= 1e-6;
-            text += &format!("{} {name} {error:.1e}  ", backend.name());
+            text += &format!("{} {name} {error:.1e}  ", device.name());
         }
     }
     Ok((text, ok))

@@ -1,19 +1,20 @@
 //! Small programs built in code, their weights in memory, and steps over them.
 
+mod run;
+
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use tokkata_core::DType;
-use tokkata_ir::sample::{SampleSide, SamplerRecord};
-use tokkata_ir::step::SeqStep;
 use tokkata_ir::{
-    Axis, Backend, BackendError, CacheGroup, CacheKind, ConstData, ConstId, DeviceId, GroupId,
-    Instance, Lead, Limits, LoadOptions, Mapped, Node, Op, Plan, PlanRole, Port, Program, Recipe,
-    Shape, Site, SlotDef, SlotId, StepBuilder, StepInputs, Uses, ValType, ValueDef, ValueId,
+    ArenaLayout, Axis, BackendError, CacheGroup, CacheKind, ConstData, ConstId, Device, DeviceId,
+    GroupId, HostExecutor, Lead, Limits, LoadOptions, Machine, Mapped, Node, Op, Plan, PlanRole,
+    Port, Program, Recipe, Shape, Site, SlotDef, SlotId, Uses, ValType, ValueDef, ValueId,
     WeightDef, WeightId, WeightSource,
 };
 use tokkata_quant::{dequantize, quantize};
+
+pub use run::{Feed, Rows, Run, finish};
 
 /// A number in −1..1 that follows from a name and an index alone.
 #[must_use]
@@ -199,18 +200,14 @@ impl Fixture {
         ConstId(self.program.consts.len() as u32 - 1)
     }
 
-    /// A cache group with blocks for every sequence, twice over.
+    /// A cache group.
     pub fn cache(&mut self, kind: CacheKind, block_size: u32, slots: Vec<SlotDef>) -> GroupId {
-        let mut group = CacheGroup {
+        self.program.caches.push(CacheGroup {
             kind,
             slots,
             dtype: self.program.limits.kv_dtype,
             block_size,
-            n_blocks: 0,
-        };
-        let table = group.table_len(&self.program.limits) as u32;
-        group.n_blocks = 2 * table * self.program.limits.seqs;
-        self.program.caches.push(group);
+        });
         GroupId(self.program.caches.len() as u32 - 1)
     }
 
@@ -286,162 +283,54 @@ impl Fixture {
         &self.weights
     }
 
-    /// Loads the program on a backend.
+    /// Loads the program on a device, with blocks for every sequence, twice over.
     ///
     /// # Errors
-    /// Those of the backend.
-    pub fn load(&self, backend: &dyn Backend, options: &LoadOptions) -> Result<Run, BackendError> {
+    /// Those of the device.
+    pub fn load(&self, device: &dyn Device, options: &LoadOptions) -> Result<Run, BackendError> {
+        self.load_with(&self.weights, device, options)
+    }
+
+    /// As [`Fixture::load`], with weights from elsewhere.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn load_with(
+        &self,
+        weights: &dyn WeightSource,
+        device: &dyn Device,
+        options: &LoadOptions,
+    ) -> Result<Run, BackendError> {
         let program = Arc::new(self.program.clone());
-        let instance = backend.load(Arc::clone(&program), &self.weights, options)?;
-        Ok(Run { program, instance })
-    }
-}
-
-/// One sequence's part of a step.
-#[derive(Clone, Debug, Default)]
-pub struct Rows {
-    /// Which sequence: names its blocks.
-    pub seq: usize,
-    /// Positions of this step.
-    pub at: Range<usize>,
-    /// Tokens; zeros where there are fewer than positions.
-    pub tokens: Vec<u32>,
-    /// Encoder positions.
-    pub enc_len: usize,
-    /// Rows (of this step) whose logits are wanted.
-    pub logits: Vec<usize>,
-    /// Extra row flags.
-    pub flags: u32,
-    /// Sampler record.
-    pub sampler: SamplerRecord,
-    /// Positions below this have no block any more in window groups.
-    pub gone_below: usize,
-}
-
-impl Rows {
-    /// Positions `at` of sequence `seq`.
-    #[must_use]
-    pub fn of(seq: usize, at: Range<usize>) -> Self {
-        Rows {
-            seq,
-            at,
-            ..Rows::default()
-        }
+        let loaded = device.load(Arc::clone(&program), weights, options)?;
+        let counts = self.blocks();
+        let arena = ArenaLayout::for_counts(&loaded.block_bytes(), &counts);
+        let names = arena.deal(&counts);
+        Ok(Run::new(program, loaded.open(arena)?, names))
     }
 
-    /// The first `rows` positions of sequence 0.
-    #[must_use]
-    pub fn first(rows: usize) -> Self {
-        Rows::of(0, 0..rows)
-    }
-}
-
-/// Inputs of a step: values, embeddings, sampler sides.
-#[derive(Clone, Debug, Default)]
-pub struct Feed {
-    /// Values by id.
-    pub values: Vec<(ValueId, Vec<f32>)>,
-    /// Embeddings.
-    pub embeds: Option<Vec<f32>>,
-    /// Sampler sides.
-    pub sample: Vec<SampleSide>,
-}
-
-/// A loaded fixture.
-pub struct Run {
-    /// The program it runs.
-    pub program: Arc<Program>,
-    /// Where it runs.
-    pub instance: Box<dyn Instance>,
-}
-
-/// Physical block of a sequence's block: all blocks of the pool, scattered.
-#[must_use]
-pub fn block_of(group: &CacheGroup, limits: &Limits, seq: usize, block: usize) -> u32 {
-    let n = group.n_blocks as usize;
-    let logical = seq * group.table_len(limits) + block;
-    // An odd step of about 0.6 pools visits every block of a pool of any size that it does not divide.
-    let mut step = (n * 5 / 8) | 1;
-    while step > 1 && gcd(step, n) != 1 {
-        step -= 2;
-    }
-    ((logical * step + n / 3) % n) as u32
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
-impl Run {
-    /// Replays one step.
+    /// The program on a machine that can be looked into, with as many blocks as [`Fixture::load`] gives it.
     ///
     /// # Errors
-    /// Those of the backend.
-    pub fn step(&mut self, rows: &[Rows], feed: &Feed) -> Result<(), BackendError> {
-        replay(&self.program, self.instance.as_mut(), rows, feed)
+    /// Those of `make`.
+    pub fn mount<M: Machine>(
+        &self,
+        make: impl FnOnce(Arc<Program>, &MemoryWeights, &ArenaLayout) -> Result<M, BackendError>,
+    ) -> Result<Run<HostExecutor<M>>, BackendError> {
+        let program = Arc::new(self.program.clone());
+        let bytes: Vec<u64> = program.caches.iter().map(CacheGroup::block_bytes).collect();
+        let counts = self.blocks();
+        let arena = ArenaLayout::for_counts(&bytes, &counts);
+        let names = arena.deal(&counts);
+        let machine = make(Arc::clone(&program), &self.weights, &arena)?;
+        let executor = HostExecutor::new(machine, Arc::clone(&program), arena);
+        Ok(Run::new(program, Box::new(executor), names))
     }
 
-    /// Floats of an output of the last step.
-    #[must_use]
-    pub fn floats(&self, value: ValueId) -> Vec<f32> {
-        self.instance.floats(value).to_vec()
+    /// Blocks of each group.
+    fn blocks(&self) -> Vec<u64> {
+        let limits = &self.program.limits;
+        let blocks = |g: &CacheGroup| 2 * g.table_len(limits) as u64 * u64::from(limits.seqs);
+        self.program.caches.iter().map(blocks).collect()
     }
-
-    /// Integers of an output of the last step.
-    #[must_use]
-    pub fn ints(&self, value: ValueId) -> Vec<i32> {
-        self.instance.ints(value).to_vec()
-    }
-}
-
-/// Replays one step of a program's first plan; blocks are those of [`block_of`].
-///
-/// # Errors
-/// Those of the backend.
-pub fn replay(
-    program: &Program,
-    instance: &mut (impl Instance + ?Sized),
-    rows: &[Rows],
-    feed: &Feed,
-) -> Result<(), BackendError> {
-    let mut builder = StepBuilder::new(&program.limits, &program.caches);
-    for rows in rows {
-        let tables = tables(program, rows);
-        let mut tokens = rows.tokens.clone();
-        tokens.resize(rows.at.len(), 0);
-        builder.push(&SeqStep {
-            tokens: &tokens,
-            past_len: rows.at.start,
-            enc_len: rows.enc_len,
-            tables: &tables,
-            logits: &rows.logits,
-            flags: rows.flags,
-            sampler: rows.sampler,
-        });
-    }
-    let inputs = StepInputs {
-        embeds: feed.embeds.as_deref(),
-        values: feed.values.clone(),
-        sample: &feed.sample,
-    };
-    instance.replay(0, builder.finish(), &inputs)
-}
-
-fn tables(program: &Program, rows: &Rows) -> Vec<Vec<u32>> {
-    let table = |group: &CacheGroup| {
-        let size = group.block_size as usize;
-        let end = match group.kind {
-            CacheKind::Recurrent => 1,
-            CacheKind::Cross => rows.enc_len.max(rows.at.end).div_ceil(size),
-            _ => rows.at.end.div_ceil(size),
-        };
-        let end = end.min(group.table_len(&program.limits));
-        let window = matches!(group.kind, CacheKind::Window(_));
-        let block = |b: usize| match window && (b + 1) * size <= rows.gone_below {
-            true => tokkata_ir::step::NO_BLOCK,
-            false => block_of(group, &program.limits, rows.seq, b),
-        };
-        (0..end).map(block).collect()
-    };
-    program.caches.iter().map(table).collect()
 }

@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use tokkata_archs::Registry;
 use tokkata_core::DType;
 use tokkata_formats::{ModelFile, SafetensorsWriter};
-use tokkata_ir::Backend;
+use tokkata_ir::Device;
 
 use crate::fixture::noise;
 use crate::golden::{Rows, floats, ids, sample};
@@ -155,7 +155,7 @@ impl HfGolden {
         &self,
         file: &ModelFile,
         registry: &Registry,
-        backend: &dyn Backend,
+        device: &dyn Device,
     ) -> Result<f64, Failure> {
         let decoder = self.rows == Rows::Decoder;
         let encoder = if decoder { self.ids() } else { Vec::new() };
@@ -164,7 +164,7 @@ impl HfGolden {
             false => self.ids(),
         };
         let target = Target {
-            backend,
+            device,
             ctx: self.positions,
             feeding: Feeding::WHOLE,
             output: (self.rows == Rows::Vectors).then_some("hidden"),

@@ -1,16 +1,19 @@
-//! Whole models on a backend: logits of a token sequence, fed whole, in chunks or beside other sequences.
+//! Whole models on a device: logits of a token sequence, fed whole, in chunks or beside other sequences.
 
 use std::sync::Arc;
 
 use tokkata_archs::{FileWeights, Registry, ResolveOptions};
 use tokkata_core::DType;
 use tokkata_formats::ModelFile;
-use tokkata_ir::step::{ROW_PROMPT, SeqStep};
+use tokkata_ir::step::NO_BLOCK;
 use tokkata_ir::{
-    Backend, CacheKind, GroupId, Instance, Limits, LoadOptions, Op, PlanRole, Port, Program, Site,
-    StepBuilder, StepInputs, ValType,
+    ArenaLayout, BlockCopy, CacheGroup, CacheKind, Delta, Device, Executor, GroupId, Limits,
+    LoadOptions, LogitRow, Op, PlanRole, Port, Program, SeqRows, SeqSlot, Site, Ticket, ValType,
+    ValueId, Work,
 };
 use tokkata_plan::BuildOptions;
+
+use crate::fixture::finish;
 
 /// How tokens are fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +52,11 @@ pub type Failure = String;
 /// A loaded model with everything that steps need.
 pub struct Loaded {
     program: Arc<Program>,
-    instance: Box<dyn Instance>,
+    executor: Box<dyn Executor>,
+    blocks: Vec<Vec<u32>>,
     limits: Limits,
-    rows: tokkata_ir::ValueId,
+    rows: ValueId,
+    keep: Vec<ValueId>,
     bidirectional: bool,
     encoded: usize,
 }
@@ -59,8 +64,8 @@ pub struct Loaded {
 /// Where and how a model is run.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
-    /// The backend.
-    pub backend: &'a dyn Backend,
+    /// The device.
+    pub device: &'a dyn Device,
     /// Positions of a sequence.
     pub ctx: usize,
     /// How tokens are fed.
@@ -78,12 +83,12 @@ pub struct Target<'a> {
 pub fn load(
     file: &ModelFile,
     registry: &Registry,
-    backend: &dyn Backend,
+    device: &dyn Device,
     ctx: usize,
     feeding: Feeding,
 ) -> Result<Loaded, Failure> {
     let target = Target {
-        backend,
+        device,
         ctx,
         feeding,
         output: None,
@@ -125,20 +130,23 @@ pub fn trace(
     });
     plan.outputs = plan.outputs.iter().cloned().chain(ports).collect();
     let mut loaded = load_program(file, program, bidirectional, target)?;
-    loaded.logits(ids, Feeding::WHOLE)?;
-    let mut seen = Vec::new();
-    for node in &loaded.program.plans[0].nodes {
-        for &value in &node.outs {
-            if loaded.program.plans[0].value(value).dtype == ValType::F32 {
-                seen.push(Seen {
-                    op: node.op.clone(),
-                    site: node.site.clone(),
-                    floats: loaded.instance.floats(value).to_vec(),
-                });
-            }
-        }
-    }
-    Ok(seen)
+    let program = Arc::clone(&loaded.program);
+    let plan = &program.plans[0];
+    let made = plan
+        .nodes
+        .iter()
+        .flat_map(|n| n.outs.iter().map(move |&v| (n, v)));
+    let made = made.filter(|(_, v)| plan.value(*v).dtype == ValType::F32);
+    loaded.keep = made.clone().map(|(_, value)| value).collect();
+    let (_, last) = loaded.feed(ids, 0, Feeding::WHOLE)?;
+    let seen = made.map(|(node, value)| {
+        Ok(Seen {
+            op: node.op.clone(),
+            site: node.site.clone(),
+            floats: loaded.read(&last, value)?,
+        })
+    });
+    seen.collect()
 }
 
 fn compile(
@@ -169,14 +177,23 @@ fn load_program(
     let wanted = target.output.map_or(vec!["logits", "hidden"], |o| vec![o]);
     let rows = wanted.iter().find_map(|name| program.plans[0].output(name));
     let rows = rows.ok_or("the model has no such output")?;
-    let loaded = target
-        .backend
-        .load(program.clone(), &FileWeights(file), &LoadOptions::default());
+    let (weights, options) = (FileWeights(file), LoadOptions::default());
+    let loaded = target.device.load(program.clone(), &weights, &options);
+    let loaded = loaded.map_err(|e| e.to_string())?;
+    let limits = limits(target);
+    let counts = program.caches.iter();
+    let counts: Vec<u64> = counts
+        .map(|g| g.table_len(&limits) as u64 * u64::from(limits.seqs))
+        .collect();
+    let arena = ArenaLayout::for_counts(&loaded.block_bytes(), &counts);
+    let blocks = arena.deal(&counts);
     let mut loaded = Loaded {
         program,
-        instance: loaded.map_err(|e| e.to_string())?,
-        limits: limits(target),
+        executor: loaded.open(arena).map_err(|e| e.to_string())?,
+        blocks,
+        limits,
         rows,
+        keep: vec![rows],
         bidirectional,
         encoded: target.encoder.len(),
     };
@@ -211,7 +228,7 @@ impl Loaded {
     /// # Errors
     /// The text of whatever failed.
     pub fn logits(&mut self, ids: &[u32], feeding: Feeding) -> Result<Vec<f32>, Failure> {
-        self.feed(ids, 0, feeding)
+        Ok(self.feed(ids, 0, feeding)?.0)
     }
 
     /// Rows of `ids` when a wrong ending after `kept` positions was fed and taken back: caches of positions are cut, a
@@ -228,26 +245,33 @@ impl Loaded {
         let (beginning, ending) = ids.split_at(kept);
         let mut wrong = ending.to_vec();
         wrong.rotate_left(1);
-        let before = self.feed(beginning, 0, feeding)?;
-        self.snapshot(|own, spare| (own, spare));
+        let (before, _) = self.feed(beginning, 0, feeding)?;
+        self.snapshot(|own, spare| (own, spare))?;
         self.feed(&wrong, kept, feeding)?;
-        self.snapshot(|own, spare| (spare, own));
-        let after = self.feed(ending, kept, feeding)?;
+        self.snapshot(|own, spare| (spare, own))?;
+        let (after, _) = self.feed(ending, kept, feeding)?;
         Ok([before, after].concat())
     }
 
     /// Copies the first sequence's states between their own block and the one of the sequence that nothing runs.
-    fn snapshot(&mut self, way: fn(u32, u32) -> (u32, u32)) {
-        let tables = [
-            self.tables(0, 1),
-            self.tables(self.limits.seqs as usize - 1, 1),
-        ];
-        for (g, group) in self.program.caches.iter().enumerate() {
-            if group.kind == CacheKind::Recurrent {
-                let (from, to) = way(tables[0][g][0], tables[1][g][0]);
-                self.instance.copy_block(GroupId(g as u32), from, to);
-            }
-        }
+    fn snapshot(&mut self, way: fn(u32, u32) -> (u32, u32)) -> Result<(), Failure> {
+        let spare = self.limits.seqs as usize - 1;
+        let copy = |(g, group): (u32, &CacheGroup)| {
+            let group = (group.kind == CacheKind::Recurrent).then_some(GroupId(g))?;
+            let block = |seq| self.block(group, seq, 0);
+            let (from, to) = way(block(0), block(spare));
+            Some(BlockCopy { group, from, to })
+        };
+        let work = Work {
+            copies: (0..).zip(&self.program.caches).filter_map(copy).collect(),
+            ..Work::default()
+        };
+        self.finish(work).map(|_| ())
+    }
+
+    fn finish(&mut self, work: Work) -> Result<Ticket, Failure> {
+        let done = finish(self.executor.as_mut(), work);
+        done.map(|(ticket, _)| ticket).map_err(|e| e.to_string())
     }
 
     /// Runs the encoder, which leaves its rows' keys and values in the caches.
@@ -259,80 +283,125 @@ impl Loaded {
             .program
             .plan(PlanRole::Encoder)
             .ok_or("the model has no encoder")?;
-        let tables: Vec<Vec<Vec<u32>>> =
-            (0..sequences).map(|s| self.tables(s, ids.len())).collect();
-        let mut builder = StepBuilder::new(&self.limits, &self.program.caches);
-        for tables in &tables {
-            builder.push(&SeqStep {
-                tokens: ids,
-                enc_len: ids.len(),
-                tables,
-                flags: ROW_PROMPT,
-                ..SeqStep::default()
-            });
-        }
-        let inputs = StepInputs::default();
-        let done = self.instance.replay(plan, builder.finish(), &inputs);
-        done.map_err(|e| e.to_string())
+        let work = Work {
+            plan,
+            deltas: (0..sequences)
+                .flat_map(|s| self.deltas(s, (0, 0)))
+                .collect(),
+            rows: slots(sequences)
+                .map(|slot| SeqRows::tokens(slot, ids))
+                .collect(),
+            ..Work::default()
+        };
+        self.finish(work).map(|_| ())
     }
 
-    /// Rows of `ids` after `past` cached positions.
-    fn feed(&mut self, ids: &[u32], past: usize, feeding: Feeding) -> Result<Vec<f32>, Failure> {
-        let tables: Vec<Vec<Vec<u32>>> = (0..feeding.sequences)
-            .map(|s| self.tables(s, past + ids.len()))
-            .collect();
-        let mut builder = StepBuilder::new(&self.limits, &self.program.caches);
-        let mut all = Vec::new();
-        let mut past_len = past;
+    /// Rows of `ids` after `past` cached positions, and the last work.
+    fn feed(
+        &mut self,
+        ids: &[u32],
+        past: usize,
+        feeding: Feeding,
+    ) -> Result<(Vec<f32>, Ticket), Failure> {
+        let (mut all, mut last, mut done) = (Vec::new(), None, past);
+        let end = past + ids.len();
         for chunk in ids.chunks(feeding.chunk.min(ids.len())) {
-            builder.clear();
-            let logits: Vec<usize> = (0..chunk.len()).collect();
-            for tables in &tables {
-                builder.push(&SeqStep {
-                    tokens: chunk,
-                    past_len,
-                    enc_len: self.encoded,
-                    tables,
-                    logits: &logits,
-                    flags: ROW_PROMPT,
-                    ..SeqStep::default()
-                });
-            }
-            self.instance
-                .replay(0, builder.finish(), &StepInputs::default())
-                .map_err(|e| e.to_string())?;
-            all.extend_from_slice(self.common(feeding.sequences, past_len)?);
-            past_len += chunk.len();
+            let rows = |slot| {
+                let rows = 0..chunk.len() as u32;
+                let logit = |row| LogitRow {
+                    row,
+                    ..LogitRow::default()
+                };
+                SeqRows {
+                    logits: rows.map(logit).collect(),
+                    ..SeqRows::tokens(slot, chunk)
+                }
+            };
+            let deltas = (0..feeding.sequences).flat_map(|s| self.deltas(s, (done, end)));
+            let work = Work {
+                deltas: deltas.collect(),
+                rows: slots(feeding.sequences).map(rows).collect(),
+                keep: self.keep.clone(),
+                ..Work::default()
+            };
+            let ticket = self.finish(work)?;
+            all.extend(self.common(&ticket, feeding.sequences, done)?);
+            last = Some(ticket);
+            done += chunk.len();
         }
-        Ok(all)
+        Ok((all, last.ok_or("nothing was fed")?))
+    }
+
+    /// All rows of a kept value.
+    fn read(&mut self, ticket: &Ticket, value: ValueId) -> Result<Vec<f32>, Failure> {
+        let rows = self
+            .executor
+            .rows(ticket, value)
+            .map_err(|e| e.to_string())?;
+        let width = self.program.plans[0].value(value).shape.width();
+        let mut out = vec![0.0; rows * width];
+        let read = self.executor.read(ticket, value, 0..rows, &mut out);
+        read.map(|()| out).map_err(|e| e.to_string())
     }
 
     /// The rows of the first copy, once all copies are seen to have the same bits.
-    fn common(&self, copies: usize, position: usize) -> Result<&[f32], Failure> {
-        let floats = self.instance.floats(self.rows);
+    fn common(
+        &mut self,
+        ticket: &Ticket,
+        copies: usize,
+        position: usize,
+    ) -> Result<Vec<f32>, Failure> {
+        let mut floats = self.read(ticket, self.rows)?;
         let (first, _) = floats.split_at(floats.len() / copies);
         let differs = |c: &[f32]| (c.iter().zip(first)).any(|(a, b)| a.to_bits() != b.to_bits());
         if floats.chunks(first.len().max(1)).any(differs) {
             return Err(format!("copies differ at position {position}"));
         }
-        Ok(first)
+        floats.truncate(floats.len() / copies);
+        Ok(floats)
     }
 
-    /// Block tables of one copy: blocks in descending order, to catch backends that expect ascending ones.
-    fn tables(&self, seq: usize, len: usize) -> Vec<Vec<u32>> {
-        let copies = self.limits.seqs;
-        let table = |g: &tokkata_ir::CacheGroup| {
-            let per_seq = g.n_blocks / copies;
-            let first = seq as u32 * per_seq;
-            let need = match g.kind {
-                CacheKind::Recurrent => 1,
-                CacheKind::Cross => (self.encoded as u32).div_ceil(g.block_size),
-                _ => (len as u32).div_ceil(g.block_size),
-            };
-            (0..need).map(|b| first + per_seq - 1 - b).collect()
+    /// What sets one copy right for rows from `past` on, of `end` positions in all.
+    fn deltas(&self, seq: usize, (past, end): (usize, usize)) -> Vec<(SeqSlot, Delta)> {
+        let table = |(g, group): (u32, &CacheGroup)| Delta::Table {
+            group: GroupId(g),
+            first: 0,
+            blocks: self.table(GroupId(g), group, (seq, end)),
         };
-        self.program.caches.iter().map(table).collect()
+        let tables = (0..).zip(&self.program.caches).map(table);
+        let state = [
+            Delta::Length(past as u32),
+            Delta::Encoded(self.encoded as u32),
+        ];
+        let slot = SeqSlot(seq as u32);
+        tables.chain(state).map(|delta| (slot, delta)).collect()
     }
+
+    /// The table of one copy that has so many positions.
+    fn table(&self, id: GroupId, group: &CacheGroup, (seq, len): (usize, usize)) -> Vec<u32> {
+        let size = group.block_size as usize;
+        let need = match group.kind {
+            CacheKind::Recurrent => 1,
+            CacheKind::Cross => self.encoded.div_ceil(size),
+            _ => len.div_ceil(size),
+        };
+        let block = |place| match place < need {
+            true => self.block(id, seq, place),
+            false => NO_BLOCK,
+        };
+        let places = group.table_len(&self.limits);
+        (0..places).map(block).collect()
+    }
+
+    /// Block of a copy: in descending order, to catch devices that expect ascending ones.
+    fn block(&self, group: GroupId, seq: usize, place: usize) -> u32 {
+        let table = self.program.group(group).table_len(&self.limits);
+        self.blocks[group.index()][(seq + 1) * table - 1 - place]
+    }
+}
+
+fn slots(count: usize) -> impl Iterator<Item = SeqSlot> {
+    (0..count as u32).map(SeqSlot)
 }
 
 /// Normalised mean square error of `got` against `want`; what one suppresses the other must suppress too.

@@ -20,7 +20,7 @@ mod recurrent;
 mod rows;
 
 use tokkata_core::DType;
-use tokkata_ir::{Backend, BackendError, LoadOptions};
+use tokkata_ir::{BackendError, Device, LoadOptions};
 
 pub use case::{Case, Rounds};
 pub use measure::{Rounding, Verdict};
@@ -46,10 +46,10 @@ impl Default for Profile {
     }
 }
 
-/// A backend under test.
+/// A device under test.
 pub struct Subject {
-    /// The backend.
-    pub backend: Box<dyn Backend>,
+    /// The device.
+    pub device: Box<dyn Device>,
     /// How programs are loaded on it.
     pub options: LoadOptions,
     /// How it rounds.
@@ -57,11 +57,11 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// A backend with default options that computes in f32.
+    /// A device with default options that computes in f32.
     #[must_use]
-    pub fn new(backend: Box<dyn Backend>) -> Self {
+    pub fn new(device: Box<dyn Device>) -> Self {
         Subject {
-            backend,
+            device,
             options: LoadOptions::default(),
             profile: Profile::default(),
         }
@@ -130,7 +130,7 @@ pub fn check(subject: &Subject, family: Family) {
         faults.is_empty(),
         "{} of {family:?} on {}:\n{}",
         faults.len(),
-        subject.backend.name(),
+        subject.device.name(),
         faults.join("\n")
     );
 }

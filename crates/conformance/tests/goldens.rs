@@ -8,10 +8,10 @@ use tokkata_archs::Registry;
 use tokkata_backend_cpu::CpuBackend;
 use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::golden::{Expectations, Golden, outcomes};
-use tokkata_ir::Backend;
+use tokkata_ir::Device;
 
-/// Faults of every golden on a backend, two goldens at a time.
-fn faults(backend: &dyn Backend) -> BTreeMap<String, String> {
+/// Faults of every golden on a device, two goldens at a time.
+fn faults(device: &dyn Device) -> BTreeMap<String, String> {
     let folder = Golden::folder();
     let names = Golden::list(&folder).expect("goldens");
     let registry = Registry::builtin();
@@ -20,8 +20,8 @@ fn faults(backend: &dyn Backend) -> BTreeMap<String, String> {
     let work = || {
         while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
             let golden = Golden::read(&folder, name).expect("golden");
-            let found = outcomes(&golden, &registry, backend, usize::MAX);
-            if let Some(fault) = expected.judge(name, backend.name(), &found) {
+            let found = outcomes(&golden, &registry, device, usize::MAX);
+            if let Some(fault) = expected.judge(name, device.name(), &found) {
                 faults.lock().expect("no panic").insert(name.clone(), fault);
             }
         }
@@ -34,8 +34,8 @@ fn faults(backend: &dyn Backend) -> BTreeMap<String, String> {
     faults.into_inner().expect("no panic")
 }
 
-fn check(backend: &dyn Backend) {
-    let faults: Vec<String> = faults(backend)
+fn check(device: &dyn Device) {
+    let faults: Vec<String> = faults(device)
         .into_iter()
         .map(|(name, fault)| format!("{name}: {fault}"))
         .collect();
@@ -43,7 +43,7 @@ fn check(backend: &dyn Backend) {
         faults.is_empty(),
         "{} goldens on {}:\n{}",
         faults.len(),
-        backend.name(),
+        device.name(),
         faults.join("\n")
     );
 }

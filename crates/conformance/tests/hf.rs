@@ -8,14 +8,14 @@ use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::golden::Golden;
 use tokkata_conformance::hf::{AGREES, HfGolden};
 use tokkata_formats::ModelFile;
-use tokkata_ir::Backend;
+use tokkata_ir::Device;
 
-fn fault(name: &str, registry: &Registry, backend: &dyn Backend) -> Result<(), String> {
+fn fault(name: &str, registry: &Registry, device: &dyn Device) -> Result<(), String> {
     let golden = HfGolden::read(&HfGolden::folder(), name)?;
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
     golden.write_directory(folder.path())?;
     let file = ModelFile::open(folder.path()).map_err(|e| e.to_string())?;
-    match golden.error(&file, registry, backend)? {
+    match golden.error(&file, registry, device)? {
         error if error <= AGREES => Ok(()),
         error => Err(format!("NMSE {error:.1e}")),
     }
@@ -36,7 +36,7 @@ fn registry() -> Registry {
     registry
 }
 
-fn check(backend: &dyn Backend) {
+fn check(device: &dyn Device) {
     let registry = registry();
     let names = Golden::list(&HfGolden::folder()).expect("goldens");
     assert!(names.len() >= 105, "found {} goldens", names.len());
@@ -45,17 +45,12 @@ fn check(backend: &dyn Backend) {
         .iter()
         .filter(|n| only.as_ref().is_none_or(|o| o == *n));
     let faults: Vec<String> = names
-        .filter_map(|name| {
-            Some(format!(
-                "{name}: {}",
-                fault(name, &registry, backend).err()?
-            ))
-        })
+        .filter_map(|name| Some(format!("{name}: {}", fault(name, &registry, device).err()?)))
         .collect();
-    let device = backend.name();
+    let on = device.name();
     assert!(
         faults.is_empty(),
-        "{} on {device}:\n{}",
+        "{} on {on}:\n{}",
         faults.len(),
         faults.join("\n")
     );

@@ -9,7 +9,7 @@ use tokkata_backend_cpu::CpuBackend;
 use tokkata_conformance::generate;
 use tokkata_conformance::golden::{Golden, Rows};
 use tokkata_conformance::models::{Failure, Feeding, Seen, Target, load_for, trace};
-use tokkata_ir::{Backend, BackendError, Instance, LoadOptions, Program, WeightSource};
+use tokkata_ir::{BackendError, Device, LoadOptions, Loaded, Program, WeightSource};
 
 const WORKERS: usize = 3;
 /// Steps of few rows of two sequences.
@@ -25,9 +25,13 @@ struct Jittery {
     seed: AtomicU64,
 }
 
-impl Backend for Jittery {
+impl Device for Jittery {
     fn name(&self) -> &'static str {
         CpuBackend.name()
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        CpuBackend.available_bytes()
     }
 
     fn load(
@@ -35,12 +39,12 @@ impl Backend for Jittery {
         program: Arc<Program>,
         weights: &dyn WeightSource,
         options: &LoadOptions,
-    ) -> Result<Box<dyn Instance>, BackendError> {
+    ) -> Result<Box<dyn Loaded>, BackendError> {
         let options = LoadOptions {
             threads: WORKERS,
             ..options.clone()
         };
-        let mut instance = CpuBackend.open(program, weights, &options)?;
+        let mut instance = CpuBackend.prepare(program, weights, &options)?;
         instance.jitter(self.seed.fetch_add(1, Ordering::Relaxed));
         Ok(Box::new(instance))
     }
@@ -76,14 +80,14 @@ fn fault(name: &str, registry: &Registry) -> Result<Option<String>, Failure> {
         _ => (golden.ids(), Vec::new()),
     };
     let jittery = Jittery::default();
-    let on = |backend| Target {
-        backend,
+    let on = |device| Target {
+        device,
         ctx: golden.positions,
         feeding: PIECES,
         output: (golden.rows == Rows::Vectors).then_some("hidden"),
         encoder: &encoder,
     };
-    let (alone, beside) = (on(&CpuBackend as &dyn Backend), on(&jittery));
+    let (alone, beside) = (on(&CpuBackend as &dyn Device), on(&jittery));
     let mut loaded = load_for(&file, registry, &alone)?;
     let feeding = match loaded.bidirectional() {
         true => Feeding::WHOLE,

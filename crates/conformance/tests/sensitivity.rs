@@ -1,29 +1,49 @@
 //! The suite notices small faults: its bounds lie close above what correct arithmetic does.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::ops::{Family, Subject, check, check_invariance, measure};
 use tokkata_ir::{
-    Backend, BackendError, GroupId, Instance, LoadOptions, Program, StepInputs, StepState, ValueId,
-    WeightSource,
+    ArenaLayout, BackendError, Device, Executor, LoadOptions, Loaded, Program, Progress, Refusal,
+    SeqSlot, Ticket, ValueId, WeightSource, Work,
 };
 
-/// The reference with something wrong in its outputs.
-struct Faulty {
-    fault: fn(&StepState, &mut [f32]),
+/// Rows and sequences of a step.
+#[derive(Clone, Copy, Default)]
+struct Step {
+    n_rows: usize,
+    n_seqs: usize,
 }
 
-struct FaultyInstance {
-    inner: Box<dyn Instance>,
-    fault: fn(&StepState, &mut [f32]),
-    program: Arc<Program>,
-    floats: Vec<Vec<f32>>,
+type Fault = fn(Step, &mut [f32]);
+
+/// Something with a fault in the values that it gives out.
+struct Faulty<T> {
+    inner: T,
+    fault: Fault,
+    /// Of the work taken last.
+    step: Step,
 }
 
-impl Backend for Faulty {
+impl<T> Faulty<T> {
+    fn new(inner: T, fault: Fault) -> Self {
+        Faulty {
+            inner,
+            fault,
+            step: Step::default(),
+        }
+    }
+}
+
+impl Device for Faulty<RefBackend> {
     fn name(&self) -> &'static str {
         "faulty"
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        None
     }
 
     fn load(
@@ -31,51 +51,87 @@ impl Backend for Faulty {
         program: Arc<Program>,
         weights: &dyn WeightSource,
         options: &LoadOptions,
-    ) -> Result<Box<dyn Instance>, BackendError> {
-        Ok(Box::new(FaultyInstance {
-            inner: RefBackend::default().load(Arc::clone(&program), weights, options)?,
-            fault: self.fault,
-            program,
-            floats: Vec::new(),
-        }))
+    ) -> Result<Box<dyn Loaded>, BackendError> {
+        let inner = self.inner.load(program, weights, options)?;
+        Ok(Box::new(Faulty::new(inner, self.fault)))
     }
 }
 
-impl Instance for FaultyInstance {
-    fn replay(
+impl Loaded for Faulty<Box<dyn Loaded>> {
+    fn block_bytes(&self) -> Vec<u64> {
+        self.inner.block_bytes()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.inner.memory_bytes()
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        self.inner.available_bytes()
+    }
+
+    fn open(self: Box<Self>, arena: ArenaLayout) -> Result<Box<dyn Executor>, BackendError> {
+        Ok(Box::new(Faulty::new(self.inner.open(arena)?, self.fault)))
+    }
+}
+
+impl Executor for Faulty<Box<dyn Executor>> {
+    fn depth(&self) -> usize {
+        self.inner.depth()
+    }
+
+    fn arena(&self) -> &ArenaLayout {
+        self.inner.arena()
+    }
+
+    fn submit(&mut self, work: Work) -> Result<Ticket, Refusal> {
+        self.step = Step {
+            n_rows: work.rows.iter().map(|r| r.len()).sum(),
+            n_seqs: work.rows.len(),
+        };
+        self.inner.submit(work)
+    }
+
+    fn poll(&mut self) -> Result<Option<Progress>, BackendError> {
+        self.inner.poll()
+    }
+
+    fn wait(&mut self) -> Result<Option<Progress>, BackendError> {
+        self.inner.wait()
+    }
+
+    fn stop(&mut self, slot: SeqSlot) {
+        self.inner.stop(slot);
+    }
+
+    fn rows(&self, ticket: &Ticket, value: ValueId) -> Result<usize, BackendError> {
+        self.inner.rows(ticket, value)
+    }
+
+    fn read(
         &mut self,
-        plan: usize,
-        step: &StepState,
-        inputs: &StepInputs<'_>,
+        ticket: &Ticket,
+        value: ValueId,
+        rows: Range<usize>,
+        out: &mut [f32],
     ) -> Result<(), BackendError> {
-        self.inner.replay(plan, step, inputs)?;
-        let values = 0..self.program.plans[plan].values.len();
-        let floats = values.map(|v| self.inner.floats(ValueId(v as u32)).to_vec());
-        self.floats = floats.collect();
-        for floats in &mut self.floats {
-            (self.fault)(step, floats);
-        }
+        self.inner.read(ticket, value, rows, out)?;
+        (self.fault)(self.step, out);
         Ok(())
     }
 
-    fn floats(&self, value: ValueId) -> &[f32] {
-        &self.floats[value.index()]
+    fn read_ints(
+        &mut self,
+        ticket: &Ticket,
+        value: ValueId,
+        rows: Range<usize>,
+        out: &mut [i32],
+    ) -> Result<(), BackendError> {
+        self.inner.read_ints(ticket, value, rows, out)
     }
 
-    fn ints(&self, value: ValueId) -> &[i32] {
-        self.inner.ints(value)
-    }
-
-    fn copy_block(&mut self, group: GroupId, from: u32, to: u32) {
-        self.inner.copy_block(group, from, to);
-    }
-
-    fn export_block(&self, group: GroupId, block: u32) -> Vec<f32> {
-        self.inner.export_block(group, block)
-    }
-
-    fn import_block(&mut self, group: GroupId, block: u32, data: &[f32]) {
-        self.inner.import_block(group, block, data);
+    fn exported(&mut self, ticket: &Ticket, i: usize) -> Result<Vec<f32>, BackendError> {
+        self.inner.exported(ticket, i)
     }
 
     fn memory_bytes(&self) -> u64 {
@@ -83,8 +139,8 @@ impl Instance for FaultyInstance {
     }
 }
 
-fn faulty(fault: fn(&StepState, &mut [f32])) -> Subject {
-    Subject::new(Box::new(Faulty { fault }))
+fn faulty(fault: Fault) -> Subject {
+    Subject::new(Box::new(Faulty::new(RefBackend::default(), fault)))
 }
 
 const FAMILIES: [Family; 8] = [
@@ -119,7 +175,7 @@ fn a_relative_error_of_a_hundred_thousandth_is_caught() {
 #[test]
 fn one_element_in_the_last_row_is_caught() {
     let subject = faulty(|step, x| {
-        if let (17.., Some(x)) = (step.n_rows(), x.last_mut()) {
+        if let (17.., Some(x)) = (step.n_rows, x.last_mut()) {
             *x += 1e-3 * (x.abs() + 0.1);
         }
     });
@@ -147,7 +203,7 @@ fn not_a_number_is_caught() {
 #[should_panic(expected = "other bits in a batch")]
 fn a_bit_that_the_batch_decides_is_caught() {
     check_invariance(&faulty(|step, x| {
-        if let (2.., Some(x)) = (step.n_seqs(), x.last_mut()) {
+        if let (2.., Some(x)) = (step.n_seqs, x.last_mut()) {
             *x = f32::from_bits(x.to_bits() ^ 1);
         }
     }));

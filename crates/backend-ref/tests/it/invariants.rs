@@ -1,15 +1,15 @@
 //! A row's numbers depend on that row alone: batches, chunks and blocks change no bit.
 
-use tokkata_backend_ref::{Precision, RefBackend};
+use tokkata_backend_ref::{Precision, RefBackend, RefInstance};
 use tokkata_conformance::fixture::{Feed, Fixture, Rows, Run, noises, small_limits};
 use tokkata_core::DType;
 use tokkata_ir::{
-    AttentionOp, BinaryKind, CacheKind, ConstData, GatherIndex, GroupId, KvSource, Limits,
-    LoadOptions, Mask, NormKind, Op, Pairing, RopeOp, Scan, SlotDef, SlotId, StepBuilder,
-    StepInputs, ValueId, WeightId,
+    AttentionOp, BinaryKind, CacheKind, ConstData, Executor, GatherIndex, GroupId, KvSource,
+    Limits, LoadOptions, Mask, NormKind, Op, Pairing, RopeOp, Scan, SlotDef, SlotId, ValueId,
+    WeightId,
 };
 
-use crate::support::BOTH;
+use crate::support::{BOTH, feed};
 
 const D: u32 = 24;
 const HEADS: u32 = 3;
@@ -283,9 +283,10 @@ fn a_write_without_a_block_touches_no_other() {
         },
     )
     .unwrap();
-    let blocks = 0..run.program.group(group).n_blocks;
+    let blocks = run.blocks[group.index()].clone();
     let stored: Vec<f32> = blocks
-        .flat_map(|b| run.instance.export_block(group, b))
+        .into_iter()
+        .flat_map(|b| run.export(group, b))
         .filter(|&x| x != 0.0)
         .collect();
     assert_eq!(stored, [5.0, 6.0]);
@@ -297,12 +298,10 @@ fn blocks_travel_in_canonical_form() {
     let mut first = open(&fixture, Precision::F32);
     first.step(&[tokens(0, 0..20)], &Feed::default()).unwrap();
     let mut second = open(&fixture, Precision::F32);
-    for (g, group) in first.program.caches.iter().enumerate() {
-        for block in 0..group.n_blocks {
-            let data = first.instance.export_block(GroupId(g as u32), block);
-            second
-                .instance
-                .import_block(GroupId(g as u32), block, &data);
+    for (g, blocks) in (0..).zip(first.blocks.clone()) {
+        for block in blocks {
+            let data = first.export(GroupId(g), block);
+            second.import(GroupId(g), block, &data);
         }
     }
     for run in [&mut first, &mut second] {
@@ -341,16 +340,16 @@ fn exports_list_keys_then_values_by_position() {
         },
     )
     .unwrap();
-    let block =
-        tokkata_conformance::fixture::block_of(run.program.group(group), &run.program.limits, 0, 0);
-    let data = run.instance.export_block(group, block);
+    let block = run.block_of(group, 0, 0);
+    let data = run.export(group, block);
     assert_eq!(
         (data.len(), &data[..3], &data[64..69]),
         (192, &[1.0, 2.0, 0.0][..], &[3.0, 4.0, 5.0, 6.0, 0.0][..])
     );
-    let other = (block + 1) % run.program.group(group).n_blocks;
-    run.instance.copy_block(group, block, other);
-    assert_eq!(run.instance.export_block(group, other), data);
+    let other = run.block_of(group, 1, 0);
+    assert_ne!(other, block);
+    run.copy(group, block, other);
+    assert_eq!(run.export(group, other), data);
 }
 
 #[test]
@@ -384,13 +383,8 @@ fn caches_round_as_their_type() {
             },
         )
         .unwrap();
-        let block = tokkata_conformance::fixture::block_of(
-            run.program.group(group),
-            &run.program.limits,
-            0,
-            0,
-        );
-        run.instance.export_block(group, block)
+        let block = run.block_of(group, 0, 0);
+        run.export(group, block)
     };
     let keys = noises("keys", 64);
     assert_eq!(rounded(DType::F32, &keys), keys);
@@ -407,50 +401,36 @@ fn caches_round_as_their_type() {
 fn plans_can_be_cut_in_two_and_looked_into() {
     let (fixture, out) = model(DType::F32, 16);
     let expected = whole(&fixture, out, Precision::F32, 0, 6);
-    let program = std::sync::Arc::new(fixture.program().clone());
-    let nodes = program.plans[0].nodes.len();
-    let rows = tokens(0, 0..6);
-    let tables: Vec<Vec<u32>> = program.caches.iter().map(|_| vec![3]).collect();
-    let mut builder = StepBuilder::new(&program.limits, &program.caches);
-    builder.push(&tokkata_ir::step::SeqStep {
-        tokens: &rows.tokens,
-        tables: &tables,
-        ..Default::default()
-    });
-    let step = builder.finish();
+    let nodes = fixture.program().plans[0].nodes.len();
+    let rows = [tokens(0, 0..6)];
     for cut in 0..nodes - 1 {
-        let mut parts = Vec::new();
-        for range in [0..cut + 1, cut + 1..nodes] {
-            let mut part = fixture.program().clone();
-            part.plans[0].nodes = part.plans[0].nodes[range].to_vec();
-            parts.push(
-                RefBackend::default()
-                    .open(part.into(), fixture.weights())
-                    .unwrap(),
-            );
+        let part = |range: std::ops::Range<usize>| {
+            let mut part = fixture.clone();
+            let plan = &mut part.program_mut().plans[0];
+            plan.nodes = plan.nodes[range].to_vec();
+            let made = |v: &ValueId| plan.nodes.iter().any(|n| n.outs.contains(v));
+            plan.outputs.retain(|p| made(&p.value));
+            let device = RefBackend::default();
+            part.mount(|p, w, a| device.open(p, w, a)).unwrap()
+        };
+        let (mut first, mut second) = (part(0..cut + 1), part(cut + 1..nodes));
+        first.executor.machine().keep_all(true);
+        first.step(&rows, &Feed::default()).unwrap();
+        for (g, blocks) in (0..).zip(first.blocks.clone()) {
+            for block in blocks {
+                let data = first.export(GroupId(g), block);
+                second.import(GroupId(g), block, &data);
+            }
         }
-        let (mut second, mut first) = (parts.pop().unwrap(), parts.pop().unwrap());
-        first.keep_all(true);
-        first.replay(0, step, &StepInputs::default()).unwrap();
-        for (g, _) in program.caches.iter().enumerate() {
-            let data = first.export_block(GroupId(g as u32), 3);
-            second.import_block(GroupId(g as u32), 3, &data);
-        }
-        let known = |v: &usize| first.value(ValueId(*v as u32)).is_some();
-        let ids = (0..program.plans[0].values.len())
-            .filter(known)
-            .map(|v| ValueId(v as u32));
-        let values = ids.map(|id| (id, first.floats(id).to_vec())).collect();
-        second
-            .replay(
-                0,
-                step,
-                &StepInputs {
-                    values,
-                    ..StepInputs::default()
-                },
-            )
-            .unwrap();
+        let machine = first.executor.machine();
+        let ids = (0..fixture.program().plans[0].values.len() as u32).map(ValueId);
+        let known = ids.filter(|&v| machine.value(v).is_some());
+        let values = known.map(|v| (v, machine.floats(v).to_vec())).collect();
+        let feed = Feed {
+            values,
+            ..Feed::default()
+        };
+        second.step(&rows, &feed).unwrap();
         assert_eq!(second.floats(out), expected, "cut after {cut}");
     }
 }
@@ -466,39 +446,26 @@ fn replays_stop_where_asked_and_keep_what_is_asked() {
         values.push(f.op(op, &[last], &[1]));
     }
     f.program_mut().plans[0].outputs.drain(..2);
-    let mut open = RefBackend {
-        precision: Precision::F64,
-    }
-    .open(f.program().clone().into(), f.weights())
-    .unwrap();
-    let tokens = [0];
-    let mut builder = StepBuilder::new(&f.program().limits, &[]);
-    builder.push(&tokkata_ir::step::SeqStep {
-        tokens: &tokens,
-        ..Default::default()
-    });
-    let step = builder.finish();
-    let inputs = || StepInputs {
-        values: vec![(x, vec![1.0])],
-        ..StepInputs::default()
+    let precision = Precision::F64;
+    let mut run = f
+        .mount(|p, w, a| RefBackend { precision }.open(p, w, a))
+        .unwrap();
+    let mut seen = |set: &dyn Fn(&mut Box<dyn RefInstance>)| {
+        set(run.executor.machine());
+        run.step(&[Rows::first(1)], &feed(&[(x, &[1.0])])).unwrap();
+        let machine = run.executor.machine();
+        let seen = values.iter().map(|&v| machine.value(v).map(|v| v[0]));
+        seen.collect::<Vec<_>>()
     };
-    let mut seen = |instance: &mut dyn FnMut(&mut Box<dyn tokkata_backend_ref::RefInstance>)| {
-        instance(&mut open);
-        open.replay(0, step, &inputs()).unwrap();
-        values
-            .iter()
-            .map(|&v| open.value(v).map(|v| v[0]))
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(seen(&mut |_| {}), [None, None, None, Some(30.0)]);
+    assert_eq!(seen(&|_| {}), [None, None, None, Some(30.0)]);
+    let (keep, stop) = (true, Some(1));
     assert_eq!(
-        seen(&mut |i| i.keep_all(true)),
+        seen(&|i| i.keep_all(keep)),
         [Some(1.0), Some(2.0), Some(6.0), Some(30.0)]
     );
     assert_eq!(
-        seen(&mut |i| i.stop_after(Some(1))),
+        seen(&|i| i.stop_after(stop)),
         [Some(1.0), Some(2.0), Some(6.0), None]
     );
-    let bytes = open.memory_bytes();
-    assert_eq!(bytes, 0);
+    assert_eq!(run.executor.memory_bytes(), 0);
 }

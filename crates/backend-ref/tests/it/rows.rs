@@ -3,9 +3,8 @@
 use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::fixture::{Feed, Fixture, Rows};
 use tokkata_core::DType;
-use tokkata_ir::sample::{Fixed, SampleSide};
-use tokkata_ir::step::ROW_EMBEDS;
-use tokkata_ir::{BackendError, GatherIndex, Lead, LoadOptions, Op, PoolKind, ValType, WeightId};
+use tokkata_ir::sample::{Fixed, NOT_A_NUMBER, Parameters, Sampler};
+use tokkata_ir::{GatherIndex, Lead, LoadOptions, Op, PoolKind, ValType, WeightId};
 
 use crate::support::{BOTH, feed, near, run};
 
@@ -53,12 +52,11 @@ fn embeddings_take_the_place_of_the_table() {
         ..Rows::first(1)
     };
     let image = Rows {
-        flags: ROW_EMBEDS,
-        tokens: vec![u32::MAX],
+        embeds: true,
         ..Rows::of(1, 0..1)
     };
     let feed = Feed {
-        embeds: Some(vec![8.0, 9.0]),
+        embeds: Some(vec![9.0]),
         ..Feed::default()
     };
     assert_eq!(
@@ -128,49 +126,51 @@ fn one_vector_per_sequence() {
     }
 }
 
-fn draw(logits: &[f32], sample: Vec<SampleSide>) -> Result<Vec<i32>, BackendError> {
+fn draw(logits: &[f32], sampler: Sampler) -> Vec<i32> {
     let mut fixture = Fixture::default();
     let x = fixture.input_of(Lead::LogitRows, &[3], ValType::F32);
     let out = fixture.value(Lead::LogitRows, &[1], ValType::I32);
     fixture.node(Op::Sample, &[x], &[out]);
-    let mut run = fixture.load(&RefBackend::default(), &LoadOptions::default())?;
+    let device = RefBackend::default();
+    let mut run = fixture.load(&device, &LoadOptions::default()).unwrap();
     let rows = Rows {
         logits: vec![0, 1],
+        tokens: vec![0, 2],
+        sampler,
         ..Rows::first(2)
     };
-    let values = vec![(x, logits.to_vec())];
-    run.step(
-        &[rows],
-        &Feed {
-            values,
-            sample,
-            ..Feed::default()
-        },
-    )?;
-    Ok(run.ints(out))
+    run.step(&[rows], &feed(&[(x, logits)])).unwrap();
+    run.ints(out)
 }
 
 #[test]
 fn tokens_are_drawn_per_logit_row() {
     let logits = [0.0, 2.0, 1.0, 3.0, 3.0, 0.0];
-    assert_eq!(draw(&logits, Vec::new()).unwrap(), [1, 0]);
-    let bias = SampleSide {
-        bias: vec![(2, Fixed::new(9.0).unwrap())],
-        ..SampleSide::default()
+    assert_eq!(draw(&logits, Sampler::default()), [1, 0]);
+    let bias = Sampler {
+        bias: vec![(2, Fixed::new(1.5).unwrap())],
+        ..Sampler::default()
     };
-    assert_eq!(
-        draw(&logits, vec![SampleSide::default(), bias]).unwrap(),
-        [1, 2]
-    );
+    assert_eq!(draw(&logits, bias), [2, 0]);
 }
 
 #[test]
-fn logits_that_are_not_numbers_are_an_error() {
+fn penalties_count_the_tokens_up_to_each_row() {
+    let sampler = Sampler {
+        record: Parameters {
+            presence: 1.5,
+            ..Parameters::default()
+        }
+        .record(),
+        ..Sampler::default()
+    };
+    assert_eq!(draw(&[3.0, 2.0, 2.5, 2.0, 2.0, 3.0], sampler), [2, 1]);
+}
+
+#[test]
+fn a_row_whose_logits_are_not_numbers_says_so_alone() {
     let logits = [0.0, f32::NAN, 1.0, 3.0, 3.0, 0.0];
-    assert!(matches!(
-        draw(&logits, Vec::new()),
-        Err(BackendError::NotANumber { seq: 0 })
-    ));
+    assert_eq!(draw(&logits, Sampler::default()), [NOT_A_NUMBER, 0]);
 }
 
 #[test]

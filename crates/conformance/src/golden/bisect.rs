@@ -1,7 +1,7 @@
-//! Where a run leaves the right way: two backends value by value, or a backend beside the oracle's named tensors.
+//! Where a run leaves the right way: two devices value by value, or a device beside the oracle's named tensors.
 
 use tokkata_archs::Registry;
-use tokkata_ir::Backend;
+use tokkata_ir::Device;
 
 use super::{AGREES, Golden, Rows};
 use crate::generate;
@@ -25,7 +25,7 @@ pub struct Named {
 pub fn values(
     golden: &Golden,
     registry: &Registry,
-    backend: &dyn Backend,
+    device: &dyn Device,
 ) -> Result<Vec<Seen>, Failure> {
     let file = generate::model(golden)?;
     let (encoder, ids) = match golden.rows {
@@ -33,7 +33,7 @@ pub fn values(
         _ => (Vec::new(), golden.ids()),
     };
     let target = Target {
-        backend,
+        device,
         ctx: golden.positions,
         feeding: Feeding::WHOLE,
         output: (golden.rows == Rows::Vectors).then_some("hidden"),

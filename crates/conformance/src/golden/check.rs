@@ -1,8 +1,8 @@
-//! Goldens against backends, in every way a sequence can be fed.
+//! Goldens against devices, in every way a sequence can be fed.
 
 use tokkata_archs::Registry;
 use tokkata_formats::ModelFile;
-use tokkata_ir::Backend;
+use tokkata_ir::Device;
 
 use super::{Golden, Rows, sample};
 use crate::models::{Failure, Feeding, Loaded, Target, load_for, nmse};
@@ -54,18 +54,18 @@ pub fn ways() -> [Way; 5] {
 /// What a way of feeding gave: an error against the oracle, `None` where the model excludes the way.
 pub type Outcome = (&'static str, Result<Option<f64>, Failure>);
 
-/// The first so many ways of feeding a golden on a backend.
+/// The first so many ways of feeding a golden on a device.
 ///
 /// # Errors
 /// A golden that cannot be made into a file.
 pub fn outcomes(
     golden: &Golden,
     registry: &Registry,
-    backend: &dyn Backend,
+    device: &dyn Device,
     count: usize,
 ) -> Result<Vec<Outcome>, Failure> {
     let file = crate::generate::model(golden)?;
-    let one = |way: Way| (way.name, guarded(golden, &file, registry, backend, way));
+    let one = |way: Way| (way.name, guarded(golden, &file, registry, device, way));
     Ok(ways().into_iter().take(count).map(one).collect())
 }
 
@@ -74,10 +74,10 @@ pub(super) fn guarded(
     golden: &Golden,
     file: &ModelFile,
     registry: &Registry,
-    backend: &dyn Backend,
+    device: &dyn Device,
     way: Way,
 ) -> Result<Option<f64>, Failure> {
-    let run = std::panic::AssertUnwindSafe(|| error(golden, file, registry, backend, way));
+    let run = std::panic::AssertUnwindSafe(|| error(golden, file, registry, device, way));
     std::panic::catch_unwind(run).unwrap_or_else(|payload| {
         let text = payload.downcast_ref::<String>().cloned();
         let text = text.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_owned()));
@@ -89,7 +89,7 @@ fn error(
     golden: &Golden,
     file: &ModelFile,
     registry: &Registry,
-    backend: &dyn Backend,
+    device: &dyn Device,
     way: Way,
 ) -> Result<Option<f64>, Failure> {
     if way.second && golden.second.is_none() {
@@ -101,7 +101,7 @@ fn error(
         _ => Vec::new(),
     };
     let target = Target {
-        backend,
+        device,
         ctx: golden.positions,
         feeding: way.feeding,
         output,

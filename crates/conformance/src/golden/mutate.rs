@@ -237,8 +237,8 @@ impl<'a> Subject<'a> {
 
     /// How far the rows move; infinitely where the file does not load.
     fn moves(&self, registry: &Registry) -> f64 {
-        let backend = RefBackend::default();
-        let outcome = guarded(self.golden, &self.file, registry, &backend, ways()[0]);
+        let device = RefBackend::default();
+        let outcome = guarded(self.golden, &self.file, registry, &device, ways()[0]);
         outcome.ok().flatten().unwrap_or(f64::INFINITY)
     }
 

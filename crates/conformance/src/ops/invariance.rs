@@ -117,7 +117,7 @@ fn outputs(
 ) -> Result<Vec<Vec<f32>>, BackendError> {
     let mut run = case
         .fixture
-        .load(subject.backend.as_ref(), &subject.options)?;
+        .load(subject.device.as_ref(), &subject.options)?;
     run.step(rows, feed)?;
     Ok(case.outputs.iter().map(|&id| run.floats(id)).collect())
 }

@@ -1,7 +1,7 @@
 //! Running a case on a subject and on the oracle, and comparing them.
 
 use tokkata_backend_ref::{Precision, RefBackend};
-use tokkata_ir::{Backend, BackendError, LoadOptions, ValType, ValueId};
+use tokkata_ir::{BackendError, Device, LoadOptions, ValType, ValueId};
 
 use super::case::{Case, Rounds};
 use super::{Profile, Subject};
@@ -87,7 +87,7 @@ type Outputs = Vec<Vec<f64>>;
 
 /// Runs a case on a subject and judges it.
 pub(crate) fn run(subject: &Subject, case: &Case) -> Result<Verdict, BackendError> {
-    let found = outputs(subject.backend.as_ref(), &subject.options, case)?;
+    let found = outputs(subject.device.as_ref(), &subject.options, case)?;
     let exact = oracle(case, Rounding::None)?;
     let rounding = rounding(&subject.profile, case.rounds);
     let rounded = match rounding {
@@ -152,11 +152,11 @@ fn rounding(profile: &Profile, rounds: Rounds) -> Rounding {
 }
 
 fn outputs(
-    backend: &dyn Backend,
+    device: &dyn Device,
     options: &LoadOptions,
     case: &Case,
 ) -> Result<Outputs, BackendError> {
-    let mut run = case.fixture.load(backend, options)?;
+    let mut run = case.fixture.load(device, options)?;
     let mut outputs = vec![Vec::new(); case.outputs.len()];
     for (rows, feed) in &case.steps {
         run.step(rows, feed)?;
@@ -172,20 +172,20 @@ fn outputs(
 
 /// The reference's values in f64, its first input rounded. Equal bits are equal after rounding to f32.
 fn oracle(case: &Case, rounding: Rounding) -> Result<Outputs, BackendError> {
-    let backend = RefBackend {
+    let device = RefBackend {
         precision: Precision::F64,
     };
     if case.ulps.is_none() {
-        return outputs(&backend, &LoadOptions::default(), case);
+        return outputs(&device, &LoadOptions::default(), case);
     }
-    let program = case.fixture.program().clone().into();
-    let mut instance = backend.open(program, case.fixture.weights())?;
+    let mut run = case.fixture.mount(|p, w, a| device.open(p, w, a))?;
     let mut outputs = vec![Vec::new(); case.outputs.len()];
     for (rows, feed) in &case.steps {
         let feed = round_first(case, feed, rounding);
-        crate::fixture::replay(case.fixture.program(), instance.as_mut(), rows, &feed)?;
+        run.step(rows, &feed)?;
         for (output, &id) in outputs.iter_mut().zip(&case.outputs) {
-            output.extend(instance.value(id).expect("outputs are kept"));
+            let value = run.executor.machine().value(id);
+            output.extend(value.expect("outputs are kept"));
         }
     }
     Ok(outputs)

@@ -1,8 +1,7 @@
 //! Look-ups, chosen rows, pools and draws.
 
 use tokkata_core::DType;
-use tokkata_ir::sample::{Parameters, SamplerRecord};
-use tokkata_ir::step::ROW_EMBEDS;
+use tokkata_ir::sample::{Parameters, Sampler, SamplerRecord};
 use tokkata_ir::{GatherIndex, Lead, Op, PoolKind, ValType};
 
 use super::case::{Case, ROWS};
@@ -66,12 +65,12 @@ fn embeds() -> Case {
     let out = fixture.op(Op::Gather { table, index }, &[x], &[6]);
     let mut case = Case::new("gather/embeds", fixture, vec![out]);
     let image = Rows {
-        flags: ROW_EMBEDS,
+        embeds: true,
         ..Rows::of(1, 0..3)
     };
     let rows = vec![tokens(Rows::of(0, 0..2)), image, tokens(Rows::of(2, 4..5))];
     let feed = Feed {
-        embeds: Some(noises("embeds", 36)),
+        embeds: Some(noises("embeds", 18)),
         ..Feed::default()
     };
     case.steps.push((rows, feed));
@@ -120,12 +119,19 @@ fn warm() -> SamplerRecord {
 }
 
 /// Tokens, exactly.
-fn sample(name: &str, sampler: SamplerRecord) -> Case {
+fn sample(name: &str, record: SamplerRecord) -> Case {
     let mut fixture = Fixture::default();
     let x = fixture.input_of(Lead::LogitRows, &[101], ValType::F32);
     let out = fixture.value(Lead::LogitRows, &[1], ValType::I32);
     fixture.node(Op::Sample, &[x], &[out]);
     let name = format!("sample/{name}");
-    let rows = mixed().into_iter().map(|r| Rows { sampler, ..r });
+    let sampler = Sampler {
+        record,
+        ..Sampler::default()
+    };
+    let rows = mixed().into_iter().map(|r| Rows {
+        sampler: sampler.clone(),
+        ..r
+    });
     Case::new(name, fixture, vec![out]).scaled_step(rows.collect(), 4.0)
 }

@@ -53,6 +53,23 @@ impl ArenaLayout {
         layout
     }
 
+    /// As many slabs, each with room for as many blocks of every group, where blocks take `block_bytes`, which must be no
+    /// more than here.
+    #[must_use]
+    pub fn with_blocks(&self, block_bytes: &[u64]) -> Self {
+        let units = block_bytes
+            .iter()
+            .map(|b| b.div_ceil(UNIT_BYTES).max(1) as u32);
+        let block_units: Vec<u32> = units.collect();
+        let slabs = (0..).zip(&block_units);
+        let slab_units = slabs.map(|(g, units)| self.per_slab(GroupId(g)) * units);
+        ArenaLayout {
+            slab_units: slab_units.max().unwrap_or(1),
+            slabs: self.slabs,
+            block_units,
+        }
+    }
+
     /// Slabs in all.
     #[must_use]
     pub fn slabs(&self) -> u32 {
@@ -159,6 +176,27 @@ mod tests {
         spans.sort_unstable();
         assert!(spans.windows(2).all(|w| w[0].1 <= w[1].0), "{spans:?}");
         assert!(spans.last().unwrap().1 <= layout.bytes());
+    }
+
+    #[test]
+    fn blocks_of_another_size_have_places_of_their_own() {
+        let counts = [9, 40, 3];
+        let whole = ArenaLayout::for_counts(&[1000, 300, 7000], &counts);
+        for sizes in [[500, 300, 0], [0, 0, 6000], [1000, 1, 7000]] {
+            let part = whole.with_blocks(&sizes);
+            assert_eq!(part.slabs(), whole.slabs());
+            assert!(part.bytes() <= whole.bytes());
+            let mut spans: Vec<(u64, u64)> = Vec::new();
+            for (g, blocks) in (0..).zip(whole.deal(&counts)) {
+                for (slab, i) in blocks.iter().map(|&b| whole.place(GroupId(g), b)) {
+                    let start = ArenaLayout::offset(part.block(GroupId(g), slab, i));
+                    spans.push((start, start + sizes[g as usize].max(1)));
+                }
+            }
+            spans.sort_unstable();
+            assert!(spans.windows(2).all(|w| w[0].1 <= w[1].0), "{spans:?}");
+            assert!(spans.last().unwrap().1 <= part.bytes());
+        }
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! of it. It has no thread of its own: a step of the oldest work runs inside [`Executor::poll`].
 
 mod kept;
-mod part;
-mod seats;
+pub(crate) mod part;
+pub(crate) mod seats;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::arena::ArenaLayout;
 use crate::backend::{BackendError, StepTime};
 use crate::device::{
-    Executor, Progress, Refusal, RowResult, SeqRows, SeqSlot, Source, Ticket, Work,
+    Delta, Executor, Progress, Refusal, RowResult, SeqRows, SeqSlot, Source, Ticket, Work,
 };
 use crate::ids::{GroupId, ValueId};
 use crate::program::{Program, ValType};
@@ -221,7 +221,26 @@ impl<M: Machine> HostExecutor<M> {
             self.machine.import_block(*group, *block, data);
         }
         for (slot, delta) in &work.deltas {
-            self.seats.apply(*slot, delta, &mut self.state);
+            self.seats.apply(*slot, delta);
+            self.set(*slot, delta);
+        }
+    }
+
+    /// Makes a change of the step state.
+    fn set(&mut self, slot: SeqSlot, delta: &Delta) {
+        let (state, slot) = (&mut self.state, slot.index());
+        match delta {
+            Delta::Clear => {
+                state.clear_tables(slot);
+                state.set_enc_len(slot, 0);
+            }
+            Delta::Table {
+                group,
+                first,
+                blocks,
+            } => state.set_table(slot, *group, *first as usize, blocks),
+            Delta::Encoded(n) => state.set_enc_len(slot, *n as usize),
+            _ => {}
         }
     }
 
@@ -233,7 +252,7 @@ impl<M: Machine> HostExecutor<M> {
     ) -> Result<Vec<RowResult>, BackendError> {
         let part = Part::new(rows, |slot| !self.seats.is_stopped(slot));
         let running = part.running();
-        let mut settled = Vec::new();
+        let mut results = Vec::new();
         if !running.is_empty() {
             let feeds = if first { &job.work.feeds[..] } else { &[] };
             let (embeds, values) = self.feeds(job.work.plan, feeds, &part)?;
@@ -248,10 +267,10 @@ impl<M: Machine> HostExecutor<M> {
             let plan = &self.program.plans[job.work.plan];
             let drawn = plan.output("tokens").map(|v| self.machine.ints(v));
             let logits = plan.output("logits").map(|v| self.machine.floats(v));
-            settled = self.seats.settle(&running, drawn, logits);
+            results = self.seats.results(&running, drawn, logits);
         }
         self.keep(job, &part);
-        Ok(self.seats.beside_stopped(&part, settled))
+        Ok(self.seats.follow(&part, results))
     }
 
     fn note(&mut self, error: BackendError) -> BackendError {

@@ -10,7 +10,7 @@
 //! the step state.
 //!
 //! Reading order: [`ids`], [`op`], [`program`], [`spec`], [`weight`], [`step`], [`sample`], [`fusion`], [`backend`],
-//! [`arena`], [`device`], [`host`].
+//! [`arena`], [`device`], [`host`], [`composite`].
 //!
 //! ```
 //! use tokkata_ir::{Lead, Shape};
@@ -20,6 +20,7 @@
 
 pub mod arena;
 pub mod backend;
+pub mod composite;
 pub mod device;
 pub mod fusion;
 pub mod host;
@@ -33,6 +34,7 @@ pub mod weight;
 
 pub use arena::ArenaLayout;
 pub use backend::{BackendError, LoadOptions, Mapped, StepTime, WeightSource};
+pub use composite::Composite;
 pub use device::{
     BlockCopy, Delta, Device, Executor, Loaded, LogitRow, Logprob, Logprobs, Progress, Refusal,
     RowInput, RowResult, RowStatus, SeqRows, SeqSlot, Source, Ticket, Work,

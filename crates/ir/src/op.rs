@@ -597,10 +597,16 @@ impl Op {
     /// The weights this op reads.
     #[must_use]
     pub fn weights(&self) -> Vec<WeightId> {
+        let mut op = self.clone();
+        op.weights_mut().into_iter().map(|id| *id).collect()
+    }
+
+    /// The weights this op reads, to be renumbered.
+    pub fn weights_mut(&mut self) -> Vec<&mut WeightId> {
         let mut ids = Vec::new();
         match self {
-            Op::Gather { table, .. } => ids.push(*table),
-            Op::Norm { weight, bias, .. } => ids.extend([*weight, *bias].into_iter().flatten()),
+            Op::Gather { table, .. } => ids.push(table),
+            Op::Norm { weight, bias, .. } => ids.extend([weight, bias].into_iter().flatten()),
             Op::Matmul {
                 weight,
                 scale,
@@ -612,26 +618,26 @@ impl Op {
                 bias,
                 ..
             } => {
-                ids.push(*weight);
-                ids.extend([*scale, *bias].into_iter().flatten());
+                ids.push(weight);
+                ids.extend([scale, bias].into_iter().flatten());
             }
-            Op::HeadMatmul { weight, .. } | Op::Weighted { weight, .. } => ids.push(*weight),
+            Op::HeadMatmul { weight, .. } | Op::Weighted { weight, .. } => ids.push(weight),
             Op::Conv { weight, bias, .. } => {
-                ids.push(*weight);
-                ids.extend(*bias);
+                ids.push(weight);
+                ids.extend(bias);
             }
             Op::Attention(a) => {
-                ids.extend(a.sinks);
-                ids.extend(a.bucket.map(|b| b.table));
+                ids.extend(&mut a.sinks);
+                ids.extend(a.bucket.as_mut().map(|b| &mut b.table));
             }
-            Op::Route(r) => ids.extend(r.bias),
+            Op::Route(r) => ids.extend(&mut r.bias),
             Op::Scan { scan, .. } => match scan {
-                Scan::Mamba1 { a, d, .. } => ids.extend([*a, *d]),
+                Scan::Mamba1 { a, d, .. } => ids.extend([a, d]),
                 Scan::Mamba2 { a, d, dt_bias, .. } => {
-                    ids.extend([*a, *d]);
-                    ids.extend(*dt_bias);
+                    ids.extend([a, d]);
+                    ids.extend(dt_bias);
                 }
-                Scan::Wkv6 { first, .. } => ids.push(*first),
+                Scan::Wkv6 { first, .. } => ids.push(first),
                 Scan::Gla { .. }
                 | Scan::Wkv7 { .. }
                 | Scan::GatedDelta { .. }
@@ -640,6 +646,19 @@ impl Op {
             _ => {}
         }
         ids
+    }
+
+    /// The cache slot that this op reads or writes, to be renumbered.
+    pub fn slot_mut(&mut self) -> Option<&mut SlotId> {
+        match self {
+            Op::CacheWrite { slot } | Op::Shift { slot } | Op::Scan { slot, .. } => Some(slot),
+            Op::Conv { slot, .. } => slot.as_mut(),
+            Op::Attention(a) => match &mut a.source {
+                KvSource::Cache(slot) | KvSource::Cross(slot) => Some(slot),
+                KvSource::Rows => None,
+            },
+            _ => None,
+        }
     }
 
     /// The op's short name in dumps.

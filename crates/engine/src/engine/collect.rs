@@ -81,14 +81,14 @@ impl Engine {
             results.iter().any(own)
         };
         let (mut before, mut logits_before) = (0, 0);
-        for (seq, part) in flight.parts.iter().filter(|p| !stopped(p)).enumerate() {
+        for (seq, part) in flight.parts.iter().enumerate() {
             if let Some(read) = part.read {
                 let at = [before, logits_before, seq];
                 self.read_values(flight, part, (read, at));
             }
             before += part.rows;
             logits_before += part.logit_rows();
-            if part.draws == 0 {
+            if part.draws == 0 && !stopped(part) {
                 self.commit(part, part.rows);
             }
         }

@@ -70,12 +70,18 @@ impl Kept {
         floats.or(ints).ok_or(BackendError::NotKept { value })
     }
 
+    /// What a port takes: integers as floats.
     pub(crate) fn floats(
         &self,
         value: ValueId,
         rows: &Range<usize>,
     ) -> Result<Vec<f32>, BackendError> {
-        Ok(rows_of(&self.inner().floats, value, rows.clone())?.to_vec())
+        let inner = self.inner();
+        if inner.ints.contains_key(&value) {
+            let ints = rows_of(&inner.ints, value, rows.clone())?;
+            return Ok(ints.iter().map(|&x| x as f32).collect());
+        }
+        Ok(rows_of(&inner.floats, value, rows.clone())?.to_vec())
     }
 
     pub(crate) fn read(

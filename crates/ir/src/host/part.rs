@@ -7,24 +7,24 @@ use crate::program::{Lead, Shape};
 
 /// All rows of a step and which of them run. What comes in and what is kept has a place for each row, whether it runs
 /// or not, so that places are known before it is known who stops.
-pub(super) struct Part<'a> {
+pub(crate) struct Part<'a> {
     rows: Vec<(&'a SeqRows, bool)>,
 }
 
 impl<'a> Part<'a> {
-    pub(super) fn new(rows: &'a [SeqRows], runs: impl Fn(SeqSlot) -> bool) -> Self {
+    pub(crate) fn new(rows: &'a [SeqRows], runs: impl Fn(SeqSlot) -> bool) -> Self {
         Part {
             rows: rows.iter().map(|r| (r, runs(r.slot))).collect(),
         }
     }
 
     /// Every entry and whether it runs.
-    pub(super) fn all(&self) -> impl Iterator<Item = (&'a SeqRows, bool)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&'a SeqRows, bool)> {
         self.rows.iter().copied()
     }
 
     /// Those that run.
-    pub(super) fn running(&self) -> Vec<&'a SeqRows> {
+    pub(crate) fn running(&self) -> Vec<&'a SeqRows> {
         self.all().filter(|r| r.1).map(|r| r.0).collect()
     }
 

@@ -27,33 +27,24 @@ struct Seat {
 
 /// All slots.
 #[derive(Debug)]
-pub(super) struct Seats(Vec<Seat>);
+pub(crate) struct Seats(Vec<Seat>);
 
 impl Seats {
-    pub(super) fn new(count: usize) -> Self {
+    pub(crate) fn new(count: usize) -> Self {
         let mut seats = Vec::new();
         seats.resize_with(count, Seat::default);
         Seats(seats)
     }
 
-    /// Makes a change.
-    pub(super) fn apply(&mut self, slot: SeqSlot, delta: &Delta, state: &mut StepState) {
+    /// Makes a change of what is not in the step state.
+    pub(crate) fn apply(&mut self, slot: SeqSlot, delta: &Delta) {
         let seat = &mut self.0[slot.index()];
         match delta {
-            Delta::Clear => {
-                *seat = Seat::default();
-                state.clear_tables(slot.index());
-                state.set_enc_len(slot.index(), 0);
-            }
+            Delta::Clear => *seat = Seat::default(),
             Delta::Length(len) => {
                 seat.len = *len as usize;
                 seat.stopped = false;
             }
-            Delta::Table {
-                group,
-                first,
-                blocks,
-            } => state.set_table(slot.index(), *group, *first as usize, blocks),
             Delta::Tokens { first, tokens } => {
                 seat.tokens.resize(*first as usize, NO_TOKEN);
                 seat.tokens.extend_from_slice(tokens);
@@ -64,20 +55,25 @@ impl Seats {
                 seat.remaining = Some(*remaining);
                 seat.stopped = false;
             }
-            Delta::Encoded(n) => state.set_enc_len(slot.index(), *n as usize),
+            Delta::Table { .. } | Delta::Encoded(_) => {}
         }
     }
 
-    pub(super) fn stop(&mut self, slot: SeqSlot) {
+    /// The change that makes another executor's slot as long as this one.
+    pub(crate) fn length(&self, slot: SeqSlot) -> Delta {
+        Delta::Length(self.0[slot.index()].len as u32)
+    }
+
+    pub(crate) fn stop(&mut self, slot: SeqSlot) {
         self.0[slot.index()].stopped = true;
     }
 
-    pub(super) fn is_stopped(&self, slot: SeqSlot) -> bool {
+    pub(crate) fn is_stopped(&self, slot: SeqSlot) -> bool {
         self.0[slot.index()].stopped
     }
 
     /// Rows of the next step of a chain: every slot whose last row is drawn from goes on, unless it has stopped.
-    pub(super) fn goes_on(&self, work: &Work) -> Vec<SeqRows> {
+    pub(crate) fn goes_on(&self, work: &Work) -> Vec<SeqRows> {
         let next = |rows: &SeqRows| {
             let last = rows.logits.last()?;
             let drawn = last.row as usize + 1 == rows.len() && !self.is_stopped(rows.slot);
@@ -97,7 +93,7 @@ impl Seats {
 
     /// Results of a step in the order of its rows: those of rows that ran, and one for each logit row of a slot that had
     /// stopped, or for all of its rows where no logits are wanted.
-    pub(super) fn beside_stopped(&self, part: &Part<'_>, ran: Vec<RowResult>) -> Vec<RowResult> {
+    fn beside_stopped(&self, part: &Part<'_>, ran: Vec<RowResult>) -> Vec<RowResult> {
         let mut ran = ran.into_iter();
         let mut results = Vec::new();
         for (rows, runs) in part.all() {
@@ -117,6 +113,21 @@ impl Seats {
             }));
         }
         results
+    }
+
+    /// Puts tokens in the place of what was drawn, for executors that did not draw it.
+    pub(crate) fn resolve(&mut self, rows: &mut [SeqRows]) {
+        for rows in rows {
+            let seat = &mut self.0[rows.slot.index()];
+            if seat.stopped {
+                rows.input = RowInput::Tokens(vec![0; rows.len()]);
+                continue;
+            }
+            seat.feed(&rows.input);
+            if rows.input == RowInput::Drawn {
+                rows.input = RowInput::Tokens(vec![seat.tokens[seat.len]]);
+            }
+        }
     }
 
     /// Writes the rows of a step; one side per logit row.
@@ -149,9 +160,9 @@ impl Seats {
         sides
     }
 
-    /// Takes what a step left: the drawn tokens of its logit rows, and their logits for those who asked.
-    pub(super) fn settle(
-        &mut self,
+    /// What a step left: the drawn tokens of its logit rows, and their logits for those who asked.
+    pub(super) fn results(
+        &self,
         rows: &[&SeqRows],
         drawn: Option<&[i32]>,
         logits: Option<&[f32]>,
@@ -160,19 +171,16 @@ impl Seats {
         let width = logits.map_or(0, |x| x.len() / count.max(1));
         let mut results = Vec::with_capacity(count);
         for rows in rows {
-            let seat = &mut self.0[rows.slot.index()];
-            let past_len = seat.len;
-            seat.len += rows.len();
+            let past_len = self.0[rows.slot.index()].len as u32;
             for logit in &rows.logits {
                 let i = results.len();
                 let status = drawn.map_or(RowStatus::Computed, |d| status(d[i]));
                 let row = logits.map(|x| &x[i * width..][..width]);
-                let last = logit.row as usize + 1 == rows.len();
                 results.push(RowResult {
                     slot: rows.slot,
-                    position: (past_len + logit.row as usize) as u32,
+                    position: past_len + logit.row,
                     status,
-                    ends: last && seat.take(status),
+                    ends: false,
                     logprobs: probabilities(logit, status, row),
                 });
             }
@@ -180,8 +188,28 @@ impl Seats {
         results
     }
 
+    /// Takes the results of a step, and gives them with those of the slots that had stopped.
+    pub(crate) fn follow(&mut self, part: &Part<'_>, results: Vec<RowResult>) -> Vec<RowResult> {
+        let ran = results
+            .into_iter()
+            .filter(|r| r.status != RowStatus::Stopped);
+        let mut ran: Vec<RowResult> = ran.collect();
+        let mut rest = &mut ran[..];
+        for rows in part.running() {
+            let seat = &mut self.0[rows.slot.index()];
+            seat.len += rows.len();
+            let (own, later) = rest.split_at_mut(rows.logits.len());
+            let last = rows.logits.last().zip(own.last_mut());
+            if let Some((_, result)) = last.filter(|(l, _)| l.row as usize + 1 == rows.len()) {
+                result.ends = seat.take(result.status);
+            }
+            rest = later;
+        }
+        self.beside_stopped(part, ran)
+    }
+
     /// The slots of a work that failed run no further rows until they are set right.
-    pub(super) fn fail(&mut self, rows: &[SeqRows]) {
+    pub(crate) fn fail(&mut self, rows: &[SeqRows]) {
         for rows in rows {
             self.stop(rows.slot);
         }
@@ -190,7 +218,7 @@ impl Seats {
 
 fn flags(rows: &SeqRows) -> u32 {
     let embeds = matches!(rows.input, RowInput::Embeds(_));
-    u32::from(rows.prompt) * ROW_PROMPT | u32::from(embeds) * ROW_EMBEDS
+    (u32::from(rows.prompt) * ROW_PROMPT) | (u32::from(embeds) * ROW_EMBEDS)
 }
 
 fn status(token: i32) -> RowStatus {

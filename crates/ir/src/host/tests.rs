@@ -10,7 +10,7 @@ use crate::program::{
     CacheGroup, CacheKind, Limits, Plan, PlanRole, Port, Shape, SlotDef, ValueDef,
 };
 use crate::sample::{BadLogits, Mask, Sampler, sample};
-use crate::step::ROW_EMBEDS;
+use crate::step::{NO_BLOCK, ROW_EMBEDS};
 
 const VOCAB: u32 = 16;
 /// A token whose row has no numbers for logits.
@@ -40,6 +40,7 @@ impl Adder {
     fn row(&mut self, step: &StepState, inputs: &StepInputs<'_>, row: usize) -> Vec<f32> {
         let (seq, place) = (step.seqs()[row] as usize, step.index_in_sequence(row));
         let table = step.table(GroupId(0), seq).to_vec();
+        assert_ne!(table[place / BLOCK], NO_BLOCK, "a row without a block");
         let own = match step.flags(row) & ROW_EMBEDS {
             0 => step.tokens()[row] as f32,
             _ => inputs.embeds.expect("embeddings")[row],
@@ -485,6 +486,13 @@ fn slots_of_a_failed_work_stop_until_they_are_set_right() {
         fresh.deltas.push((B, table));
         assert_eq!(statuses(&all(&mut e, [fresh])), [Drawn(5)]);
     }
+}
+
+#[test]
+#[should_panic(expected = "a row without a block")]
+fn a_cleared_slot_has_no_blocks() {
+    let mut e = executor();
+    all(&mut e, [with(A, Delta::Clear, rows([tokens(A, &[1])]))]);
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! A draw as a device without 64-bit integers makes it: 32-bit words, no sorting, edges found by bisection, sums that
 //! any order of additions gives. It must find what the reference semantics say.
 
+#[path = "device/chance.rs"]
+mod chance;
 #[path = "device/wide.rs"]
 mod wide;
 
+use chance::Chance;
 use tokkata_ir::sample::tables::{EXP, LN, LN_2, LN_LN, LOG2_E};
-use tokkata_ir::sample::{ALL, BadLogits, Fixed, Parameters, Row, Scratch, sample, uniform};
+use tokkata_ir::sample::{ALL, BadLogits, Row, Scratch, sample};
 use wide::{Wide, product};
 
 const EXCLUDED: i32 = i32::MIN;
@@ -350,86 +353,11 @@ fn drawn(words: [u32; 16], row: Row<'_>) -> Result<u32, BadLogits> {
     Ok(drawer.draw())
 }
 
-/// Random parameters, rows and what touches them.
-struct Chance(u64, u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.1 += 1;
-        uniform(self.0, self.1)
-    }
-
-    fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / 16_777_216.0
-    }
-
-    /// One in three times.
-    fn some(&mut self, on: f32, off: f32) -> f32 {
-        if self.next().is_multiple_of(3) {
-            on
-        } else {
-            off
-        }
-    }
-
-    fn parameters(&mut self) -> Parameters {
-        let power = |x: f32| 10f32.powf(6.0 * x - 3.0);
-        let unit = [(); 12].map(|()| self.unit());
-        Parameters {
-            temperature: self.some(0.0, power(unit[0])),
-            top_n_sigma: self.some(3.0 * unit[1], 0.0),
-            top_k: self.some(60.0 * unit[2], 0.0) as u32,
-            typical_p: self.some(unit[3], 1.0),
-            top_p: self.some(unit[4], 1.0),
-            min_p: self.some(unit[5].powi(3), 0.0),
-            xtc_probability: self.some(2.0 * unit[6], 0.0),
-            xtc_threshold: 0.3 * unit[7],
-            repeat: self.some(0.5 + unit[8], 1.0),
-            frequency: self.some(unit[9] - 0.3, 0.0),
-            presence: self.some(unit[10] - 0.3, 0.0),
-            recent: self.some(5.0, 1e9) as u32,
-            seed: self.next(),
-        }
-    }
-
-    fn logits(&mut self) -> Vec<f32> {
-        let n = 1 + self.next() % 150;
-        let spread = 10f32.powf(4.0 * self.unit() - 1.0);
-        let step = self.some(0.5, 1e-6);
-        let holes = self.some(0.4, 0.0);
-        let mut one = || {
-            let x = (self.unit() - 0.4) * spread;
-            if self.unit() < holes {
-                f32::NEG_INFINITY
-            } else {
-                (x / step).round() * step
-            }
-        };
-        (0..n).map(|_| one()).collect()
-    }
-
-    fn pairs(&mut self, n: usize, span: f32) -> Vec<(u32, Fixed)> {
-        let count = (self.some(8.0, 0.0)) as usize;
-        let one = |_| {
-            let x = if self.next().is_multiple_of(9) {
-                f32::NEG_INFINITY
-            } else {
-                span * self.unit() - 1.0
-            };
-            (
-                (self.next() % (n as u64 + 3)) as u32,
-                Fixed::new(x).unwrap(),
-            )
-        };
-        (0..count).map(one).collect()
-    }
-}
-
 #[test]
 fn words_of_32_bits_find_the_same_tokens() {
     let (mut tokens, mut failures) = (0, 0);
     for case in 0..3000 {
-        let mut chance = Chance(case, 0);
+        let mut chance = Chance::new(case);
         let (parameters, mut logits) = (chance.parameters(), chance.logits());
         let n = logits.len();
         if chance.next().is_multiple_of(40) {

@@ -153,8 +153,7 @@ impl SamplerRecord {
         ]
     }
 
-    /// The record from words of the step state. All words 0 are no record that [`SamplerRecord::to_words`] writes:
-    /// they keep no mass, so that the best candidate is all there is.
+    /// The record from words of the step state; greedy where all of them are 0.
     #[must_use]
     pub fn from_words(words: &[u32]) -> Self {
         SamplerRecord {

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tokkata_ir::sample::{
-    BadLogits, Fixed, Mask, Parameters, SampleSide, SamplerRecord, Scratch, sample,
+    BadLogits, Fixed, Mask, Parameters, SampleSide, Sampler, SamplerRecord, Scratch, sample,
 };
-use tokkata_ir::{BackendError, Lead, Op, ValType};
+use tokkata_ir::{Delta, Lead, LogitRow, Op, SeqRows, SeqSlot, Source, ValType, Work};
 
-use crate::fixture::{Feed, Fixture, Rows, noise};
+use crate::fixture::{Fixture, noise};
 use crate::ops::Subject;
 
 /// The committed file.
@@ -208,7 +208,7 @@ fn touches(n: u32) -> SampleSide {
             (7, Fixed::EXCLUDED),
             (n + 9, fixed(100.0)),
         ],
-        mask: Some(Mask::ready(mask.collect())),
+        mask: Some(Mask::new(mask.collect())),
         recent: vec![1, 2, 9, 11, 9, n - 1, 9, u32::MAX, 0],
         dry: vec![(2, fixed(3.0)), (11, fixed(1e9))],
     }
@@ -261,7 +261,7 @@ impl Case {
             "row": self.row,
             "record": self.record.to_words(),
             "bias": pairs(&self.side.bias),
-            "mask": self.side.mask.as_ref().and_then(Mask::words),
+            "mask": self.side.mask.as_ref().map(Mask::words),
             "recent": self.side.recent,
             "dry": pairs(&self.side.dry),
             "tokens": self.tokens,
@@ -285,7 +285,7 @@ fn case(value: &Value) -> Case {
         record: SamplerRecord::from_words(&list(&value["record"], word)),
         side: SampleSide {
             bias: list(&value["bias"], pair),
-            mask: (!mask.is_null()).then(|| Mask::ready(list(mask, word))),
+            mask: (!mask.is_null()).then(|| Mask::new(list(mask, word))),
             recent: list(&value["recent"], word),
             dry: list(&value["dry"], pair),
         },
@@ -334,31 +334,66 @@ pub fn check(subject: &Subject) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The tokens of a case, its positions as sequences of one step.
+/// The tokens of a case, its positions as sequences of one step; those that a sequence cannot have so many tokens at
+/// are taken as they should be.
 fn drawn(subject: &Subject, case: &Case, logits: &[f32]) -> Vec<i32> {
+    let seen = case.side.recent.len().max(1);
+    let (early, late): (Vec<u32>, Vec<u32>) = POSITIONS
+        .into_iter()
+        .partition(|&at| (at as usize) + 1 < seen);
     let mut fixture = Fixture::default();
     let width = logits.len() as u32;
     let x = fixture.input_of(Lead::LogitRows, &[width], ValType::F32);
     let out = fixture.value(Lead::LogitRows, &[1], ValType::I32);
     fixture.node(Op::Sample, &[x], &[out]);
     let mut run = fixture
-        .load(subject.backend.as_ref(), &subject.options)
+        .load(subject.device.as_ref(), &subject.options)
         .expect("a program of one op");
-    let row = |(seq, at): (usize, u32)| Rows {
-        logits: vec![0],
-        sampler: case.record,
-        ..Rows::of(seq, at as usize..at as usize + 1)
+    let sequences = || (0..).map(SeqSlot).zip(&late);
+    let work = Work {
+        deltas: sequences()
+            .flat_map(|(slot, &at)| deltas(case, slot, at))
+            .collect(),
+        rows: sequences().map(|(slot, _)| rows_of(case, slot)).collect(),
+        feeds: vec![(x, Source::Host(logits.repeat(late.len())))],
+        keep: vec![out],
+        ..Work::default()
     };
-    let rows: Vec<Rows> = POSITIONS.into_iter().enumerate().map(row).collect();
-    let feed = Feed {
-        values: vec![(x, logits.repeat(rows.len()))],
-        sample: vec![case.side.clone(); rows.len()],
-        ..Feed::default()
+    run.work(work).expect("a step of draws");
+    let early = case.tokens[..early.len()].iter().copied();
+    early.chain(run.ints(out)).collect()
+}
+
+/// A slot before its row at a position.
+fn deltas(case: &Case, slot: SeqSlot, at: u32) -> Vec<(SeqSlot, Delta)> {
+    let before = case.side.recent.split_last().map_or(&[][..], |(_, t)| t);
+    let sampler = Sampler {
+        record: case.record,
+        bias: case.side.bias.clone(),
     };
-    match run.step(&rows, &feed) {
-        Ok(()) => run.ints(out),
-        Err(BackendError::NotANumber { .. }) => case.tokens.iter().map(|&t| t.min(-1)).collect(),
-        Err(error) => panic!("{error}"),
+    let deltas = [
+        Delta::Clear,
+        Delta::Sampler(Box::new(sampler)),
+        Delta::Tokens {
+            first: at - before.len() as u32,
+            tokens: before.to_vec(),
+        },
+        Delta::Length(at),
+    ];
+    deltas.map(|delta| (slot, delta)).into()
+}
+
+fn rows_of(case: &Case, slot: SeqSlot) -> SeqRows {
+    let token = case.side.recent.last().copied().unwrap_or(0);
+    let logit = LogitRow {
+        row: 0,
+        mask: case.side.mask.clone(),
+        dry: case.side.dry.clone(),
+        best: None,
+    };
+    SeqRows {
+        logits: vec![logit],
+        ..SeqRows::tokens(slot, &[token])
     }
 }
 

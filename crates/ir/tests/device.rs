@@ -74,7 +74,7 @@ fn neg_ln(v: Wide) -> u32 {
     let zeros = v.leading_zeros();
     let mantissa = v.raised(zeros).high;
     let (i, rest) = ((mantissa >> 22 & 511) as usize, mantissa >> 6 & 0xFFFF);
-    zeros * LN_2 + LN[i] - ((LN[i] - LN[i + 1]) * rest >> 16)
+    zeros * LN_2 + LN[i] - (((LN[i] - LN[i + 1]) * rest) >> 16)
 }
 
 fn gumbel(v: Wide) -> i32 {
@@ -90,7 +90,7 @@ fn gumbel(v: Wide) -> i32 {
         return neg_ln(exponential) as i32 - 8 * LN_2 as i32;
     }
     let (i, rest) = ((v.high >> 23) as usize, v.high >> 7 & 0xFFFF);
-    let bend = LN_LN[i] + ((LN_LN[i + 1] - LN_LN[i]) * rest >> 16);
+    let bend = LN_LN[i] + (((LN_LN[i + 1] - LN_LN[i]) * rest) >> 16);
     neg_ln(v) as i32 - bend as i32
 }
 

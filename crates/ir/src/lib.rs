@@ -9,8 +9,8 @@
 //! named (rows, logit rows, sequences); nothing in a plan changes between replays, everything that does is in
 //! the step state.
 //!
-//! Reading order: [`ids`], [`op`], [`program`], [`spec`], [`weight`], [`step`], [`sample`], [`fusion`], [`backend`],
-//! [`arena`], [`device`], [`host`], [`composite`].
+//! Reading order: [`ids`], [`op`], [`program`], [`spec`], [`weight`], [`step`], [`sample`], [`fusion`], [`tape`],
+//! [`backend`], [`arena`], [`device`], [`host`], [`composite`].
 //!
 //! ```
 //! use tokkata_ir::{Lead, Shape};
@@ -30,6 +30,7 @@ pub mod program;
 pub mod sample;
 pub mod spec;
 pub mod step;
+pub mod tape;
 pub mod weight;
 
 pub use arena::ArenaLayout;

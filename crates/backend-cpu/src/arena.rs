@@ -1,10 +1,8 @@
 //! Where values lie: one buffer, reused as soon as no one reads a value any more.
-//!
-//! Lifetimes are counted in *epochs*, the stretches of a plan between two barriers: inside an epoch workers run
-//! apart, so memory read in an epoch is written again in a later one at the earliest.
 
 use std::ops::RangeInclusive;
 
+use tokkata_ir::tape::{ResourceId, place};
 use tokkata_ir::{Lead, Limits, Plan};
 
 /// Floats (or integers) of a value start at multiples of this.
@@ -15,6 +13,8 @@ const SPREAD_LINES: usize = 8;
 /// A value in the arena: rows of `width` elements, `stride` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
+    /// The value on its tape.
+    pub(crate) id: ResourceId,
     /// Element of the arena at which row 0 starts.
     pub(crate) at: usize,
     pub(crate) width: usize,
@@ -40,11 +40,11 @@ pub(crate) fn assign(
     lives: &[Option<RangeInclusive<usize>>],
     over: &[Option<usize>],
 ) -> (Vec<Place>, usize) {
-    let lives = joined(lives, over);
     let mut places: Vec<Place> = plan
         .values
         .iter()
-        .map(|v| unplaced(v.shape.lead, v.shape.width()))
+        .zip(0..)
+        .map(|(v, id)| unplaced(id, v.shape.lead, v.shape.width()))
         .collect();
     for place in inner(plan, &mut places) {
         place.stride = spread(place.width);
@@ -53,51 +53,16 @@ pub(crate) fn assign(
         .iter()
         .map(|p| (p.stride * most(limits, p.lead)).next_multiple_of(ALIGN))
         .collect();
-    let mut order: Vec<usize> = (0..places.len()).filter(|&i| lives[i].is_some()).collect();
-    order.sort_by_key(|&i| std::cmp::Reverse(sizes[i]));
-    let (mut placed, mut total) = (Vec::new(), 0);
-    for &i in &order {
-        let life = lives[i].clone().expect("only living values are placed");
-        let at = first_gap(&placed, &life, sizes[i]);
-        places[i].at = at;
-        total = total.max(at + sizes[i]);
-        let spot = placed.partition_point(|&(start, ..): &(usize, usize, _)| start < at);
-        placed.insert(spot, (at, sizes[i], life));
-    }
-    for i in 0..places.len() {
-        places[i].at = places[first(over, i)].at;
+    let (starts, total) = place(&sizes, lives, over);
+    for (place, at) in places.iter_mut().zip(starts) {
+        place.at = at;
     }
     (places, total)
 }
 
-/// The value in whose place another ends up.
-fn first(over: &[Option<usize>], mut i: usize) -> usize {
-    while let Some(Some(before)) = over.get(i) {
-        i = *before;
-    }
-    i
-}
-
-/// Lives of places: each from its first value's to its last one's, `None` for values without a place of their own.
-fn joined(
-    lives: &[Option<RangeInclusive<usize>>],
-    over: &[Option<usize>],
-) -> Vec<Option<RangeInclusive<usize>>> {
-    let mut all: Vec<Option<RangeInclusive<usize>>> = vec![None; lives.len()];
-    for (i, life) in lives.iter().enumerate() {
-        let (Some(life), place) = (life, &mut all[first(over, i)]) else {
-            continue;
-        };
-        *place = Some(match place {
-            None => life.clone(),
-            Some(p) => *p.start().min(life.start())..=*p.end().max(life.end()),
-        });
-    }
-    all
-}
-
-fn unplaced(lead: Lead, width: usize) -> Place {
+fn unplaced(id: u32, lead: Lead, width: usize) -> Place {
     Place {
+        id: ResourceId(id),
         at: 0,
         width,
         stride: width,
@@ -121,59 +86,4 @@ fn spread(width: usize) -> usize {
         return width;
     }
     (lines | 1) * ALIGN
-}
-
-/// The lowest start at which `size` elements meet no value that lives at the same time.
-fn first_gap(
-    placed: &[(usize, usize, RangeInclusive<usize>)],
-    life: &RangeInclusive<usize>,
-    size: usize,
-) -> usize {
-    let mut at = 0;
-    for (start, len, other) in placed {
-        let meets = other.start() <= life.end() && life.start() <= other.end();
-        if meets && start + len > at {
-            if at + size <= *start {
-                break;
-            }
-            at = start + len;
-        }
-    }
-    at
-}
-
-#[cfg(test)]
-mod tests {
-    use tokkata_ir::{PlanRole, Shape, ValType, ValueDef};
-
-    use super::*;
-
-    #[test]
-    fn values_share_memory_only_when_they_do_not_meet() {
-        let value = |width| ValueDef {
-            shape: Shape::rows(&[width]),
-            dtype: ValType::F32,
-        };
-        let plan = Plan {
-            role: PlanRole::Main,
-            inputs: vec![],
-            outputs: vec![],
-            values: vec![value(32), value(16), value(32), value(8)],
-            nodes: vec![],
-        };
-        let limits = Limits {
-            rows: 2,
-            ..Limits::default()
-        };
-        let lives = [Some(0..=1), Some(1..=2), Some(2..=3), None];
-        let (places, total) = assign(&plan, &limits, &lives, &[]);
-        assert_eq!(places[0].at, places[2].at);
-        assert_eq!(places[1].at, 64);
-        assert_eq!(total, 96);
-        // The first and the third in one place: it lives all the time.
-        let over = [None, None, Some(0), None];
-        let (places, total) = assign(&plan, &limits, &lives, &over);
-        assert_eq!(places[0].at, places[2].at);
-        assert_eq!((places[1].at, total), (64, 96));
-    }
 }

@@ -9,8 +9,6 @@ mod attention;
 mod cache;
 mod chain;
 pub(crate) mod cx;
-#[cfg(debug_assertions)]
-mod jitter;
 mod linear;
 mod lower;
 mod moe;
@@ -19,50 +17,40 @@ mod rope;
 mod rowops;
 mod rows;
 pub(crate) mod sweep;
+mod walk;
+#[cfg_attr(not(debug_assertions), path = "run/unwatched.rs")]
+mod watch;
 pub(crate) mod weights;
 
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
+use tokkata_ir::tape::{Instr, ResourceId, Tape};
 use tokkata_ir::{
-    ArenaLayout, BackendError, GroupId, LoadOptions, Machine, Op, Plan, Program, StepInputs,
-    StepState, StepTime, ValType, ValueId, WeightSource,
+    ArenaLayout, BackendError, GroupId, Lead, LoadOptions, Machine, Op, Plan, Port, Program,
+    StepInputs, StepState, StepTime, ValType, ValueId, WeightSource,
 };
 
 use crate::arena::{self, Place};
 use crate::kernels::{Forms, Kernel as Set};
 use crate::memory::Aligned;
 use crate::pool::{Pool, Worker};
-use crate::select::{self, Facts, Planned, Schedule, Sync};
+use crate::select::{self, Facts, What};
 use acts::{ActSet, Key};
 use attention::Scratch as AttentionScratch;
 use cache::Caches;
-use chain::{Chain, Finder};
+use chain::Finder;
 use cx::{Cx, Memory, Own, Scratch, Ticket, count};
-use lower::{Lower, Prepared};
+use lower::Lower;
 use moe::{Scratch as MoeScratch, Sizes};
 use rope::{TurnSpec, TurnTable};
+use walk::{Lowered, Step};
+use watch::Watcher;
 use weights::Weights;
 
+const LEADS: [Lead; 3] = [Lead::Rows, Lead::LogitRows, Lead::Seqs];
 /// Floats that attention may keep between its two halves.
 const PARTIALS: usize = 2 << 20;
-
-/// A step in its final form.
-struct Step {
-    kernel: Prepared,
-    sync: Sync,
-    /// The node that it does, or that it prepares or ends.
-    node: usize,
-}
-
-struct Lowered {
-    steps: Vec<Step>,
-    /// In the order of their steps.
-    chains: Vec<Chain>,
-    places: Vec<Place>,
-    /// Inputs that a replay must find set.
-    embeds: Vec<ValueId>,
-}
 
 /// A program on the processor.
 pub struct CpuInstance {
@@ -81,15 +69,22 @@ pub struct CpuInstance {
     last: Option<(usize, [usize; 3])>,
     weight_bytes: u64,
     times: Option<Vec<(u64, u64)>>,
-    #[cfg(debug_assertions)]
-    jitter: Option<jitter::Jitter>,
+    watcher: Watcher,
 }
 
 /// The plans of a program before memory is taken for them.
 struct Draft {
-    schedules: Vec<Schedule>,
+    tapes: Vec<Tape<What>>,
     keys: Vec<Key>,
     places: Vec<(Vec<Place>, usize)>,
+}
+
+/// The epochs in which each value of a plan lives.
+fn lives(plan: &Plan, tape: &Tape<What>) -> Vec<Option<RangeInclusive<usize>>> {
+    let values = |ports: &[Port]| -> Vec<ResourceId> {
+        ports.iter().map(|port| ResourceId(port.value.0)).collect()
+    };
+    tape.lives(&values(&plan.inputs), &values(&plan.outputs))
 }
 
 fn draft(program: &Program, weights: &Weights, kernel: Set, options: &LoadOptions) -> Draft {
@@ -115,17 +110,17 @@ fn draft(program: &Program, weights: &Weights, kernel: Set, options: &LoadOption
         fuse: !options.no_fuse,
     };
     let mut keys = Vec::new();
-    let schedules: Vec<Schedule> = program
+    let tapes: Vec<Tape<What>> = program
         .plans
         .iter()
         .map(|p| select::schedule(p, &facts, &mut keys))
         .collect();
-    let places = program.plans.iter().zip(&schedules);
+    let places = program.plans.iter().zip(&tapes);
     let places = places
-        .map(|(p, s)| arena::assign(p, &program.limits, &s.lives, &s.over))
+        .map(|(p, tape)| arena::assign(p, &program.limits, &lives(p, tape), &tape.over()))
         .collect();
     Draft {
-        schedules,
+        tapes,
         keys,
         places,
     }
@@ -207,12 +202,11 @@ impl CpuInstance {
         let work = arena_floats as u64 * 4 + act_bytes(&program, &draft.keys);
         crate::device::check_memory("the work space", work)?;
         let (mut turns, mut tickets) = (Vec::new(), 0);
+        let watcher = Watcher::default();
+        let limits = LEADS.map(|lead| arena::most(&program.limits, lead));
         let mut plans = Vec::new();
-        for (plan, (schedule, (places, _))) in program
-            .plans
-            .iter()
-            .zip(draft.schedules.iter().zip(draft.places))
-        {
+        let drafts = draft.tapes.into_iter().zip(draft.places);
+        for (plan, (tape, (places, _))) in program.plans.iter().zip(drafts) {
             let lower = Lower {
                 program: &program,
                 plan,
@@ -221,11 +215,9 @@ impl CpuInstance {
                 turns: &mut turns,
                 tickets: &mut tickets,
             };
-            let steps = lower_plan(lower, &schedule.steps)?;
+            let tape = lower_tape(lower, tape)?;
             let finder = Finder {
-                plan,
-                planned: &schedule.steps,
-                steps: &steps,
+                tape: &tape,
                 workers: pool.count(),
                 tickets: &mut tickets,
             };
@@ -240,12 +232,14 @@ impl CpuInstance {
                 .filter(|p| p.name == "embeds")
                 .map(|p| p.value)
                 .collect();
-            plans.push(Lowered {
-                steps,
+            let lowered = Lowered {
+                tape,
                 chains,
                 places,
                 embeds,
-            });
+            };
+            watcher.prove(&lowered, pool.count(), limits);
+            plans.push(lowered);
         }
         let workers = pool.count();
         let rows = program.limits.rows as usize;
@@ -283,8 +277,7 @@ impl CpuInstance {
             tickets: (0..tickets).map(|_| Ticket::default()).collect(),
             weight_bytes: weights.bytes(),
             times: None,
-            #[cfg(debug_assertions)]
-            jitter: None,
+            watcher,
             last: None,
             plans,
             caches,
@@ -318,7 +311,17 @@ impl CpuInstance {
     /// Lets workers sleep before steps picked at random, so that a missing barrier shows in the numbers.
     #[cfg(debug_assertions)]
     pub fn jitter(&mut self, seed: u64) {
-        self.jitter = Some(jitter::Jitter::new(seed));
+        self.watcher.jitter(seed);
+    }
+
+    /// Records in each replay from now on what every worker touches.
+    ///
+    /// # Panics
+    /// In a replay, when a kernel touches what its step does not declare, or two workers hold the same memory, one of
+    /// them to write, with no meeting between.
+    #[cfg(debug_assertions)]
+    pub fn record(&mut self) {
+        self.watcher.record(self.pool.count());
     }
 
     /// Copies what comes from outside into the arena.
@@ -351,96 +354,21 @@ impl CpuInstance {
         self.acts.begin(step);
     }
 
-    fn value(&self, value: ValueId) -> &[f32] {
-        let Some((plan, rows)) = self.last else {
-            return &[];
-        };
-        let place = self.plans[plan].places[value.index()];
-        &self.arena[place.at..][..rows[place.lead as usize] * place.width]
-    }
-}
-
-fn lower_plan(mut lower: Lower<'_>, steps: &[Planned]) -> Result<Vec<Step>, BackendError> {
-    let step = |planned: &Planned| {
-        Ok(Step {
-            kernel: lower.step(&planned.what)?,
-            sync: planned.sync,
-            node: planned.what.node(),
-        })
-    };
-    steps.iter().map(step).collect()
-}
-
-fn meet(step: &Step, cx: &Cx<'_>, worker: &Worker<'_>) {
-    match step.sync {
-        Sync::Always => worker.barrier(),
-        Sync::IfSplit(set) if cx.acts.is_split(set) => worker.barrier(),
-        Sync::IfSplit(_) | Sync::None => {}
-    }
-}
-
-/// Does the steps of a plan, those of a chain part by part where it pays. Says when it has waited before a step and
-/// when it has done some of it.
-fn walk(plan: &Lowered, (cx, worker): (&Cx<'_>, &Worker<'_>), mut at: impl FnMut(usize, Moment)) {
-    let (mut next, mut chains) = (0, plan.chains.iter().peekable());
-    while let Some(step) = plan.steps.get(next) {
-        meet(step, cx, worker);
-        at(next, Moment::Met);
-        let chain = chains.next_if(|chain| chain.steps.start == next);
-        if let Some(chain) = chain.filter(|chain| chain.pays(cx)) {
-            chain.run(&plan.steps, (cx, worker), &mut at);
-            next = chain.steps.end;
-        } else {
-            step.kernel.run(cx, worker);
-            at(next, Moment::Done);
-            next += 1;
-        }
-    }
-}
-
-/// What has just ended.
-enum Moment {
-    Met,
-    Done,
-}
-
-/// The times of the first worker: waiting and running of each step.
-fn walk_timed(
-    plan: &Lowered,
-    (cx, worker): (&Cx<'_>, &Worker<'_>),
-    times: &Mutex<Vec<(u64, u64)>>,
-) {
-    if worker.index() > 0 {
-        return walk(plan, (cx, worker), |_, _| {});
-    }
-    let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
-    times.resize(plan.steps.len(), (0, 0));
-    let mut last = Instant::now();
-    walk(plan, (cx, worker), |step, moment| {
-        let now = Instant::now();
-        let ns = now.duration_since(last).as_nanos() as u64;
-        last = now;
-        match moment {
-            Moment::Met => times[step].0 += ns,
-            Moment::Done => times[step].1 += ns,
-        }
-    });
-}
-
-impl Machine for CpuInstance {
-    fn replay(
+    /// Replays one plan over one step state, and waits for the end. Outputs are read with [`CpuInstance::value`].
+    ///
+    /// # Errors
+    /// When a worker panics, or a step fails.
+    pub(crate) fn run(
         &mut self,
         plan: usize,
         step: &StepState,
         inputs: &StepInputs<'_>,
     ) -> Result<(), BackendError> {
         self.set_inputs(plan, step, inputs);
-        self.last = Some((
-            plan,
-            [step.n_rows(), step.logit_rows().len(), step.n_seqs()],
-        ));
+        let counts = LEADS.map(|lead| count(step, lead));
+        self.last = Some((plan, counts));
         let failure = Mutex::new(None);
-        let cx = Cx {
+        let shared = Cx {
             kernel: self.kernel,
             step,
             inputs,
@@ -452,34 +380,61 @@ impl Machine for CpuInstance {
             scratch: &self.scratch,
             tickets: &self.tickets,
             failure: &failure,
+            watch: self.watcher.of(0),
         };
-        #[cfg(debug_assertions)]
-        let jitter = self.jitter.as_ref();
-        let stumble = |_, _| {
-            #[cfg(debug_assertions)]
-            if let Some(jitter) = jitter {
-                jitter.pause();
-            }
+        let cx = |worker: &Worker<'_>| Cx {
+            watch: self.watcher.of(worker.index()),
+            ..shared
         };
         let lowered = &self.plans[plan];
         let done = match &mut self.times {
-            None => self
-                .pool
-                .run(&|worker| walk(lowered, (&cx, worker), stumble)),
+            None => self.pool.run(&|worker| {
+                let cx = cx(worker);
+                walk::work(lowered, (&cx, worker), |_, _| cx.watch.pause());
+            }),
             Some(times) => {
-                let fresh = Mutex::new(Vec::with_capacity(lowered.steps.len()));
-                let done = self
-                    .pool
-                    .run(&|worker| walk_timed(lowered, (&cx, worker), &fresh));
+                let fresh = Mutex::new(Vec::new());
+                let timed =
+                    |worker: &Worker<'_>| walk::work_timed(lowered, (&cx(worker), worker), &fresh);
+                let done = self.pool.run(&timed);
                 *times = fresh.into_inner().unwrap_or_else(PoisonError::into_inner);
                 done
             }
         };
         done.map_err(|error| BackendError::Lost(error.to_string()))?;
-        failure
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
-            .map_or(Ok(()), Err)
+        self.watcher
+            .check(&self.plans[plan], self.pool.count(), counts);
+        let failure = failure.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Floats of a value of the plan replayed last.
+    pub(crate) fn value(&self, value: ValueId) -> &[f32] {
+        let Some((plan, rows)) = self.last else {
+            return &[];
+        };
+        let place = self.plans[plan].places[value.index()];
+        &self.arena[place.at..][..rows[place.lead as usize] * place.width]
+    }
+}
+
+fn lower_tape(mut lower: Lower<'_>, tape: Tape<What>) -> Result<Tape<Step>, BackendError> {
+    tape.try_map(|planned| {
+        Ok(Step {
+            kernel: lower.step(planned)?,
+            node: planned.kernel.node(),
+        })
+    })
+}
+
+impl Machine for CpuInstance {
+    fn replay(
+        &mut self,
+        plan: usize,
+        step: &StepState,
+        inputs: &StepInputs<'_>,
+    ) -> Result<(), BackendError> {
+        self.run(plan, step, inputs)
     }
 
     fn floats(&self, value: ValueId) -> &[f32] {
@@ -518,14 +473,18 @@ impl Machine for CpuInstance {
             return Vec::new();
         };
         let nodes = &self.program.plans[plan].nodes;
-        let time = |(step, &(wait_ns, run_ns)): (&Step, &(u64, u64))| StepTime {
-            plan,
-            node: step.node,
-            kernel: step.kernel.name().unwrap_or(nodes[step.node].op.name()),
-            site: nodes[step.node].site.clone(),
-            wait_ns,
-            run_ns,
+        let time = |(instr, &(wait_ns, run_ns)): (&Instr<Step>, &(u64, u64))| {
+            let Step { kernel, node } = &instr.kernel;
+            StepTime {
+                plan,
+                node: *node,
+                kernel: kernel.name().unwrap_or(nodes[*node].op.name()),
+                site: nodes[*node].site.clone(),
+                wait_ns,
+                run_ns,
+            }
         };
-        self.plans[plan].steps.iter().zip(times).map(time).collect()
+        let instrs = self.plans[plan].tape.instrs();
+        instrs.iter().zip(times).map(time).collect()
     }
 }

@@ -1,19 +1,20 @@
-//! Which steps run a plan, in which order and with which barriers.
+//! Which steps run a plan, in which order, and what each touches.
 //!
-//! An op is dealt out to workers by rows or by columns. Two ops that follow each other need no barrier when the
-//! second reads only what the same worker wrote: so a product, the norm, rotation and cache write of its heads, or
-//! the gate and its two products, run through without one. The table [`work_of`] says how an op may be dealt out;
-//! [`RULES`] lists the ops that disappear into the preparation of the products that read them.
+//! An op is dealt out to workers by rows or by columns. The table [`work_of`] says how it may be; from that follows what
+//! a share of it reads and writes, and the [`Tape`] finds out where workers must meet: a product, the norm, rotation and
+//! cache write of its heads, or the gate and its two products, run through without a meeting, since each worker reads
+//! only what it wrote. [`RULES`] lists the ops that disappear into the preparation of the products that read them.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
 use tokkata_ir::fusion::{self, Group, Rule};
-use tokkata_ir::{Node, NormKind, Op, Plan, Program, ValueId};
+use tokkata_ir::tape::{Access, Instr, Reach, Resource, ResourceId, Sync, Tape, Tiles};
+use tokkata_ir::{
+    KvSource, Lead, Node, NormKind, Op, Plan, Program, SlotDef, SlotId, ValueDef, ValueId,
+};
 
 use crate::layout::PANEL_ROWS;
-use crate::run::acts::Key;
-use crate::run::sweep::Split;
+use crate::run::acts::{Key, OWN_ROWS};
 
 /// Every fusion.
 pub(crate) const RULES: &[Rule] = &[Rule {
@@ -101,24 +102,6 @@ fn work_of(node: &Node, plan: &Plan) -> Work {
     }
 }
 
-/// When workers meet before a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sync {
-    /// They do not.
-    None,
-    /// When they share the rows of this set of activations.
-    IfSplit(usize),
-    /// Always.
-    Always,
-}
-
-/// A step before it has memory.
-#[derive(Clone, Debug)]
-pub(crate) struct Planned {
-    pub(crate) what: What,
-    pub(crate) sync: Sync,
-}
-
 /// What a step does.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
@@ -129,14 +112,10 @@ pub(crate) enum What {
         set: usize,
         reader: usize,
     },
-    /// A product with prepared activations; columns stay together in runs of `part`.
-    Product {
-        node: usize,
-        set: usize,
-        part: Option<usize>,
-    },
-    /// A node, its output dealt out so (per input for cache writes).
-    Node { node: usize, splits: Vec<Split> },
+    /// A product with prepared activations.
+    Product { node: usize, set: usize },
+    /// A node.
+    Node(usize),
 }
 
 impl What {
@@ -144,36 +123,13 @@ impl What {
     pub(crate) fn node(&self) -> usize {
         match *self {
             What::Prepare { reader, .. } => reader,
-            What::Product { node, .. } | What::Node { node, .. } => node,
-        }
-    }
-
-    /// The values that it reads. A product reads what was prepared for it.
-    pub(crate) fn reads<'a>(&'a self, plan: &'a Plan) -> &'a [ValueId] {
-        match self {
-            What::Prepare { value, .. } => std::slice::from_ref(value),
-            What::Product { .. } => &[],
-            What::Node { node, .. } => &plan.nodes[*node].ins,
-        }
-    }
-
-    /// The values that it makes.
-    pub(crate) fn writes<'a>(&self, plan: &'a Plan) -> &'a [ValueId] {
-        match self {
-            What::Prepare { .. } => &[],
-            What::Product { node, .. } | What::Node { node, .. } => &plan.nodes[*node].outs,
+            What::Product { node, .. } | What::Node(node) => node,
         }
     }
 }
 
-/// Steps of a plan and what they need.
-pub(crate) struct Schedule {
-    pub(crate) steps: Vec<Planned>,
-    /// Epochs in which each value lives; `None` for values that are never made.
-    pub(crate) lives: Vec<Option<RangeInclusive<usize>>>,
-    /// Values that are made in the place of another, by number.
-    pub(crate) over: Vec<Option<usize>>,
-}
+/// A step before it has memory.
+pub(crate) type Planned = Instr<What>;
 
 /// What the scheduler must know of a program's weights.
 pub(crate) struct Facts<'a> {
@@ -183,23 +139,15 @@ pub(crate) struct Facts<'a> {
     pub(crate) fuse: bool,
 }
 
-/// Orders the steps of a plan. `keys` gathers the sets of activations over all plans.
-pub(crate) fn schedule(plan: &Plan, facts: &Facts<'_>, keys: &mut Vec<Key>) -> Schedule {
+/// The tape of a plan; its first resources are the plan's values. `keys` gathers the sets of activations over all plans.
+pub(crate) fn schedule(plan: &Plan, facts: &Facts<'_>, keys: &mut Vec<Key>) -> Tape<What> {
     let mut s = Scheduler::new(plan, facts, keys);
     for index in 0..plan.nodes.len() {
         if !s.folded.contains_key(&index) {
             s.add(index);
         }
     }
-    s.finish()
-}
-
-/// Who wrote a value in this epoch.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Writer {
-    Split(Split),
-    /// Some worker, whatever the column.
-    Anyone,
+    s.tape
 }
 
 struct Scheduler<'a> {
@@ -209,187 +157,205 @@ struct Scheduler<'a> {
     parts: Vec<usize>,
     /// Nodes folded into the preparation of their readers.
     folded: BTreeMap<usize, Group>,
-    steps: Vec<Planned>,
-    epoch: usize,
-    lives: Vec<Option<(usize, usize)>>,
-    /// Written in this epoch.
-    fresh: BTreeMap<ValueId, Writer>,
-    cache_written: bool,
-    /// Per set: the value it holds, and whether it was written, or read, in this epoch.
-    holds: BTreeMap<usize, ValueId>,
-    set_written: BTreeMap<usize, bool>,
-    set_read: BTreeMap<usize, bool>,
+    tape: Tape<What>,
+    /// Per set: what it is on the tape, and the value it holds.
+    sets: BTreeMap<usize, (ResourceId, ValueId)>,
+    /// Per slot: its keys and values, or its state.
+    slots: BTreeMap<SlotId, Vec<ResourceId>>,
+    /// What attention keeps between its two halves.
+    partials: Option<ResourceId>,
 }
 
 impl<'a> Scheduler<'a> {
     fn new(plan: &'a Plan, facts: &'a Facts<'a>, keys: &'a mut Vec<Key>) -> Self {
-        let mut lives = vec![None; plan.values.len()];
-        for port in &plan.inputs {
-            lives[port.value.index()] = Some((0, 0));
-        }
+        let value = |v: &ValueDef| resource(v.shape.lead, v.shape.width());
         Scheduler {
             plan,
             facts,
             keys,
             parts: column_parts(plan, facts.program),
             folded: fusion::groups(plan, if facts.fuse { RULES } else { &[] }),
-            steps: Vec::new(),
-            epoch: 0,
-            lives,
-            fresh: BTreeMap::new(),
-            cache_written: false,
-            holds: BTreeMap::new(),
-            set_written: BTreeMap::new(),
-            set_read: BTreeMap::new(),
+            tape: Tape::new(plan.values.iter().map(value).collect()),
+            sets: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            partials: None,
         }
     }
 
-    fn barrier(&mut self) -> Sync {
-        self.epoch += 1;
-        self.fresh.clear();
-        self.cache_written = false;
-        self.set_written.clear();
-        self.set_read.clear();
-        Sync::Always
-    }
-
-    fn push(&mut self, what: What, sync: Sync) {
-        self.steps.push(Planned { what, sync });
-    }
-
-    fn reads(&mut self, value: ValueId) {
-        let epoch = self.epoch;
-        let life = self.lives[value.index()].get_or_insert((epoch, epoch));
-        life.1 = epoch;
-    }
-
-    fn writes(&mut self, value: ValueId, writer: Writer) {
-        self.reads(value);
-        self.fresh.insert(value, writer);
-    }
-
-    /// A barrier if `needed`, or always when nothing is fused.
-    fn sync_if(&mut self, needed: bool) -> Sync {
-        if needed || !self.facts.fuse {
-            self.barrier()
+    /// Adds a step that is done in one of some ways; without fusion in the first, after a meeting.
+    fn push(&mut self, ways: Vec<Planned>) {
+        if self.facts.fuse {
+            self.tape.push_any(ways);
         } else {
-            Sync::None
+            let first = ways.into_iter().next();
+            self.tape.push_after(
+                Sync::Always,
+                first.expect("a step is done in one way at least"),
+            );
         }
     }
 
     fn add(&mut self, index: usize) {
         let node = &self.plan.nodes[index];
-        match work_of(node, self.plan) {
-            _ if matches!(node.op, Op::Prepare) => {}
-            Work::Product => self.product(index),
-            Work::Rows => self.by_rows(index),
-            Work::Columns { local, .. } => self.by_columns(index, &local),
-            Work::Own => {
-                let read = node.ins.iter().any(|v| self.fresh.contains_key(v));
-                let sync = self.sync_if(read || self.cache_written);
-                self.place(index, vec![], sync, Writer::Anyone);
-                self.cache_written |= node.op.writes_state();
+        let ways = match work_of(node, self.plan) {
+            _ if matches!(node.op, Op::Prepare) => return,
+            Work::Product => return self.product(index),
+            Work::Rows => vec![self.by_rows(index)],
+            Work::Columns { local, .. } => {
+                let mut ways = vec![self.by_columns(index, &local), self.by_rows(index)];
+                let over = self.replaceable(node, &local);
+                ways.iter_mut().for_each(|way| way.over.clone_from(&over));
+                ways
             }
-        }
+            Work::Own => vec![self.by_itself(index)],
+        };
+        self.push(ways);
     }
 
-    fn place(&mut self, index: usize, splits: Vec<Split>, sync: Sync, writer: Writer) {
-        let node = &self.plan.nodes[index];
-        node.ins.iter().for_each(|&v| self.reads(v));
-        node.outs.iter().for_each(|&v| self.writes(v, writer));
-        self.push(
-            What::Node {
-                node: index,
-                splits,
-            },
-            sync,
-        );
-    }
-
-    fn lead(&self, value: ValueId) -> tokkata_ir::Lead {
+    fn lead(&self, value: ValueId) -> Lead {
         self.plan.value(value).shape.lead
     }
 
-    fn by_rows(&mut self, index: usize) {
-        let node = &self.plan.nodes[index];
-        let lead = self.lead(node.outs[0]);
-        let foreign = |s: &Self, v: &ValueId| {
-            let by_rows = s
-                .fresh
-                .get(v)
-                .is_none_or(|&w| w == Writer::Split(Split::Rows));
-            s.fresh.contains_key(v) && (!by_rows || s.lead(*v) != lead)
-        };
-        let needed = node.ins.iter().any(|v| foreign(self, v));
-        let sync = self.sync_if(needed);
-        self.place(index, vec![Split::Rows], sync, Writer::Split(Split::Rows));
-    }
-
-    /// The split of a column op: as its fresh inputs, by columns when there are none.
-    fn column_split(&self, node: &Node, local: &[usize]) -> Option<Vec<Split>> {
-        let by_columns = |v: &ValueId| Split::Columns(self.parts[v.index()]);
-        let fresh: Vec<Writer> = node
-            .ins
-            .iter()
-            .filter_map(|v| self.fresh.get(v).copied())
-            .collect();
-        if fresh.iter().all(|&w| w == Writer::Split(Split::Rows)) && !fresh.is_empty() {
-            return Some(vec![Split::Rows; node.ins.len().max(1)]);
+    /// The slots of a cache that a node reads or writes: keys and values, or a state.
+    fn slot(&mut self, slot: SlotId) -> Vec<ResourceId> {
+        if let Some(known) = self.slots.get(&slot) {
+            return known.clone();
         }
-        let agrees = |(i, v): (usize, &ValueId)| match self.fresh.get(v) {
-            None => true,
-            Some(&w) => local.contains(&i) && w == Writer::Split(by_columns(v)),
+        let def = &self.facts.program.group(slot.group).slots[slot.slot as usize];
+        let planes = match *def {
+            SlotDef::State { len } => vec![resource(Lead::Seqs, len as usize)],
+            SlotDef::Kv { n_kv_heads, .. } => head_dims(self.facts.program, slot)
+                .into_iter()
+                .map(|dim| resource(Lead::Rows, n_kv_heads as usize * dim))
+                .collect(),
         };
-        let all = node.ins.iter().enumerate().all(agrees);
-        all.then(|| node.ins.iter().map(by_columns).collect())
+        let planes: Vec<ResourceId> = planes.into_iter().map(|p| self.tape.add(p)).collect();
+        self.slots.insert(slot, planes.clone());
+        planes
     }
 
-    fn by_columns(&mut self, index: usize, local: &[usize]) {
+    /// Rows of what has the same rows as the output, all of the rest.
+    fn by_rows(&mut self, index: usize) -> Planned {
         let node = &self.plan.nodes[index];
-        let found = self.column_split(node, local).filter(|_| self.facts.fuse);
-        let sync = if found.is_some() {
-            Sync::None
-        } else {
-            self.barrier()
+        let rows = node.outs.first().or(node.ins.first());
+        let lead = self.lead(*rows.expect("a node reads or writes a value"));
+        let reach = |&v: &ValueId| match self.lead(v) == lead {
+            true => Access::new(v.0, Reach::Rows),
+            false => Access::new(v.0, Reach::All),
         };
-        let splits = found
-            .or_else(|| self.column_split(node, local))
-            .expect("after a barrier nothing is fresh");
-        let writer = Writer::Split(splits[0]);
-        self.cache_written |= matches!(node.op, Op::CacheWrite { .. });
-        self.place(index, splits, sync, writer);
+        let reads = node.ins.iter().map(reach).collect();
+        let mut writes = accesses(node.outs.iter().map(|v| ResourceId(v.0)), Reach::Rows);
+        if let Op::CacheWrite { slot } = node.op {
+            writes.extend(accesses(self.slot(slot), Reach::Rows));
+        }
+        planned(index, reads, writes, Tiles::Rows)
+    }
+
+    fn by_columns(&mut self, index: usize, local: &[usize]) -> Planned {
+        let node = &self.plan.nodes[index];
+        let columns = |v: ValueId| Reach::Columns(self.parts[v.index()]);
+        let read = |(i, &v): (usize, &ValueId)| match local.contains(&i) {
+            true => Access::new(v.0, columns(v)),
+            false => Access::new(v.0, Reach::All),
+        };
+        let reads: Vec<Access> = node.ins.iter().enumerate().map(read).collect();
+        let mut writes: Vec<Access> = node
+            .outs
+            .iter()
+            .map(|&v| Access::new(v.0, columns(v)))
+            .collect();
+        if let Op::CacheWrite { slot } = node.op {
+            let planes = self.slot(slot).into_iter().zip(&reads);
+            writes.extend(planes.map(|(resource, x)| Access {
+                resource,
+                reach: x.reach,
+            }));
+        }
+        let tiles = self.alike(&writes);
+        planned(index, reads, writes, tiles)
+    }
+
+    /// Runs of columns, if each of some accesses has as many.
+    fn alike(&self, accesses: &[Access]) -> Tiles {
+        let mut counts = accesses.iter().map(|access| match access.reach {
+            Reach::Columns(run) => {
+                let width = self.tape.resources()[access.resource.index()].width;
+                Some(width.div_ceil(run))
+            }
+            _ => None,
+        });
+        let first = counts.next().flatten();
+        match first.filter(|_| counts.all(|count| count == first)) {
+            Some(count) => Tiles::Columns(count),
+            None => Tiles::Own,
+        }
+    }
+
+    /// What only the kernel knows how to deal out.
+    fn by_itself(&mut self, index: usize) -> Planned {
+        let node = &self.plan.nodes[index];
+        let values = |ids: &[ValueId]| -> Vec<_> { ids.iter().map(|v| ResourceId(v.0)).collect() };
+        let mut reads = accesses(values(&node.ins), Reach::All);
+        let mut writes = accesses(values(&node.outs), Reach::Apart);
+        match node.op {
+            Op::Attention(ref op) => {
+                if let KvSource::Cache(slot) | KvSource::Cross(slot) = op.source {
+                    reads.extend(accesses(self.slot(slot), Reach::All));
+                }
+                let partials = self.partials();
+                writes.push(Access::new(partials.0, Reach::Apart));
+            }
+            Op::Conv {
+                slot: Some(slot), ..
+            }
+            | Op::Shift { slot }
+            | Op::Scan { slot, .. } => writes.extend(accesses(self.slot(slot), Reach::Apart)),
+            _ => {}
+        }
+        planned(index, reads, writes, Tiles::Own)
+    }
+
+    fn partials(&mut self) -> ResourceId {
+        let tape = &mut self.tape;
+        *self
+            .partials
+            .get_or_insert_with(|| tape.add(resource(Lead::Rows, 1)))
+    }
+
+    /// Inputs in whose place an op that works column by column may make its output.
+    fn replaceable(&self, node: &Node, local: &[usize]) -> Vec<ResourceId> {
+        let ports = self.plan.inputs.iter().chain(&self.plan.outputs);
+        let outer: Vec<ValueId> = ports.map(|port| port.value).collect();
+        let [out] = node.outs[..] else { return vec![] };
+        let fits = |x: &ValueId| {
+            let (from, to) = (self.plan.value(*x), self.plan.value(out));
+            from == to && !outer.contains(x) && !outer.contains(&out) && self.facts.fuse
+        };
+        let inputs = local.iter().map(|&i| node.ins[i]);
+        inputs.filter(fits).map(|v| ResourceId(v.0)).collect()
     }
 
     fn product(&mut self, index: usize) {
         let node = &self.plan.nodes[index];
         let (aligned, key) = (self.facts.product)(node, self.plan);
-        let set = self.set(key);
-        let value = node.ins[0];
-        if self.holds.get(&set) != Some(&value) || !self.facts.fuse {
-            self.prepare(value, set, index);
+        let (set, value) = (self.set(key), node.ins[0]);
+        let held = self.sets.get(&set).map(|&(_, held)| held);
+        if held != Some(value) || !self.facts.fuse {
+            self.prepare(value, (set, key), index);
         }
-        let written = self.set_written.get(&set) == Some(&true);
-        let sync = if !self.facts.fuse {
-            self.barrier()
-        } else if written {
-            Sync::IfSplit(set)
-        } else {
-            Sync::None
-        };
-        self.set_written.insert(set, false);
-        self.set_read.insert(set, true);
         let out = node.outs[0];
-        let part = aligned.then(|| self.parts[out.index()]);
-        let writer = part.map_or(Writer::Anyone, |p| Writer::Split(Split::Columns(p)));
-        self.writes(out, writer);
-        self.push(
-            What::Product {
-                node: index,
-                set,
-                part,
-            },
-            sync,
-        );
+        let reach = match aligned {
+            true => Reach::Columns(self.parts[out.index()]),
+            false => Reach::Apart,
+        };
+        let writes = vec![Access::new(out.0, reach)];
+        self.push(vec![Instr {
+            kernel: What::Product { node: index, set },
+            reads: accesses([self.sets[&set].0], Reach::All),
+            tiles: self.alike(&writes),
+            writes,
+            over: vec![],
+        }]);
     }
 
     fn set(&mut self, key: Key) -> usize {
@@ -400,90 +366,56 @@ impl<'a> Scheduler<'a> {
         })
     }
 
-    /// Prepares `value`, or the input of the norm that makes it.
-    fn prepare(&mut self, value: ValueId, set: usize, reader: usize) {
+    /// Prepares `value`, or the input of the norm that makes it. With few rows each worker does all of them.
+    fn prepare(&mut self, value: ValueId, (set, key): (usize, Key), reader: usize) {
         let norm = self
             .folded
             .iter()
             .find_map(|(&n, group)| group.readers.contains(&reader).then_some(n));
         let source = norm.map_or(value, |n| self.plan.nodes[n].ins[0]);
-        let busy = self.set_read.get(&set) == Some(&true);
-        let sync = match self.fresh.contains_key(&source) {
-            false if busy && self.facts.fuse => Sync::IfSplit(set),
-            needed => self.sync_if(needed),
+        let copied = Resource {
+            copies: Some(OWN_ROWS),
+            ..resource(key.lead, key.k)
         };
-        self.reads(source);
-        self.holds.insert(set, value);
-        self.set_written.insert(set, true);
-        self.set_read.insert(set, false);
-        self.push(
-            What::Prepare {
+        let known = self.sets.get(&set).map(|&(id, _)| id);
+        let id = known.unwrap_or_else(|| self.tape.add(copied));
+        self.sets.insert(set, (id, value));
+        self.push(vec![Instr {
+            kernel: What::Prepare {
                 value: source,
                 norm,
                 set,
                 reader,
             },
-            sync,
-        );
-    }
-
-    fn finish(mut self) -> Schedule {
-        for port in &self.plan.outputs {
-            if let Some(life) = &mut self.lives[port.value.index()] {
-                life.1 = self.epoch;
-            }
-        }
-        let lives = self
-            .lives
-            .into_iter()
-            .map(|l| l.map(|(a, b)| a..=b))
-            .collect();
-        let over = over(self.plan, &self.steps);
-        Schedule {
-            steps: self.steps,
-            lives,
-            over: if self.facts.fuse { over } else { vec![] },
-        }
+            reads: accesses([ResourceId(source.0)], Reach::All),
+            writes: accesses([id], Reach::Rows),
+            tiles: Tiles::Own,
+            over: vec![],
+        }]);
     }
 }
 
-/// For each value the one in whose place it is made: an input of an op that works column by column, if no one else
-/// reads that in the same epoch or later.
-fn over(plan: &Plan, steps: &[Planned]) -> Vec<Option<usize>> {
-    // Epoch and step of each reader.
-    let mut readers: Vec<Vec<(usize, usize)>> = vec![vec![]; plan.values.len()];
-    let mut epoch = 0;
-    for (at, step) in steps.iter().enumerate() {
-        epoch += usize::from(step.sync == Sync::Always);
-        for value in step.what.reads(plan) {
-            readers[value.index()].push((epoch, at));
-        }
+fn resource(lead: Lead, width: usize) -> Resource {
+    Resource {
+        lead,
+        width,
+        copies: None,
     }
-    let ports = plan.inputs.iter().chain(&plan.outputs);
-    let outer: Vec<ValueId> = ports.map(|port| port.value).collect();
-    let mut over = vec![None; plan.values.len()];
-    for (at, step) in steps.iter().enumerate() {
-        let What::Node { node, .. } = step.what else {
-            continue;
-        };
-        let node = &plan.nodes[node];
-        let (Work::Columns { local, .. }, [out]) = (work_of(node, plan), &node.outs[..]) else {
-            continue;
-        };
-        let ends = |x: &ValueId| {
-            let readers = &readers[x.index()];
-            let epoch = readers.last().map_or(0, |&(epoch, _)| epoch);
-            readers.iter().all(|&(e, r)| e < epoch || r == at)
-        };
-        let fits = |x: &ValueId| {
-            let (from, to) = (plan.value(*x), plan.value(*out));
-            from.shape == to.shape && from.dtype == to.dtype && !outer.contains(x)
-        };
-        let mut inputs = local.iter().map(|&i| node.ins[i]);
-        let found = inputs.find(|x| fits(x) && ends(x));
-        over[out.index()] = found.map(ValueId::index).filter(|_| !outer.contains(out));
+}
+
+fn accesses(resources: impl IntoIterator<Item = ResourceId>, reach: Reach) -> Vec<Access> {
+    let access = |resource| Access { resource, reach };
+    resources.into_iter().map(access).collect()
+}
+
+fn planned(node: usize, reads: Vec<Access>, writes: Vec<Access>, tiles: Tiles) -> Planned {
+    Instr {
+        kernel: What::Node(node),
+        reads,
+        writes,
+        tiles,
+        over: vec![],
     }
-    over
 }
 
 /// Columns of each value that one worker keeps together: whole panels, and whole runs of every op that it flows
@@ -513,14 +445,14 @@ fn column_parts(plan: &Plan, program: &Program) -> Vec<usize> {
 }
 
 /// Columns of a head of keys and of values.
-pub(crate) fn head_dims(program: &Program, slot: tokkata_ir::SlotId) -> Vec<usize> {
+pub(crate) fn head_dims(program: &Program, slot: SlotId) -> Vec<usize> {
     match program.group(slot.group).slots[slot.slot as usize] {
-        tokkata_ir::SlotDef::Kv { dim_k, dim_v, .. } => [Some(dim_k), dim_v]
+        SlotDef::Kv { dim_k, dim_v, .. } => [Some(dim_k), dim_v]
             .into_iter()
             .flatten()
             .map(|d| d as usize)
             .collect(),
-        tokkata_ir::SlotDef::State { len } => vec![len as usize],
+        SlotDef::State { len } => vec![len as usize],
     }
 }
 

@@ -46,6 +46,7 @@ impl Device for Jittery {
         };
         let mut instance = CpuBackend.prepare(program, weights, &options)?;
         instance.jitter(self.seed.fetch_add(1, Ordering::Relaxed));
+        instance.record();
         Ok(Box::new(instance))
     }
 }

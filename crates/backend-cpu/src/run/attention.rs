@@ -9,6 +9,7 @@ mod fetch;
 
 use std::ops::Range;
 
+use tokkata_ir::tape::ResourceId;
 use tokkata_ir::{KvSource, Mask, StepState};
 
 use super::cx::{Cx, Kernel};
@@ -37,6 +38,9 @@ pub(crate) struct Attention {
     /// Keys and values when they are the step's own rows; values may be a prefix of the keys.
     pub(crate) own: Option<(Place, Option<Place>)>,
     pub(crate) out: Place,
+    /// On the tape: the memory between the two halves, and the keys and values of the cache.
+    pub(crate) partials: ResourceId,
+    pub(crate) cached: Vec<ResourceId>,
     pub(crate) source: KvSource,
     pub(crate) mask: Mask,
     pub(crate) form: Form,
@@ -336,6 +340,8 @@ impl Attention {
         for i in 0..item.len() {
             // SAFETY: the part of this chunk and query belongs to this worker until the barrier.
             let to = unsafe { cx.partial_mut(cut.part(index, chunk, i, dim_v), dim_v + 2) };
+            cx.watch
+                .note(self.partials, (0, 0..1), Some(to.as_ptr()), true);
             (to[0], to[1]) = (scratch.chunk.top[i], scratch.chunk.sum[i]);
             to[2..].copy_from_slice(&scratch.chunk.mix[i * dim_v..][..dim_v]);
         }
@@ -353,7 +359,7 @@ impl Attention {
         let Gathered { top, sum, mix, .. } = &mut scratch.whole;
         for chunk in chunks(&seen) {
             // SAFETY: written before the barrier.
-            let part = unsafe { cx.partial_mut(cut.part(index, chunk, i, dim_v), dim_v + 2) };
+            let part = unsafe { cx.partial(cut.part(index, chunk, i, dim_v), dim_v + 2) };
             let part = (part[0], part[1], &part[2..]);
             merge_chunk(
                 cx.kernel,
@@ -401,7 +407,7 @@ impl Kernel for Attention {
             }
         }
         if cut.chunks > 1 {
-            worker.barrier();
+            cx.meet(worker);
             for at in worker.share(cut.items * cut.queries) {
                 self.merge(cx, &cut, (at / cut.queries, at % cut.queries), scratch);
             }

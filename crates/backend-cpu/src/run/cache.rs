@@ -6,6 +6,8 @@
 //! position and 32 columns. A block holds its positions of all slots, one slot after the other.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use tokkata_core::DType;
 use tokkata_ir::step::NO_BLOCK;
 use tokkata_ir::{
@@ -115,10 +117,11 @@ impl Plane {
         self.positions * self.padded
     }
 
-    /// Stores one head of one position; `row` holds all heads.
+    /// Stores one head of one position; `row` holds this and other whole heads, and all of the blocks of its columns
+    /// where the cache has blocks.
     ///
     /// # Safety
-    /// `to` points to this plane's head `head` in a block and no one else uses the position.
+    /// `to` points to this plane's head in a block and no one else uses the position.
     unsafe fn store(&self, set: Set, to: *mut u8, position: usize, (row, head): (&[f32], usize)) {
         let x = &row[head * self.dim..][..self.dim];
         let (first, step) = (self.element(position, 0), if self.panels { N } else { 1 });
@@ -148,7 +151,7 @@ impl Plane {
         }
     }
 
-    /// Blocks of 32 run through the row, across heads.
+    /// Blocks of 32 run through the row, across heads; `row` starts at one.
     unsafe fn store_q8(&self, to: *mut u8, position: usize, row: &[f32], head: usize) {
         let scales = to.wrapping_add(self.code_bytes()).cast::<u16>();
         for (i, x) in row[head * self.dim..][..self.dim]
@@ -314,6 +317,30 @@ impl BlockAt {
     }
 }
 
+/// A state in the pool, of which each worker takes the parts that are its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StateAt {
+    start: *mut f32,
+    len: usize,
+}
+
+impl StateAt {
+    /// Elements of it.
+    pub(crate) fn len(self) -> usize {
+        self.len
+    }
+
+    /// Some of its elements.
+    ///
+    /// # Safety
+    /// No one else uses them for as long as the slice lives, which is shorter than the caches do.
+    pub(crate) unsafe fn part<'a>(self, range: Range<usize>) -> &'a mut [f32] {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: the state lies in the pool, whose start is aligned; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+}
+
 impl Caches {
     /// The layout of a program's caches, without memory.
     pub(crate) fn lay_out(program: &Program) -> Result<Self, BackendError> {
@@ -375,7 +402,7 @@ impl Caches {
     pub(crate) fn write(&self, set: Set, step: &StepState, slot: SlotId, at: Write<'_>) {
         if let Some((plane, head, position)) = self.place(step, slot, &at) {
             // SAFETY: the block lies in the pool; the step that writes gives each head of a row to one worker.
-            unsafe { plane.store(set, head, position, (at.row, at.head)) };
+            unsafe { plane.store(set, head, position, (at.row, at.head - at.first)) };
         }
     }
 
@@ -387,7 +414,8 @@ impl Caches {
         rows: &[&[f32]; N],
     ) {
         if let Some((plane, head, position)) = self.place(step, slot, &at) {
-            let columns = at.head * plane.dim..(at.head + 1) * plane.dim;
+            let first = (at.head - at.first) * plane.dim;
+            let columns = first..first + plane.dim;
             let to = head.cast::<u16>().wrapping_add(plane.element(position, 0));
             // SAFETY: the panel lies in the block, which lies in the pool; the step that writes gives each head of a
             // row to one worker.
@@ -419,21 +447,18 @@ impl Caches {
         Some((plane, head, at.position % size))
     }
 
-    /// The state of a slot in a block.
-    ///
-    /// # Safety
-    /// One worker at a time uses a part of a state.
-    #[allow(clippy::mut_from_ref)]
-    pub(crate) unsafe fn state(&self, step: &StepState, slot: SlotId, seq: usize) -> &mut [f32] {
+    /// Where the state of a sequence lies.
+    pub(crate) fn state(&self, step: &StepState, slot: SlotId, seq: usize) -> StateAt {
         let group = &self.groups[slot.group.index()];
         let Slot::State { at, len } = group.slots[slot.slot as usize] else {
             panic!("{slot} holds keys and values, not a state");
         };
         let block = step.table(slot.group, seq)[0];
         assert_ne!(block, NO_BLOCK, "a recurrent sequence without a state");
-        let start = self.at(slot.group, block);
-        // SAFETY: the state lies in the arena, whose start is aligned; exclusivity is the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(start.add(at).cast(), len) }
+        StateAt {
+            start: self.at(slot.group, block).wrapping_add(at).cast(),
+            len,
+        }
     }
 
     pub(crate) fn copy_block(&mut self, group: GroupId, from: u32, to: u32) {
@@ -530,6 +555,8 @@ pub(crate) struct Write<'a> {
     pub(crate) head: usize,
     /// Values rather than keys.
     pub(crate) values: bool,
-    /// All heads of the row.
+    /// Some heads of the row.
     pub(crate) row: &'a [f32],
+    /// The first of them.
+    pub(crate) first: usize,
 }

@@ -1,8 +1,8 @@
 //! Steps that deal out columns, one part at a time.
 //!
 //! With many rows a value is larger than a cache, so that a norm, a rotation or a gate over all of it waits for
-//! memory. A *chain* is a run of steps without barriers that all deal out columns. Its steps fall into *lanes*, the
-//! steps that values flow between; some parts of a lane's columns go through all its steps before the next ones, and
+//! memory. A *chain* is a run of steps without meetings that all deal out columns, as the tape finds them. Its steps
+//! fall into *lanes*, the steps that values flow between; some parts of a lane's columns go through all its steps before the next ones, and
 //! workers take them one by one, so that none waits for a slower neighbour. A vast product, such as that of the head,
 //! is a chain of its own.
 //!
@@ -11,13 +11,15 @@
 
 use std::ops::Range;
 
-use tokkata_ir::{Lead, Plan, ValueId};
+use tokkata_ir::Lead;
+use tokkata_ir::tape::{Run, Tape};
 
 use super::cx::{Cx, Parts};
-use super::{Moment, Step};
+use super::lower::Prepared;
+use super::walk::Step;
 use crate::kernels::MAX_STREAM_ROWS;
+use crate::layout::PANEL_ROWS;
 use crate::pool::Worker;
-use crate::select::{Planned, Sync};
 
 /// Rows from which values are worked on part by part.
 const MANY_ROWS: usize = MAX_STREAM_ROWS + 1;
@@ -94,7 +96,7 @@ fn longest(lanes: &[Lane], portions: &[Portion], workers: usize) -> usize {
 
 /// Lanes that are dealt out together.
 #[derive(Debug)]
-struct Round {
+pub(super) struct Round {
     lanes: Vec<Lane>,
     /// Those of the lanes with the largest first.
     portions: Vec<Portion>,
@@ -105,23 +107,46 @@ struct Round {
 }
 
 impl Round {
-    fn run(
+    /// Takes portions until none is left, and says what it has done.
+    pub(super) fn run(
         &self,
-        steps: &[Step],
+        tape: &Tape<Step>,
         (cx, worker): (&Cx<'_>, &Worker<'_>),
-        at: &mut impl FnMut(usize, Moment),
+        done: &mut impl FnMut(usize),
     ) {
         while let Some(Portion { lane, parts }) = self.portions.get(cx.ticket(self.tickets)) {
             for &step in &self.lanes[*lane].steps {
-                let (kernel, parts) = (&steps[step].kernel, parts.clone());
+                let (kernel, parts) = (&tape.instrs()[step].kernel.kernel, parts.clone());
+                cx.watch.part(step, (&parts, self.columns()));
                 if self.fine {
                     kernel.run_fine(cx, worker, parts);
                 } else {
                     kernel.run_parts(cx, worker, parts);
                 }
-                at(step, Moment::Done);
+                done(step);
             }
         }
+    }
+
+    /// Columns of a part where they are not those of the steps.
+    fn columns(&self) -> Option<usize> {
+        self.fine.then_some(PANEL_ROWS)
+    }
+
+    /// The first step that it takes.
+    pub(super) fn start(&self) -> usize {
+        self.lanes[0].steps[0]
+    }
+
+    /// The portions as the proof of a tape sees them.
+    #[cfg(debug_assertions)]
+    pub(super) fn portions(&self) -> Vec<tokkata_ir::tape::Portion> {
+        let portion = |portion: &Portion| tokkata_ir::tape::Portion {
+            instrs: self.lanes[portion.lane].steps.clone(),
+            parts: portion.parts.clone(),
+            columns: self.columns(),
+        };
+        self.portions.iter().map(portion).collect()
     }
 }
 
@@ -138,7 +163,7 @@ struct Halves {
 #[derive(Debug)]
 pub(super) struct Chain {
     pub(super) steps: Range<usize>,
-    lead: Lead,
+    pub(super) lead: Lead,
     whole: Round,
     halves: Option<Halves>,
     /// However few rows: some lane has no part for some worker, or there is much work.
@@ -146,120 +171,85 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Whether the steps of a replay are better done part by part.
-    pub(super) fn pays(&self, cx: &Cx<'_>) -> bool {
-        self.always || cx.count(self.lead) >= MANY_ROWS
+    /// Whether the steps of a replay with so many rows are better done part by part.
+    pub(super) fn pays(&self, rows: usize) -> bool {
+        self.always || rows >= MANY_ROWS
     }
 
-    /// Does this worker's parts of the steps and says what it has done.
-    pub(super) fn run(
-        &self,
-        steps: &[Step],
-        (cx, worker): (&Cx<'_>, &Worker<'_>),
-        mut at: impl FnMut(usize, Moment),
-    ) {
-        let rows = cx.count(self.lead);
+    /// The rounds that so many rows are done in; workers meet between them.
+    pub(super) fn rounds(&self, rows: usize) -> impl Iterator<Item = &Round> {
         let spared = |halves: &&Halves| rows >= MANY_ROWS && rows * halves.gain >= BARRIER;
-        let Some(halves) = self.halves.as_ref().filter(spared) else {
-            return self.whole.run(steps, (cx, worker), &mut at);
+        let (first, second) = match self.halves.as_ref().filter(spared) {
+            Some(halves) => (&halves.products, Some(&halves.rest)),
+            None => (&self.whole, None),
         };
-        halves.products.run(steps, (cx, worker), &mut at);
-        worker.barrier();
-        at(halves.rest.lanes[0].steps[0], Moment::Met);
-        halves.rest.run(steps, (cx, worker), &mut at);
+        [first].into_iter().chain(second)
     }
 }
 
 /// Finds the chains of a plan.
 pub(super) struct Finder<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) planned: &'a [Planned],
-    pub(super) steps: &'a [Step],
+    pub(super) tape: &'a Tape<Step>,
     pub(super) workers: usize,
     pub(super) tickets: &'a mut usize,
 }
 
 impl Finder<'_> {
     pub(super) fn find(mut self) -> Vec<Chain> {
-        let (mut chains, mut at) = (Vec::new(), 0);
-        while at < self.steps.len() {
-            let end = self.end_of_run(at);
-            if end > at + 1 || self.is_vast(at) {
-                chains.extend(self.chain(at..end));
-            }
-            at = end.max(at + 1);
-        }
-        chains
+        let runs = self.tape.runs().into_iter();
+        runs.filter_map(|run| self.chain(run)).collect()
     }
 
-    fn end_of_run(&self, start: usize) -> usize {
-        let mut end = start;
-        while end < self.steps.len()
-            && self.steps[end].kernel.parts().is_some()
-            && (end == start || self.planned[end].sync == Sync::None)
-        {
-            end += 1;
-        }
-        end
+    fn kernel(&self, step: usize) -> &Prepared {
+        &self.tape.instrs()[step].kernel.kernel
     }
 
     fn is_vast(&self, step: usize) -> bool {
-        let parts = self.steps[step].kernel.parts();
+        let parts = self.kernel(step).parts();
         self.workers > 1 && parts.is_some_and(|p| p.count * p.work >= VAST)
     }
 
-    fn reads(&self, step: usize) -> &[ValueId] {
-        self.planned[step].what.reads(self.plan)
-    }
-
-    fn writes(&self, step: usize) -> &[ValueId] {
-        self.planned[step].what.writes(self.plan)
-    }
-
-    fn written(&self, steps: Range<usize>, value: &ValueId) -> bool {
-        steps.into_iter().any(|s| self.writes(s).contains(value))
-    }
-
-    /// Other steps between the same barriers neither write what the run reads nor read what it writes: they deal out
-    /// columns in another way.
-    fn is_apart(&self, run: &Range<usize>) -> bool {
-        let always = |s: &usize| self.planned[*s].sync == Sync::Always;
-        let first = (0..=run.start).rev().find(always).unwrap_or(0);
-        let last = (run.end..self.steps.len())
-            .find(always)
-            .unwrap_or(self.steps.len());
-        let before = run.clone().flat_map(|s| self.reads(s));
-        let mut after = (run.end..last).flat_map(|s| self.reads(s));
-        !before
-            .into_iter()
-            .any(|v| self.written(first..run.start, v))
-            && !after.any(|v| self.written(run.clone(), v))
-    }
-
-    fn chain(&mut self, run: Range<usize>) -> Option<Chain> {
-        let lead = |s: usize| {
-            let values = self.writes(s).first().or(self.reads(s).first());
-            values.map(|v| self.plan.value(*v).shape.lead)
-        };
-        let lead_of_all = lead(run.start)?;
-        if !self.is_apart(&run) || run.clone().any(|s| lead(s) != Some(lead_of_all)) {
+    fn chain(&mut self, run: Run) -> Option<Chain> {
+        let steps = run.instrs.clone();
+        let vast = steps.clone().any(|s| self.is_vast(s));
+        if steps.len() == 1 && !vast {
             return None;
         }
-        let lanes = self.lanes(run.clone())?;
-        let vast = run.clone().any(|s| self.is_vast(s));
-        let most = if run.len() == 1 { usize::MAX } else { COLUMNS };
+        let lanes = self.measured(run.lanes)?;
+        let most = if steps.len() == 1 {
+            usize::MAX
+        } else {
+            COLUMNS
+        };
         let bytes: usize = lanes.iter().map(|(_, p)| p.count * p.bytes).sum();
         let much = self.workers >= MANY_WORKERS && bytes >= MUCH * self.workers;
         let whole = self.round(lanes, most);
         let lanes = &whole.lanes;
         let uneven = lanes.len() > 1 && lanes.iter().any(|lane| lane.parts < self.workers);
         Some(Chain {
-            lead: lead_of_all,
+            lead: run.lead,
             always: vast || much || uneven,
-            halves: self.halves(&run, &whole),
+            halves: self.halves(&steps, &whole),
             whole,
-            steps: run,
+            steps,
         })
+    }
+
+    /// Lanes with the parts of all their steps together.
+    fn measured(&self, lanes: Vec<Vec<usize>>) -> Option<Vec<(Vec<usize>, Parts)>> {
+        let together = |a: Parts, b: Parts| Parts {
+            columns: a.columns.max(b.columns),
+            work: a.work + b.work,
+            bytes: a.bytes + b.bytes,
+            ..a
+        };
+        let parts = |steps: Vec<usize>| {
+            let each = steps.iter().map(|&s| self.kernel(s).parts());
+            let all: Option<Vec<Parts>> = each.collect();
+            let sum = all?.into_iter().reduce(together)?;
+            Some((steps, sum))
+        };
+        lanes.into_iter().map(parts).collect()
     }
 
     /// Deals out lanes, so many columns of each at once.
@@ -289,19 +279,21 @@ impl Finder<'_> {
 
     /// Products apart from the rest, where that spares the slowest worker some of them.
     fn halves(&mut self, run: &Range<usize>, whole: &Round) -> Option<Halves> {
-        let fine = |s: usize| self.steps[s].kernel.fine_parts();
+        let fine = |s: usize| self.kernel(s).fine_parts();
         let (products, rest): (Vec<usize>, Vec<usize>) =
             run.clone().partition(|&s| fine(s).is_some());
+        let instrs = self.tape.instrs();
         let after = |s: &usize| {
-            let mut read = self.reads(*s).iter();
-            read.any(|v| rest.iter().any(|&r| self.writes(r).contains(v)))
+            let made = rest.iter().flat_map(|&r| &instrs[r].writes);
+            let mut read = instrs[*s].reads.iter();
+            read.any(|r| made.clone().any(|w| w.resource == r.resource))
         };
         if products.is_empty() || rest.is_empty() || products.iter().any(after) {
             return None;
         }
         let products = products.into_iter().map(|s| Some((vec![s], fine(s)?)));
         let products = products.collect::<Option<_>>()?;
-        let rest = self.lanes(rest.into_iter())?;
+        let rest = self.measured(self.tape.lanes(rest.into_iter())?)?;
         let products = Round {
             fine: true,
             ..self.round(products, COLUMNS)
@@ -313,33 +305,6 @@ impl Finder<'_> {
             products,
             gain,
         })
-    }
-
-    /// Steps joined by the values that flow between them; `None` when the steps of one lane have different parts.
-    fn lanes(&self, run: impl Iterator<Item = usize>) -> Option<Vec<(Vec<usize>, Parts)>> {
-        let mut lanes: Vec<(Vec<usize>, Parts)> = Vec::new();
-        for step in run {
-            let feeds = |lane: &(Vec<usize>, Parts)| {
-                let mut writes = lane.0.iter().flat_map(|&s| self.writes(s));
-                writes.any(|v| self.reads(step).contains(v))
-            };
-            let mut steps = Vec::new();
-            let mut parts = self.steps[step].kernel.parts()?;
-            while let Some(i) = lanes.iter().position(feeds) {
-                let (theirs, p) = lanes.remove(i);
-                if p.count != parts.count {
-                    return None;
-                }
-                parts.columns = parts.columns.max(p.columns);
-                parts.work += p.work;
-                parts.bytes += p.bytes;
-                steps.extend(theirs);
-            }
-            steps.push(step);
-            steps.sort_unstable();
-            lanes.push((steps, parts));
-        }
-        Some(lanes)
     }
 }
 

@@ -13,6 +13,7 @@ use super::attention::Scratch as AttentionScratch;
 use super::cache::Caches;
 use super::moe::Scratch as MoeScratch;
 use super::rope::TurnTable;
+use super::watch::Watch;
 use crate::arena::Place;
 use crate::kernels::{Kernel as Set, Scratch as MatmulScratch};
 use crate::pool::Worker;
@@ -133,9 +134,11 @@ impl Memory {
         self.len
     }
 
-    fn read(&self, range: Range<usize>) -> &[f32] {
+    /// # Safety
+    /// No one writes there until the next barrier.
+    unsafe fn read(&self, range: Range<usize>) -> &[f32] {
         assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: in bounds; the plan's barriers keep writers away.
+        // SAFETY: in bounds; that no one writes is the caller's promise.
         unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
     }
 
@@ -147,7 +150,8 @@ impl Memory {
     }
 }
 
-/// A replay at work.
+/// A replay at work, as one worker sees it.
+#[derive(Clone, Copy)]
 pub(crate) struct Cx<'a> {
     pub(crate) kernel: Set,
     pub(crate) step: &'a StepState,
@@ -160,9 +164,16 @@ pub(crate) struct Cx<'a> {
     pub(crate) scratch: &'a [Own],
     pub(crate) tickets: &'a [Ticket],
     pub(crate) failure: &'a Mutex<Option<BackendError>>,
+    pub(crate) watch: Watch<'a>,
 }
 
 impl<'a> Cx<'a> {
+    /// Waits for the other workers.
+    pub(crate) fn meet(&self, worker: &Worker<'_>) {
+        worker.barrier();
+        self.watch.met();
+    }
+
     /// Rows that a leading dimension has in this step.
     pub(crate) fn count(&self, lead: Lead) -> usize {
         count(self.step, lead)
@@ -177,10 +188,20 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// A row of a value.
+    /// A row of a value that no one writes before the next barrier.
     pub(crate) fn row(&self, place: Place, row: usize) -> &[f32] {
+        self.cols(place, row, 0..place.width)
+    }
+
+    /// Columns of a row of a value: those that the step says a share reads. Others may be a neighbour's to write.
+    pub(crate) fn cols(&self, place: Place, row: usize, cols: Range<usize>) -> &[f32] {
         let at = place.at + row * place.stride;
-        self.memory.read(at..at + place.width)
+        // SAFETY: the tape keeps those who write these columns away; debug builds prove that it does, and record that
+        // steps read no others.
+        let floats = unsafe { self.memory.read(at + cols.start..at + cols.end) };
+        self.watch
+            .note(place.id, (row, cols), Some(floats.as_ptr()), false);
+        floats
     }
 
     /// Columns of a row of a value, to write.
@@ -196,7 +217,10 @@ impl<'a> Cx<'a> {
     ) -> &mut [f32] {
         let at = place.at + row * place.stride;
         // SAFETY: the caller's promise.
-        unsafe { self.memory.write(at + cols.start..at + cols.end) }
+        let floats = unsafe { self.memory.write(at + cols.start..at + cols.end) };
+        self.watch
+            .note(place.id, (row, cols), Some(floats.as_ptr()), true);
+        floats
     }
 
     /// A row of integers.
@@ -219,14 +243,23 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// Part of the memory between two halves of a step.
+    /// Part of the memory between two halves of a step, to write.
     ///
     /// # Safety
-    /// Between two barriers each part has one writer and no other reader.
+    /// No one else uses this part until the next barrier.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn partial_mut(&self, at: usize, len: usize) -> &mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { self.partials.write(at..at + len) }
+    }
+
+    /// Part of the memory between two halves of a step.
+    ///
+    /// # Safety
+    /// No one writes this part until the next barrier.
+    pub(crate) unsafe fn partial(&self, at: usize, len: usize) -> &[f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.partials.read(at..at + len) }
     }
 
     /// The scratch of a worker.

@@ -1,28 +1,29 @@
 //! From scheduled steps to prepared ones: places, weights and constants are looked up here, once.
 
+use tokkata_ir::tape::{Access, Reach};
 use tokkata_ir::{
     AttentionOp, BackendError, ConstId, KvSource, Node, Op, Plan, Program, RopeOp, Scan, SlotDef,
-    ValueId, WeightId,
+    SlotId, ValueId, WeightId,
 };
 
 use super::attention::{Attention, Bucket};
 use super::cx::Kernel;
 use super::linear::{Finish, Prepare, Product};
 use super::moe::{Choice, Group, Route, Stacked};
-use super::recurrent::{Conv, Recurrence, Scan as ScanStep, Shift};
+use super::recurrent::{Conv, Recurrence, Scan as ScanStep, Shift, State};
 use super::rope::{Rotation, TurnSpec};
 use super::rowops::{
     Binary, Combine, Concat, Gate, GaussianTopK, Map, Mapped, Norm, Operand, PerRun, Pool,
     PosScale, Repeat, Rope, Runs, SelectRows, Slice, Statistic,
 };
-use super::rows::{CacheWrite, Gather, Sample};
-use super::sweep::{Deal, RowOp, Split, Sweep};
+use super::rows::{CacheWrite, Gather, Sample, Written};
+use super::sweep::{Deal, RowOp, Sweep};
 use super::weights::Weights;
 use crate::arena::Place;
 use crate::kernels::attention::Form;
 use crate::kernels::lanes::N;
 use crate::kernels::norm::NormSpec;
-use crate::select::{What, head_dims};
+use crate::select::{Planned, What, head_dims};
 
 /// A kernel ready to run.
 pub(crate) type Prepared = Box<dyn Kernel>;
@@ -60,8 +61,8 @@ impl Lower<'_> {
     }
 
     /// The kernel of a step.
-    pub(crate) fn step(&mut self, what: &What) -> Result<Prepared, BackendError> {
-        Ok(match what {
+    pub(crate) fn step(&mut self, planned: &Planned) -> Result<Prepared, BackendError> {
+        Ok(match &planned.kernel {
             What::Prepare {
                 value, norm, set, ..
             } => {
@@ -72,7 +73,7 @@ impl Lower<'_> {
                     set: *set,
                 })
             }
-            What::Product { node, set, part } => {
+            What::Product { node, set } => {
                 let node = &self.plan.nodes[*node];
                 let Op::Matmul {
                     weight,
@@ -90,10 +91,13 @@ impl Lower<'_> {
                         scale: self.vector(scale),
                         bias: self.vector(bias),
                     },
-                    part: *part,
+                    part: match planned.writes[0].reach {
+                        Reach::Columns(part) => Some(part),
+                        _ => None,
+                    },
                 })
             }
-            What::Node { node, splits } => self.node(&self.plan.nodes[*node], splits)?,
+            What::Node(node) => self.node(&self.plan.nodes[*node], planned)?,
         })
     }
 
@@ -126,15 +130,19 @@ impl Lower<'_> {
         })
     }
 
-    fn node(&mut self, node: &Node, splits: &[Split]) -> Result<Prepared, BackendError> {
+    fn node(&mut self, node: &Node, planned: &Planned) -> Result<Prepared, BackendError> {
         match &node.op {
-            Op::Attention(op) => self.attention(node, op),
+            Op::Attention(op) => self.attention(node, op, planned),
             Op::CacheWrite { slot } => {
                 let dims = head_dims(self.program, *slot);
-                let planes = node.ins.iter().zip(dims).zip(splits);
-                let planes = planes
-                    .map(|((&v, dim), &split)| (self.place(v), dim, split))
-                    .collect();
+                let planes = node.ins.iter().zip(dims).zip(&planned.writes);
+                let written = |((&v, dim), write): ((&ValueId, usize), &Access)| Written {
+                    x: self.place(v),
+                    dim,
+                    reach: write.reach,
+                    to: write.resource,
+                };
+                let planes = planes.map(written).collect();
                 Ok(Box::new(CacheWrite {
                     slot: *slot,
                     planes,
@@ -164,8 +172,8 @@ impl Lower<'_> {
                 experts: *n_experts as usize,
             })),
             Op::Experts { .. } | Op::HeadMatmul { .. } => self.stacked(node),
-            Op::Conv { .. } | Op::Shift { .. } | Op::Scan { .. } => self.recurrent(node),
-            _ => self.sweep(node, splits.first().copied().unwrap_or(Split::Rows)),
+            Op::Conv { .. } | Op::Shift { .. } | Op::Scan { .. } => self.recurrent(node, planned),
+            _ => self.sweep(node, planned.writes[0].reach),
         }
     }
 
@@ -203,8 +211,12 @@ impl Lower<'_> {
         }))
     }
 
-    fn recurrent(&self, node: &Node) -> Result<Prepared, BackendError> {
+    fn recurrent(&self, node: &Node, planned: &Planned) -> Result<Prepared, BackendError> {
         let (x, out) = (self.place(node.ins[0]), self.place(node.outs[0]));
+        let state = |slot: SlotId| State {
+            slot,
+            id: planned.writes[1].resource,
+        };
         Ok(match &node.op {
             Op::Conv {
                 weight,
@@ -220,13 +232,13 @@ impl Lower<'_> {
                     out,
                     taps,
                     bias: self.vector(*bias),
-                    slot: *slot,
+                    state: slot.map(state),
                 })
             }
             Op::Shift { slot } => Box::new(Shift {
                 x,
                 out,
-                slot: *slot,
+                state: state(*slot),
             }),
             Op::Scan { scan, slot } => {
                 let ins = node.ins.iter().map(|&v| self.place(v)).collect();
@@ -234,7 +246,7 @@ impl Lower<'_> {
                     recurrence: self.recurrence(scan),
                     ins,
                     out,
-                    slot: *slot,
+                    state: state(*slot),
                 })
             }
             _ => return Err(unsupported(node, "no kernel")),
@@ -294,18 +306,13 @@ impl Lower<'_> {
         }
     }
 
-    fn sweep(&mut self, node: &Node, split: Split) -> Result<Prepared, BackendError> {
-        let out = self.place(
-            node.outs
-                .first()
-                .copied()
-                .ok_or_else(|| unsupported(node, "no output"))?,
-        );
+    fn sweep(&mut self, node: &Node, reach: Reach) -> Result<Prepared, BackendError> {
+        let out = self.place(node.outs[0]);
         fn boxed<O: RowOp + 'static>(op: O, out: Place, deal: Deal) -> Prepared {
             Box::new(Sweep { op, out, deal })
         }
         let deal = Deal {
-            split,
+            reach,
             over: node.ins.iter().any(|&v| self.place(v).at == out.at),
         };
         let x = self.place(
@@ -514,7 +521,12 @@ impl Lower<'_> {
         Ok(Concat { inputs, groups })
     }
 
-    fn attention(&mut self, node: &Node, op: &AttentionOp) -> Result<Prepared, BackendError> {
+    fn attention(
+        &mut self,
+        node: &Node,
+        op: &AttentionOp,
+        planned: &Planned,
+    ) -> Result<Prepared, BackendError> {
         let value = |i: usize| node.ins.get(i).map(|&v| self.place(v));
         let own = (op.source == KvSource::Rows)
             .then(|| value(1).map(|k| (k, value(2))))
@@ -542,6 +554,11 @@ impl Lower<'_> {
             q: self.place(node.ins[0]),
             own,
             out: self.place(node.outs[0]),
+            partials: planned.writes[1].resource,
+            cached: planned.reads[node.ins.len()..]
+                .iter()
+                .map(|r| r.resource)
+                .collect(),
             source: op.source,
             mask: op.mask,
             form,
@@ -555,12 +572,7 @@ impl Lower<'_> {
         }))
     }
 
-    fn check_slot(
-        &self,
-        node: &Node,
-        op: &AttentionOp,
-        slot: tokkata_ir::SlotId,
-    ) -> Result<(), BackendError> {
+    fn check_slot(&self, node: &Node, op: &AttentionOp, slot: SlotId) -> Result<(), BackendError> {
         let SlotDef::Kv {
             n_kv_heads,
             dim_k,

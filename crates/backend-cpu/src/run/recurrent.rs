@@ -4,7 +4,9 @@
 use std::ops::Range;
 
 use tokkata_ir::SlotId;
+use tokkata_ir::tape::ResourceId;
 
+use super::cache::StateAt;
 use super::cx::{Cx, Kernel};
 use super::sweep::columns;
 use crate::arena::Place;
@@ -17,75 +19,121 @@ use crate::kernels::scan::{
 };
 use crate::pool::Worker;
 
-/// The rows of a sequence, and those before them from its slot.
+/// Where a step keeps something of every sequence from one replay to the next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct State {
+    pub(crate) slot: SlotId,
+    /// The slot on the tape.
+    pub(crate) id: ResourceId,
+}
+
+impl State {
+    fn of(self, cx: &Cx<'_>, seq: usize) -> Kept {
+        Kept {
+            id: self.id,
+            seq,
+            at: cx.caches.state(cx.step, self.slot, seq),
+        }
+    }
+}
+
+/// What is kept of a sequence.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    id: ResourceId,
+    seq: usize,
+    at: StateAt,
+}
+
+impl Kept {
+    /// Some of it.
+    ///
+    /// # Safety
+    /// No other worker uses these elements until the next barrier, and this one has no other slice of them.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn part<'a>(self, cx: &'a Cx<'_>, range: Range<usize>) -> &'a mut [f32] {
+        // SAFETY: the caller's promise; the caches outlive the replay.
+        let part = unsafe { self.at.part(range.clone()) };
+        cx.watch
+            .note(self.id, (self.seq, range), Some(part.as_ptr()), true);
+        part
+    }
+}
+
+/// Some columns of the rows of a sequence, and of those before them that its state keeps, oldest first. The columns of
+/// a state belong to the worker that the same columns of its rows belong to.
 struct Line<'a> {
+    cx: &'a Cx<'a>,
     x: Place,
-    first: usize,
-    /// Rows kept in the slot, oldest first; empty without one.
-    state: &'a mut [f32],
+    seq: usize,
+    state: Option<Kept>,
+    /// Rows in the state.
+    kept: usize,
     cols: Range<usize>,
 }
 
-impl Line<'_> {
-    /// Rows in the slot.
-    fn kept(&self) -> usize {
-        self.state.len() / self.x.width
+impl<'a> Line<'a> {
+    /// The line of a sequence; a sequence without past starts from zeros.
+    fn new(
+        cx: &'a Cx<'a>,
+        (x, state): (Place, Option<State>),
+        seq: usize,
+        cols: Range<usize>,
+    ) -> Self {
+        let state = state.map(|state| state.of(cx, seq));
+        let line = Line {
+            cx,
+            x,
+            seq,
+            state,
+            kept: state.map_or(0, |state| state.at.len() / x.width),
+            cols,
+        };
+        if cx.step.past_len(seq) == 0 {
+            // SAFETY: one row after another.
+            (0..line.kept).for_each(|row| unsafe { line.old(row) }.fill(0.0));
+        }
+        line
+    }
+
+    /// These columns of a row of the state.
+    ///
+    /// # Safety
+    /// The caller holds no other slice of this row.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn old(&self, row: usize) -> &mut [f32] {
+        let at = row * self.x.width;
+        let state = self.state.expect("only a state keeps rows");
+        // SAFETY: columns are dealt out to workers; the rest is the caller's promise.
+        unsafe { state.part(self.cx, at + self.cols.start..at + self.cols.end) }
+    }
+
+    fn first(&self) -> usize {
+        self.cx.step.first_row(self.seq)
     }
 
     /// Row `at` counted from the oldest kept one.
-    fn row<'b>(&'b self, cx: &'b Cx<'_>, at: usize) -> &'b [f32] {
-        let kept = self.kept();
-        if at < kept {
-            &self.state[at * self.x.width..][self.cols.clone()]
+    fn row(&self, at: usize) -> &[f32] {
+        if at < self.kept {
+            // SAFETY: whoever reads a row is done with it before it writes one of the same number.
+            unsafe { self.old(at) }
         } else {
-            &cx.row(self.x, self.first + at - kept)[self.cols.clone()]
+            let row = self.first() + at - self.kept;
+            self.cx.cols(self.x, row, self.cols.clone())
         }
     }
 
     /// Keeps the last rows of `kept + count`.
-    fn keep(&mut self, cx: &Cx<'_>, count: usize) {
-        let (kept, width) = (self.kept(), self.x.width);
-        for i in 0..kept {
-            let from = i + count;
-            let to = i * width + self.cols.start..i * width + self.cols.end;
-            if from < kept {
-                self.state.copy_within(
-                    from * width + self.cols.start..from * width + self.cols.end,
-                    to.start,
-                );
-            } else {
-                let row = cx.row(self.x, self.first + from - kept);
-                self.state[to].copy_from_slice(&row[self.cols.clone()]);
-            }
+    fn keep(&self, count: usize) {
+        if count == 0 {
+            return;
         }
-    }
-}
-
-/// The line of a sequence; a sequence without past starts from zeros.
-///
-/// # Safety
-/// These columns of the slot belong to the worker.
-unsafe fn line<'a>(
-    cx: &'a Cx<'_>,
-    (x, slot): (Place, Option<SlotId>),
-    seq: usize,
-    cols: Range<usize>,
-) -> Line<'a> {
-    let state: &mut [f32] = match slot {
-        // SAFETY: the caller's promise.
-        Some(slot) => unsafe { cx.caches.state(cx.step, slot, seq) },
-        None => &mut [],
-    };
-    if cx.step.past_len(seq) == 0 {
-        for row in state.chunks_exact_mut(x.width) {
-            row[cols.clone()].fill(0.0);
+        for i in 0..self.kept {
+            // A later row of the state, or one of the step.
+            let from = self.row(i + count);
+            // SAFETY: that is another row, as `count` is not zero.
+            unsafe { self.old(i) }.copy_from_slice(from);
         }
-    }
-    Line {
-        x,
-        first: cx.step.first_row(seq),
-        state,
-        cols,
     }
 }
 
@@ -96,25 +144,25 @@ pub(crate) struct Conv {
     /// `[taps, C]`, oldest first.
     pub(crate) taps: Vec<Vec<f32>>,
     pub(crate) bias: Option<Vec<f32>>,
-    pub(crate) slot: Option<SlotId>,
+    pub(crate) state: Option<State>,
 }
 
 impl Conv {
-    fn row(&self, cx: &Cx<'_>, line: &Line<'_>, at: usize, count: usize, out: &mut [f32]) {
+    fn row(&self, line: &Line<'_>, at: usize, count: usize, out: &mut [f32]) {
         match &self.bias {
             Some(bias) => out.copy_from_slice(&bias[line.cols.clone()]),
             None => out.fill(0.0),
         }
-        let before = if self.slot.is_some() {
+        let before = if self.state.is_some() {
             0
         } else {
             (self.taps.len() - 1) / 2
         };
         for (t, tap) in self.taps.iter().enumerate() {
-            let inside = at + t >= before && (self.slot.is_some() || at + t - before < count);
+            let inside = at + t >= before && (self.state.is_some() || at + t - before < count);
             if inside {
-                let x = line.row(cx, at + t - before);
-                multiply_add_run(cx.kernel, &tap[line.cols.clone()], x, out);
+                let x = line.row(at + t - before);
+                multiply_add_run(line.cx.kernel, &tap[line.cols.clone()], x, out);
             }
         }
     }
@@ -125,14 +173,13 @@ impl Kernel for Conv {
         let cols = columns(self.x.width, N, worker);
         for seq in 0..cx.step.n_seqs() {
             let count = cx.step.row_count(seq);
-            // SAFETY: columns are dealt out to workers.
-            let mut line = unsafe { line(cx, (self.x, self.slot), seq, cols.clone()) };
+            let line = Line::new(cx, (self.x, self.state), seq, cols.clone());
             for at in 0..count {
-                // SAFETY: as above.
-                let out = unsafe { cx.cols_mut(self.out, line.first + at, cols.clone()) };
-                self.row(cx, &line, at, count, out);
+                // SAFETY: columns are dealt out to workers.
+                let out = unsafe { cx.cols_mut(self.out, line.first() + at, cols.clone()) };
+                self.row(&line, at, count, out);
             }
-            line.keep(cx, count);
+            line.keep(count);
         }
     }
 }
@@ -141,7 +188,7 @@ impl Kernel for Conv {
 pub(crate) struct Shift {
     pub(crate) x: Place,
     pub(crate) out: Place,
-    pub(crate) slot: SlotId,
+    pub(crate) state: State,
 }
 
 impl Kernel for Shift {
@@ -149,14 +196,13 @@ impl Kernel for Shift {
         let cols = columns(self.x.width, N, worker);
         for seq in 0..cx.step.n_seqs() {
             let count = cx.step.row_count(seq);
-            // SAFETY: columns are dealt out to workers.
-            let mut line = unsafe { line(cx, (self.x, Some(self.slot)), seq, cols.clone()) };
+            let line = Line::new(cx, (self.x, Some(self.state)), seq, cols.clone());
             for at in 0..count {
-                // SAFETY: as above.
-                let out = unsafe { cx.cols_mut(self.out, line.first + at, cols.clone()) };
-                out.copy_from_slice(line.row(cx, at));
+                // SAFETY: columns are dealt out to workers.
+                let out = unsafe { cx.cols_mut(self.out, line.first() + at, cols.clone()) };
+                out.copy_from_slice(line.row(at));
             }
-            line.keep(cx, count);
+            line.keep(count);
         }
     }
 }
@@ -204,7 +250,7 @@ pub(crate) struct Scan {
     pub(crate) recurrence: Recurrence,
     pub(crate) ins: Vec<Place>,
     pub(crate) out: Place,
-    pub(crate) slot: SlotId,
+    pub(crate) state: State,
 }
 
 /// Channels of Mamba-1 that a worker takes at a time.
@@ -384,11 +430,12 @@ impl Kernel for Scan {
         let work = unsafe { &mut cx.scratch(worker).row };
         for item in worker.share(cx.step.n_seqs() * units) {
             let (seq, unit) = (item / units, item % units);
-            // SAFETY: a unit of a state belongs to one worker.
-            let state = unsafe { cx.caches.state(cx.step, self.slot, seq) };
-            let per_column = state.len() / self.out.width;
+            let kept = self.state.of(cx, seq);
+            let per_column = kept.at.len() / self.out.width;
             let end = ((unit + 1) * per).min(self.out.width);
-            let state = &mut state[unit * per * per_column..end * per_column];
+            let range = unit * per * per_column..end * per_column;
+            // SAFETY: a unit of a state belongs to one worker.
+            let state = unsafe { kept.part(cx, range) };
             if cx.step.past_len(seq) == 0 {
                 state.fill(0.0);
             }

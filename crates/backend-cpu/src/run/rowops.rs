@@ -31,7 +31,7 @@ impl Norm {
 
 impl RowOp for Norm {
     fn row(&self, cx: &Cx<'_>, row: usize, cols: Range<usize>, out: &mut [f32]) {
-        let x = &cx.row(self.x, row)[cols.clone()];
+        let x = cx.cols(self.x, row, cols.clone());
         let runs = x
             .chunks_exact(self.width)
             .zip(out.chunks_exact_mut(self.width));
@@ -64,7 +64,7 @@ pub(crate) struct Mapped {
 
 impl RowOp for Mapped {
     fn row(&self, cx: &Cx<'_>, row: usize, cols: Range<usize>, out: &mut [f32]) {
-        let x = &cx.row(self.x, row)[cols.clone()];
+        let x = cx.cols(self.x, row, cols.clone());
         match &self.map {
             Map::Unary(act) => {
                 out.copy_from_slice(x);
@@ -95,8 +95,8 @@ pub(crate) struct Gate {
 impl RowOp for Gate {
     fn row(&self, cx: &Cx<'_>, row: usize, cols: Range<usize>, out: &mut [f32]) {
         let (g, u) = (
-            &cx.row(self.gate, row)[cols.clone()],
-            &cx.row(self.up, row)[cols],
+            cx.cols(self.gate, row, cols.clone()),
+            cx.cols(self.up, row, cols),
         );
         gate_run(cx.kernel, (self.act, self.clamp), g, u, out);
     }
@@ -118,17 +118,19 @@ pub(crate) struct Binary {
 
 impl RowOp for Binary {
     fn row(&self, cx: &Cx<'_>, row: usize, cols: Range<usize>, out: &mut [f32]) {
-        let a = &cx.row(self.a, row)[cols.clone()];
-        let b = match &self.b {
-            Operand::Value(place) => cx.row(*place, row),
-            Operand::Weight(weight) => weight,
+        let a = cx.cols(self.a, row, cols.clone());
+        let (b, first) = match &self.b {
+            // Its other columns may be a neighbour's.
+            Operand::Value(place) if place.width == self.a.width => (cx.cols(*place, row, cols), 0),
+            Operand::Value(place) => (cx.row(*place, row), cols.start),
+            Operand::Weight(weight) => (&weight[..], cols.start),
         };
         if b.len() == 1 && self.scales == (1.0, 1.0) {
             return scalar_run(cx.kernel, self.kind, a, b[0], out);
         }
         let mut done = 0;
         while done < out.len() {
-            let at = (cols.start + done) % b.len();
+            let at = (first + done) % b.len();
             let n = (b.len() - at).min(out.len() - done);
             let out = &mut out[done..done + n];
             binary_run(
@@ -154,7 +156,7 @@ pub(crate) struct PerRun {
 
 impl RowOp for PerRun {
     fn row(&self, cx: &Cx<'_>, row: usize, cols: Range<usize>, out: &mut [f32]) {
-        let (x, y) = (&cx.row(self.x, row)[cols.clone()], cx.row(self.y, row));
+        let (x, y) = (cx.cols(self.x, row, cols.clone()), cx.row(self.y, row));
         let runs = x
             .chunks_exact(self.width)
             .zip(out.chunks_exact_mut(self.width));
@@ -180,13 +182,13 @@ pub(crate) struct Runs {
 
 impl RowOp for Runs {
     fn row(&self, cx: &Cx<'_>, row: usize, cols: Range<usize>, out: &mut [f32]) {
-        let x = cx.row(self.x, row);
         let per_out = if matches!(self.statistic, Statistic::Softmax) {
             self.width
         } else {
             1
         };
-        let runs = x.chunks_exact(self.width).skip(cols.start / per_out);
+        let runs = cols.start / per_out * self.width..cols.end / per_out * self.width;
+        let runs = cx.cols(self.x, row, runs).chunks_exact(self.width);
         for (x, out) in runs.zip(out.chunks_exact_mut(per_out)) {
             match self.statistic {
                 Statistic::Softmax => softmax_run(cx.kernel, x, out),
@@ -217,7 +219,7 @@ pub(crate) struct Rope {
 
 impl RowOp for Rope {
     fn row(&self, cx: &Cx<'_>, row: usize, cols: Range<usize>, out: &mut [f32]) {
-        out.copy_from_slice(&cx.row(self.x, row)[cols]);
+        out.copy_from_slice(cx.cols(self.x, row, cols));
         self.rotation.rotate(cx, cx.step_row(self.x.lead, row), out);
     }
 }
@@ -239,7 +241,7 @@ impl RowOp for PosScale {
             cx.kernel,
             factor as f32,
             0.0,
-            &cx.row(self.x, row)[cols],
+            cx.cols(self.x, row, cols),
             out,
         );
     }
@@ -314,7 +316,7 @@ pub(crate) struct SelectRows {
 impl RowOp for SelectRows {
     fn row(&self, cx: &Cx<'_>, row: usize, cols: Range<usize>, out: &mut [f32]) {
         let from = cx.step.logit_rows()[row] as usize;
-        out.copy_from_slice(&cx.row(self.x, from)[cols]);
+        out.copy_from_slice(cx.cols(self.x, from, cols));
     }
 }
 
@@ -331,11 +333,11 @@ impl RowOp for Pool {
         out.fill(0.0);
         match self.kind {
             _ if count == 0 => {}
-            First => out.copy_from_slice(&cx.row(self.x, first)[cols]),
-            Last => out.copy_from_slice(&cx.row(self.x, first + count - 1)[cols]),
+            First => out.copy_from_slice(cx.cols(self.x, first, cols)),
+            Last => out.copy_from_slice(cx.cols(self.x, first + count - 1, cols)),
             Mean => {
                 for row in first..first + count {
-                    add_scaled_run(cx.kernel, &cx.row(self.x, row)[cols.clone()], 1.0, out);
+                    add_scaled_run(cx.kernel, cx.cols(self.x, row, cols.clone()), 1.0, out);
                 }
                 out.iter_mut().for_each(|x| *x /= count as f32);
             }

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use tokkata_ir::sample::{BadLogits, SampleSide, Scratch, sample};
 use tokkata_ir::step::ROW_EMBEDS;
+use tokkata_ir::tape::{Reach, ResourceId};
 use tokkata_ir::{BackendError, GatherIndex, SlotId};
 
 use super::cache::Write;
 use super::cx::{Cx, Kernel, Parts};
-use super::sweep::{Split, columns, columns_of};
+use super::sweep::{columns_of, dealt};
 use crate::arena::Place;
 use crate::kernels::lanes::N;
 use crate::layout::Matrix;
@@ -65,29 +66,38 @@ impl Gather {
     }
 }
 
+/// Keys or values on their way to a cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) x: Place,
+    /// Columns of a head.
+    pub(crate) dim: usize,
+    /// How it is dealt out.
+    pub(crate) reach: Reach,
+    /// The cache's keys or values on the tape.
+    pub(crate) to: ResourceId,
+}
+
 /// Stores keys and values of every row.
 pub(crate) struct CacheWrite {
     pub(crate) slot: SlotId,
-    /// Keys, then values unless the slot keeps none: the value, its head and how it is dealt out.
-    pub(crate) planes: Vec<(Place, usize, Split)>,
+    /// Keys, then values unless the slot keeps none.
+    pub(crate) planes: Vec<Written>,
 }
 
 impl Kernel for CacheWrite {
     fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
-        for (plane, &(x, _, split)) in self.planes.iter().enumerate() {
-            let (rows, cols) = match split {
-                Split::Rows => (worker.share(cx.step.n_rows()), 0..x.width),
-                Split::Columns(part) => (0..cx.step.n_rows(), columns(x.width, part, worker)),
-            };
+        for (plane, &Written { x, reach, .. }) in self.planes.iter().enumerate() {
+            let (rows, cols) = dealt(reach, cx, x, worker);
             self.write(cx, plane, rows, cols);
         }
     }
 
     /// Those of all planes alike.
     fn parts(&self) -> Option<Parts> {
-        let parts = |&(x, _, split): &(Place, usize, Split)| match split {
-            Split::Rows => None,
-            Split::Columns(part) => Some(Parts::of(x.width, part)),
+        let parts = |plane: &Written| match plane.reach {
+            Reach::Columns(part) => Some(Parts::of(plane.x.width, part)),
+            _ => None,
         };
         let first = parts(self.planes.first()?)?;
         let alike = |plane| parts(plane).is_some_and(|p| p.count == first.count);
@@ -95,8 +105,8 @@ impl Kernel for CacheWrite {
     }
 
     fn run_parts(&self, cx: &Cx<'_>, _: &Worker<'_>, parts: Range<usize>) {
-        for (plane, &(x, _, split)) in self.planes.iter().enumerate() {
-            if let Split::Columns(part) = split {
+        for (plane, &Written { x, reach, .. }) in self.planes.iter().enumerate() {
+            if let Reach::Columns(part) = reach {
                 let cols = columns_of(x.width, part, parts.clone());
                 self.write(cx, plane, 0..cx.step.n_rows(), cols);
             }
@@ -106,7 +116,7 @@ impl Kernel for CacheWrite {
 
 impl CacheWrite {
     fn write(&self, cx: &Cx<'_>, plane: usize, rows: Range<usize>, cols: Range<usize>) {
-        let (x, dim, _) = self.planes[plane];
+        let Written { x, dim, to, .. } = self.planes[plane];
         let panels = plane == 0 && cx.caches.takes_panels(self.slot);
         let mut row = rows.start;
         while row < rows.end {
@@ -122,17 +132,22 @@ impl CacheWrite {
                     position,
                     head,
                     values: plane == 1,
-                    row: cx.row(x, row),
+                    row: cx.cols(x, row, cols.clone()),
+                    first: cols.start / dim,
                 };
                 if whole {
-                    let rows = from_fn(|i| cx.row(x, row + i));
+                    let rows = from_fn(|i| cx.cols(x, row + i, cols.clone()));
                     let to = (cx.kernel, cx.step, self.slot);
                     cx.caches.write_panel(to, at, &rows);
                 } else {
                     cx.caches.write(cx.kernel, cx.step, self.slot, at);
                 }
             }
-            row += if whole { N } else { 1 };
+            let count = if whole { N } else { 1 };
+            for row in row..row + count {
+                cx.watch.note(to, (row, cols.clone()), None, true);
+            }
+            row += count;
         }
     }
 }

@@ -3,32 +3,27 @@
 
 use std::ops::Range;
 
+use tokkata_ir::tape::Reach;
+
 use super::cx::{Cx, Kernel, Parts};
 use crate::arena::Place;
 use crate::pool::Worker;
 
-/// How the rows of a value are dealt out to workers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Split {
-    /// Each worker takes some rows, all their columns.
-    Rows,
-    /// Each worker takes some columns, a multiple of this many, of all rows.
-    Columns(usize),
-}
-
-impl Split {
-    /// Rows and columns of a worker.
-    pub(crate) fn share(
-        self,
-        cx: &Cx<'_>,
-        place: Place,
-        worker: &Worker<'_>,
-    ) -> (Range<usize>, Range<usize>) {
-        let rows = cx.count(place.lead);
-        match self {
-            Split::Rows => (worker.share(rows), 0..place.width),
-            Split::Columns(part) => (0..rows, columns(place.width, part, worker)),
-        }
+/// Rows and columns of a value that a worker has of an op that is dealt out by one of them.
+///
+/// # Panics
+/// When it is not.
+pub(crate) fn dealt(
+    reach: Reach,
+    cx: &Cx<'_>,
+    place: Place,
+    worker: &Worker<'_>,
+) -> (Range<usize>, Range<usize>) {
+    let rows = cx.count(place.lead);
+    match reach {
+        Reach::Rows => (worker.share(rows), 0..place.width),
+        Reach::Columns(part) => (0..rows, columns(place.width, part, worker)),
+        Reach::All | Reach::Apart => unreachable!("rows or columns are dealt out"),
     }
 }
 
@@ -51,7 +46,8 @@ pub(crate) trait RowOp: Send + Sync {
 /// Who makes a value, and where.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deal {
-    pub(crate) split: Split,
+    /// Rows or columns.
+    pub(crate) reach: Reach,
     /// In the place of an input.
     pub(crate) over: bool,
 }
@@ -65,19 +61,19 @@ pub(crate) struct Sweep<O> {
 
 impl<O: RowOp> Kernel for Sweep<O> {
     fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
-        let (rows, cols) = self.deal.split.share(cx, self.out, worker);
+        let (rows, cols) = dealt(self.deal.reach, cx, self.out, worker);
         self.sweep(cx, worker, rows, cols);
     }
 
     fn parts(&self) -> Option<Parts> {
-        match self.deal.split {
-            Split::Rows => None,
-            Split::Columns(part) => Some(Parts::of(self.out.width, part)),
+        match self.deal.reach {
+            Reach::Columns(part) => Some(Parts::of(self.out.width, part)),
+            _ => None,
         }
     }
 
     fn run_parts(&self, cx: &Cx<'_>, worker: &Worker<'_>, parts: Range<usize>) {
-        if let Split::Columns(part) = self.deal.split {
+        if let Reach::Columns(part) = self.deal.reach {
             let cols = columns_of(self.out.width, part, parts);
             self.sweep(cx, worker, 0..cx.count(self.out.lead), cols);
         }

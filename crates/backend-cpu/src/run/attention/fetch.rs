@@ -31,6 +31,9 @@ impl Attention {
             KvSource::Rows => self.own_rows(cx, item, first, span, copies),
             KvSource::Cache(slot) | KvSource::Cross(slot) => {
                 let kv = cx.caches.kv(slot);
+                for &plane in &self.cached {
+                    cx.watch.note(plane, (0, 0..0), None, false);
+                }
                 let from = Paged {
                     cx,
                     slot,

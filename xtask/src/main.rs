@@ -1,5 +1,6 @@
 //! The project's own checks and measurements: `cargo xtask COMMAND`.
 
+mod ab;
 mod check;
 mod conformance;
 mod demo;
@@ -7,6 +8,7 @@ mod formats;
 mod golden;
 mod kernels;
 mod licences;
+mod load;
 mod mutate;
 mod oracle;
 mod peers;
@@ -26,6 +28,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                                     which architectures agree; the table of models; where a run goes wrong;
                                     changes of descriptors that no golden notices
   bench-peers [OPTIONS]             our speed beside other engines', interleaved
+  ab [OPTIONS] OLD NEW              two programs beside each other, in pairs
+  load [OPTIONS] [MODEL…]           many callers at once, each answer as the request gets it alone
   kernels [PROGRAM]                 whether the inner loops of an optimised build keep their sums in registers
   demo [--weights FILE] [--python PROGRAM]
                                     make the model inside the program anew; needs Python, PyTorch and a GPU
@@ -37,6 +41,8 @@ fn main() -> ExitCode {
         Some("check") => check::run(),
         Some("test") => test::run(&args[1..]),
         Some("bench-peers") => peers::run(&args[1..]),
+        Some("ab") => ab::run(&args[1..]),
+        Some("load") => load::run(&args[1..]),
         Some("kernels") => kernels::run(&args[1..]),
         Some("formats") => formats::run(),
         Some("conformance") => conformance::run(&args[1..]),

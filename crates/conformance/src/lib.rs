@@ -28,5 +28,7 @@ pub mod fixture;
 pub mod generate;
 pub mod golden;
 pub mod hf;
+pub mod late;
+pub mod load;
 pub mod models;
 pub mod ops;

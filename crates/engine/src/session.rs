@@ -94,6 +94,11 @@ impl Engine {
         Ok(self.keep_session(copy))
     }
 
+    /// Forgets every stored prefix.
+    pub fn forget_prefixes(&mut self) {
+        self.cache.forget();
+    }
+
     /// Lets go of the blocks of the session that was used longest ago, of those that are not answering. What is stored
     /// of it stays until its blocks are needed.
     pub(crate) fn yield_session(&mut self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokkata_ir::fusion::Rule;
 use tokkata_ir::{
     ArenaLayout, BackendError, Device, Executor, HostExecutor, LoadOptions, Loaded, Machine,
     Program, WeightSource,
@@ -47,6 +48,10 @@ impl Device for CpuBackend {
 
     fn available_bytes(&self) -> Option<u64> {
         available_bytes()
+    }
+
+    fn fusions(&self) -> &'static [Rule] {
+        crate::select::RULES
     }
 
     fn load(

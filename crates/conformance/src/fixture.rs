@@ -99,7 +99,7 @@ impl WeightSource for MemoryWeights {
     }
 }
 
-/// A program under construction: one plan, every value of which is an output.
+/// A program under construction: one plan, every value of which is an output until [`Fixture::show`] picks some.
 #[derive(Clone, Debug)]
 pub struct Fixture {
     program: Program,
@@ -264,6 +264,12 @@ impl Fixture {
         let out = self.value(Lead::Rows, dims, ValType::F32);
         self.node(op, ins, &[out]);
         out
+    }
+
+    /// Leaves these values alone as outputs.
+    pub fn show(&mut self, values: &[ValueId]) {
+        let outputs = &mut self.program.plans[0].outputs;
+        outputs.retain(|p| values.contains(&p.value));
     }
 
     /// The program so far.

@@ -13,11 +13,13 @@ mod attention;
 mod case;
 mod elementwise;
 mod experts;
+mod fused;
 mod invariance;
 mod linear;
 mod measure;
 mod recurrent;
 mod rows;
+mod within;
 
 use tokkata_core::DType;
 use tokkata_ir::{BackendError, Device, LoadOptions};
@@ -87,6 +89,8 @@ pub enum Family {
     Experts,
     /// Convolutions, shifts and recurrences.
     Recurrent,
+    /// Runs of ops whose last values alone are seen.
+    Fused,
 }
 
 impl Family {
@@ -100,6 +104,7 @@ impl Family {
             Family::Attention => attention::cases(),
             Family::Experts => experts::cases(),
             Family::Recurrent => recurrent::cases(),
+            Family::Fused => fused::cases(),
         }
     }
 }
@@ -146,6 +151,20 @@ fn judge(subject: &Subject, case: &Case) -> Result<(), String> {
     }
 }
 
+/// Every fusion that the device declares is done in some case of [`Family::Fused`].
+///
+/// # Panics
+/// When one is done in none.
+pub fn check_fusions(subject: &Subject) {
+    let rules = subject.device.fusions();
+    let mut unseen: Vec<&str> = rules.iter().map(|r| r.name).collect();
+    for case in Family::Fused.cases() {
+        let groups = tokkata_ir::fusion::groups(&case.fixture.program().plans[0], rules);
+        unseen.retain(|name| groups.values().all(|g| g.name != *name));
+    }
+    assert!(unseen.is_empty(), "no case does {}", unseen.join(", "));
+}
+
 /// Rows alone have the bits that they have in a batch.
 ///
 /// # Panics
@@ -162,7 +181,12 @@ macro_rules! suite {
     ($subject:expr) => {
         $crate::suite!($subject =>
             matmul: Matmul, rows: Rows, norms: Norms, elementwise: Elementwise, columns: Columns,
-            attention: Attention, experts: Experts, recurrent: Recurrent);
+            attention: Attention, experts: Experts, recurrent: Recurrent, fused: Fused);
+
+        #[test]
+        fn every_fusion_is_seen() {
+            $crate::ops::check_fusions(&$subject);
+        }
 
         #[test]
         fn alone_is_batched() {

@@ -143,7 +143,7 @@ fn faulty(fault: Fault) -> Subject {
     Subject::new(Box::new(Faulty::new(RefBackend::default(), fault)))
 }
 
-const FAMILIES: [Family; 8] = [
+const FAMILIES: [Family; 9] = [
     Family::Matmul,
     Family::Rows,
     Family::Norms,
@@ -152,6 +152,7 @@ const FAMILIES: [Family; 8] = [
     Family::Attention,
     Family::Experts,
     Family::Recurrent,
+    Family::Fused,
 ];
 
 /// Share of cases that do not pass.

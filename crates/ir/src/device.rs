@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use crate::arena::ArenaLayout;
 use crate::backend::{BackendError, LoadOptions, StepTime, WeightSource};
+use crate::fusion::Rule;
 use crate::ids::{GroupId, ValueId};
 use crate::program::Program;
 #[cfg(doc)]
@@ -28,6 +29,11 @@ pub trait Device: Send + Sync {
 
     /// Bytes that may be taken on it now; `None` where that is not known.
     fn available_bytes(&self) -> Option<u64>;
+
+    /// Every fusion that it may do: each of them is to be seen in a test.
+    fn fusions(&self) -> &'static [Rule] {
+        &[]
+    }
 
     /// Lays out weights and work space and lowers every plan. All plans share one set of weights.
     ///

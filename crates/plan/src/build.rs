@@ -33,6 +33,8 @@ pub struct BuildOptions {
     pub drafts: usize,
     /// Also keep what goes into every product of the main plan, for all rows.
     pub product_inputs: bool,
+    /// Layers, ascending, at which the next device begins.
+    pub cuts: Vec<u32>,
 }
 
 impl Default for BuildOptions {
@@ -42,6 +44,7 @@ impl Default for BuildOptions {
             outputs: Vec::new(),
             drafts: 0,
             product_inputs: false,
+            cuts: Vec::new(),
         }
     }
 }
@@ -93,7 +96,7 @@ pub fn build_with(
     };
     passes::uses(&mut program);
     passes::shard(&mut program);
-    passes::partition(&mut program);
+    passes::partition(&mut program, &options.cuts);
     Ok(program)
 }
 

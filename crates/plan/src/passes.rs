@@ -220,11 +220,38 @@ pub fn shard(program: &mut Program) {
     );
 }
 
-/// Gives every op a device and inserts copies between devices. With one device it changes nothing.
-pub fn partition(program: &mut Program) {
+/// Gives every op a device: device `d` begins at layer `cuts[d - 1]`. An op outside the layers goes with the op before
+/// it. With no cuts there is one device.
+pub fn partition(program: &mut Program, cuts: &[u32]) {
     for plan in &mut program.plans {
+        let mut device = DeviceId(0);
         for node in &mut plan.nodes {
-            node.device = DeviceId(0);
+            if let Some(layer) = node.site.layer {
+                device = DeviceId(cuts.iter().filter(|&&cut| cut <= layer).count() as u32);
+            }
+            node.device = device;
+        }
+    }
+    together(program);
+}
+
+/// Moves ops to where they have to be: those of a cache slot to the device that writes it, a draw to its logits.
+pub fn together(program: &mut Program) {
+    let slot = |node: &Node| node.op.clone().slot_mut().map(|slot| *slot);
+    let mut homes = HashMap::new();
+    for node in program.plans.iter().flat_map(|p| &p.nodes) {
+        if let Some(slot) = slot(node).filter(|_| node.op.writes_state()) {
+            homes.entry(slot).or_insert(node.device);
+        }
+    }
+    for plan in &mut program.plans {
+        let mut made = HashMap::new();
+        for node in &mut plan.nodes {
+            let home = slot(node).and_then(|slot| homes.get(&slot).copied());
+            let logits = node.ins.first().filter(|_| node.op == Op::Sample);
+            let logits = logits.and_then(|v| made.get(v).copied());
+            node.device = home.or(logits).unwrap_or(node.device);
+            made.extend(node.outs.iter().map(|&v| (v, node.device)));
         }
     }
 }

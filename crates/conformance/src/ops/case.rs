@@ -17,6 +17,8 @@ pub enum Rounds {
     Matmul(DType),
     /// The first input, as queries over a cache of this type.
     Attention(DType),
+    /// What goes into every product, as activations of products with this format.
+    Within(DType),
 }
 
 /// One program of the suite.

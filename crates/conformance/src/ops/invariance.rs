@@ -1,11 +1,11 @@
 //! A row's bits depend on that row alone: the same rows one sequence at a time and side by side.
 
 use tokkata_core::DType;
-use tokkata_ir::{BackendError, ValueId};
+use tokkata_ir::{BackendError, Lead, ValType, ValueId};
 
 use super::Subject;
 use super::case::Case;
-use super::{attention, experts, linear, recurrent};
+use super::{attention, experts, fused, linear, recurrent};
 use crate::fixture::{Feed, Rows};
 
 /// Formats whose kernels differ most; a batch of five sequences of several rows each.
@@ -31,8 +31,9 @@ pub(crate) fn check(subject: &Subject) {
     cases.extend(attention::cases());
     cases.extend(experts::cases());
     cases.extend(recurrent::cases());
+    cases.extend(fused::cases());
     let mut faults = Vec::new();
-    for case in cases.iter().filter(|c| named(c) && only_floats(c)) {
+    for case in cases.iter().filter(|c| named(c) && only_rows_of_floats(c)) {
         match differs(subject, case) {
             Ok(false) | Err(BackendError::Unsupported { .. }) => {}
             Ok(true) => faults.push(case.name.clone()),
@@ -46,15 +47,15 @@ pub(crate) fn check(subject: &Subject) {
     );
 }
 
-fn only_floats(case: &Case) -> bool {
+fn only_rows_of_floats(case: &Case) -> bool {
     let plan = &case.fixture.program().plans[0];
     let ids = plan
         .inputs
         .iter()
         .map(|p| p.value)
         .chain(case.outputs.iter().copied());
-    let mut defs = ids.map(|id| plan.value(id).dtype);
-    defs.all(|d| d == tokkata_ir::ValType::F32)
+    let mut defs = ids.map(|id| plan.value(id));
+    defs.all(|d| d.dtype == ValType::F32 && d.shape.lead == Lead::Rows)
 }
 
 fn sequence(seq: usize) -> Rows {

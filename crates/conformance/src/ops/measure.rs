@@ -4,7 +4,7 @@ use tokkata_backend_ref::{Precision, RefBackend};
 use tokkata_ir::{BackendError, Device, LoadOptions, ValType, ValueId};
 
 use super::case::{Case, Rounds};
-use super::{Profile, Subject};
+use super::{Profile, Subject, within};
 use crate::fixture::Feed;
 
 /// How inputs may be rounded before they are used.
@@ -83,7 +83,7 @@ impl Verdict {
 }
 
 /// Values of every output of a case, over all steps: `[output][step and element]`.
-type Outputs = Vec<Vec<f64>>;
+pub(super) type Outputs = Vec<Vec<f64>>;
 
 /// Runs a case on a subject and judges it.
 pub(crate) fn run(subject: &Subject, case: &Case) -> Result<Verdict, BackendError> {
@@ -146,7 +146,7 @@ impl Errors {
 fn rounding(profile: &Profile, rounds: Rounds) -> Rounding {
     match rounds {
         Rounds::Nothing => Rounding::None,
-        Rounds::Matmul(dtype) => (profile.matmul)(dtype),
+        Rounds::Matmul(dtype) | Rounds::Within(dtype) => (profile.matmul)(dtype),
         Rounds::Attention(dtype) => (profile.attention)(dtype),
     }
 }
@@ -170,13 +170,16 @@ fn outputs(
     Ok(outputs)
 }
 
-/// The reference's values in f64, its first input rounded. Equal bits are equal after rounding to f32.
+/// The reference's values in f64, what the case says rounded. Equal bits are equal after rounding to f32.
 fn oracle(case: &Case, rounding: Rounding) -> Result<Outputs, BackendError> {
     let device = RefBackend {
         precision: Precision::F64,
     };
     if case.ulps.is_none() {
         return outputs(&device, &LoadOptions::default(), case);
+    }
+    if let (Rounds::Within(_), true) = (case.rounds, rounding != Rounding::None) {
+        return within::outputs(case, rounding);
     }
     let mut run = case.fixture.mount(|p, w, a| device.open(p, w, a))?;
     let mut outputs = vec![Vec::new(); case.outputs.len()];

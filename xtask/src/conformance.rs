@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use tokkata_archs::Registry;
-use tokkata_backend_cpu::CpuBackend;
-use tokkata_backend_ref::RefBackend;
+use tokkata_conformance::devices;
 use tokkata_conformance::golden::absent::Questions;
 use tokkata_conformance::golden::bisect;
 use tokkata_conformance::golden::{Expectations, Golden, Outcome, Rows, outcomes};
@@ -67,13 +66,12 @@ fn strings() -> Vec<&'static str> {
 fn agreement(goldens: &[Golden]) -> Result<()> {
     let registry = Registry::builtin();
     let expected = Expectations::read(&Golden::folder()).map_err(|e| anyhow!(e))?;
-    let reference = RefBackend::default();
-    let devices: [&dyn Device; 2] = [&reference, &CpuBackend];
+    let devices = devices();
     let (mut agree, mut disagree) = (BTreeSet::new(), BTreeSet::new());
     let mut surprises = 0;
     for golden in goldens {
-        for device in devices {
-            let found = outcomes(golden, &registry, device, usize::MAX);
+        for device in &devices {
+            let found = outcomes(golden, &registry, device.as_ref(), usize::MAX);
             let known = expected.failing(&golden.name, device.name()).is_some();
             let surprise = expected
                 .judge(&golden.name, device.name(), &found)
@@ -137,21 +135,25 @@ fn absences(goldens: &[Golden], registry: &Registry) -> Result<String> {
 fn bisect(golden: &Golden) -> Result<()> {
     let registry = Registry::builtin();
     let values = |device: &dyn Device| bisect::values(golden, &registry, device);
-    let (ours, theirs) = match (values(&RefBackend::default()), values(&CpuBackend)) {
-        (Ok(ours), Ok(theirs)) => (ours, theirs),
-        (Err(e), _) | (_, Err(e)) => {
-            println!("  {}: {e}", golden.name);
-            return Ok(());
-        }
+    let devices = devices();
+    let mut found = devices.iter().map(|d| (d.name(), values(d.as_ref())));
+    let Some((first, Ok(ours))) = found.next() else {
+        println!("  {}: the reference does not run", golden.name);
+        return Ok(());
     };
-    let parted = bisect::first_difference(&ours, &theirs);
-    let parted = parted.unwrap_or(format!("all {} values agree", ours.len()));
-    println!("  {}: cpu beside ref: {parted}", golden.name);
+    for (name, theirs) in found {
+        let parted = match theirs {
+            Err(error) => error,
+            Ok(theirs) => bisect::first_difference(&ours, &theirs)
+                .unwrap_or(format!("all {} values agree", ours.len())),
+        };
+        println!("  {}: {name} beside {first}: {parted}", golden.name);
+    }
     match Oracle::open(golden.oracle.contains("GELU")) {
         Ok(oracle) => {
             let nodes = oracle.nodes(golden)?;
             let text = bisect::beside_oracle(&ours, &nodes);
-            println!("  {}: ref beside the oracle: {text}", golden.name);
+            println!("  {}: {first} beside the oracle: {text}", golden.name);
         }
         Err(e) => println!("  {}: {e:#}", golden.name),
     }
@@ -189,13 +191,14 @@ fn docs(goldens: &[Golden]) -> Result<()> {
     let expected = Expectations::read(&Golden::folder()).map_err(|e| anyhow!(e))?;
     let registry = Registry::builtin();
     let mut text = String::from(MODELS_HEAD);
+    let names: Vec<&str> = devices().iter().map(|d| d.name()).collect();
     let (mut verified, mut from_directories) = (0, 0);
     for name in registry.names() {
         let descriptor = registry.get(name).context("a listed name")?;
         let own: Vec<&Golden> = goldens.iter().filter(|g| g.arch() == name).collect();
         let failing = own
             .iter()
-            .any(|g| expected.failing(&g.name, "ref").is_some());
+            .any(|g| names.iter().any(|d| expected.failing(&g.name, d).is_some()));
         let against = match (&descriptor.unsupported, own.first()) {
             (Some(why), _) => format!("not supported: {why}"),
             (None, Some(_)) if !failing => {

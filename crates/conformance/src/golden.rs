@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use tokkata_core::Metadata;
 
-pub use check::{Outcome, Way, outcomes, ways};
+pub use check::{Outcome, Way, outcomes, verify, ways};
 pub use expect::{AGREES, COARSE, Expectations};
 pub use text::{entry, from_json, tensors, to_json};
 

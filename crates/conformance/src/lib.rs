@@ -6,7 +6,8 @@
 //! tolerances are multiples of the error that rounding is expected to cause, never absolute numbers.
 //!
 //! Reading order: [`fixture`] (programs in code and steps over them), [`ops`] (the suite), [`draws`], [`golden`] and [`hf`] (whole
-//! models).
+//! models), [`jitter`] (workers that sleep), [`load`] (many callers). A device joins the suite by [`suite!`], goldens in
+//! [`devices`], and jitter by [`jitter::verify`].
 //!
 //! ```
 //! use tokkata_backend_ref::RefBackend;
@@ -23,12 +24,23 @@
 //! # Ok::<(), tokkata_ir::BackendError>(())
 //! ```
 
+use tokkata_backend_cpu::CpuBackend;
+use tokkata_backend_ref::RefBackend;
+use tokkata_ir::Device;
+
 pub mod draws;
 pub mod fixture;
 pub mod generate;
 pub mod golden;
 pub mod hf;
+pub mod jitter;
 pub mod late;
 pub mod load;
 pub mod models;
 pub mod ops;
+
+/// Every device that goldens are checked on, the reference first: a device joins them here.
+#[must_use]
+pub fn devices() -> Vec<Box<dyn Device>> {
+    vec![Box::new(RefBackend::default()), Box::new(CpuBackend)]
+}

@@ -1,10 +1,10 @@
-//! Every golden of a Hugging Face checkpoint, from its directory, on the reference and on the CPU backend.
+//! Every golden of a Hugging Face checkpoint, from its directory, on every device.
 
 use std::path::Path;
 
 use tokkata_archs::{Registry, ResolveOptions};
 use tokkata_backend_cpu::CpuBackend;
-use tokkata_backend_ref::RefBackend;
+use tokkata_conformance::devices;
 use tokkata_conformance::golden::Golden;
 use tokkata_conformance::hf::{AGREES, HfGolden};
 use tokkata_formats::ModelFile;
@@ -57,13 +57,8 @@ fn check(device: &dyn Device) {
 }
 
 #[test]
-fn the_reference_agrees_with_transformers() {
-    check(&RefBackend::default());
-}
-
-#[test]
-fn the_cpu_agrees_with_transformers() {
-    check(&CpuBackend);
+fn every_device_agrees_with_transformers() {
+    devices().iter().for_each(|device| check(device.as_ref()));
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! Goldens against devices, in every way a sequence can be fed.
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tokkata_archs::Registry;
 use tokkata_formats::ModelFile;
 use tokkata_ir::Device;
 
-use super::{Golden, Rows, sample};
+use super::{Expectations, Golden, Rows, sample};
 use crate::models::{Failure, Feeding, Loaded, Target, load_for, nmse};
 
 /// A way of feeding a sequence.
@@ -67,6 +71,43 @@ pub fn outcomes(
     let file = crate::generate::model(golden)?;
     let one = |way: Way| (way.name, guarded(golden, &file, registry, device, way));
     Ok(ways().into_iter().take(count).map(one).collect())
+}
+
+/// Checks goldens on a device, two at a time.
+///
+/// # Panics
+/// When one does not agree, or agrees though it is listed as failing.
+pub fn verify(device: &dyn Device, names: &[String]) {
+    let folder = Golden::folder();
+    let registry = Registry::builtin();
+    let expected = Expectations::read(&folder).expect("expectations");
+    let (next, faults) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || {
+        while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let golden = Golden::read(&folder, name).expect("golden");
+            let found = outcomes(&golden, &registry, device, usize::MAX);
+            if let Some(fault) = expected.judge(name, device.name(), &found) {
+                faults.lock().expect("no panic").insert(name.clone(), fault);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(work);
+        }
+    });
+    let faults = faults.into_inner().expect("no panic");
+    let lines: Vec<String> = faults
+        .iter()
+        .map(|(name, f)| format!("{name}: {f}"))
+        .collect();
+    assert!(
+        lines.is_empty(),
+        "{} goldens on {}:\n{}",
+        lines.len(),
+        device.name(),
+        lines.join("\n")
+    );
 }
 
 /// A panic is an outcome like any other: the next golden still has to run.

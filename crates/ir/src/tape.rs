@@ -108,7 +108,7 @@ pub enum Tiles {
     Rows,
     /// By columns: so many runs, each of which may be done by itself.
     Columns(usize),
-    /// As the kernel sees fit.
+    /// As the kernel sees fit, with meetings of its own where it needs them.
     Own,
 }
 

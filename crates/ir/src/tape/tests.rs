@@ -378,3 +378,33 @@ fn work_that_is_left_out_done_twice_or_done_too_early_is_found() {
         })
     ));
 }
+
+#[test]
+fn a_run_has_rows_of_one_lead() {
+    let value = |lead| Resource {
+        lead,
+        width: 8,
+        copies: None,
+    };
+    let leads = [Lead::Rows, Lead::Rows, Lead::LogitRows];
+    let mut tape = Tape::new(leads.map(value).to_vec());
+    for made in 0..3 {
+        tape.push(Instr {
+            kernel: (),
+            reads: vec![],
+            writes: vec![Access::new(made, Reach::Columns(4))],
+            tiles: Tiles::Columns(2),
+            over: vec![],
+        });
+    }
+    assert_eq!(tape.runs(), [], "of two leads");
+    tape.instrs.pop();
+    tape.syncs.pop();
+    let lanes = vec![vec![0], vec![1]];
+    let run = |instrs, lead, lanes| Run {
+        instrs,
+        lead,
+        lanes,
+    };
+    assert_eq!(tape.runs(), [run(0..2, Lead::Rows, lanes)]);
+}

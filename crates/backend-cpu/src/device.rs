@@ -11,9 +11,12 @@ use tokkata_ir::{
 use crate::available::available_bytes;
 use crate::caps::Caps;
 use crate::kernels::Kernel;
-use crate::pool::{Pinning, Pool};
+use crate::pool::{Pinning, Pools};
 use crate::run::CpuInstance;
 use crate::tuning::{Tuning, TuningError};
+
+/// Cores belong to the process: models that are loaded with as many threads share them.
+static POOLS: Pools = Pools::new();
 
 /// The CPU backend.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,7 +39,7 @@ impl CpuBackend {
         } else {
             Pinning::Free
         };
-        let pool = Pool::with_pinning(options.threads.max(1), pinning);
+        let pool = POOLS.get(options.threads, pinning);
         CpuInstance::load(program, weights, options, (pool, kernel))
     }
 }

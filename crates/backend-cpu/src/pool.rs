@@ -1,8 +1,9 @@
 //! Persistent worker threads that run one closure together and meet at barriers.
 //!
 //! The caller is worker 0. Waiting spins for a short while and then sleeps, so the pool stays
-//! correct, and does not burn cores, when there are more threads than cores. A worker that panics
-//! poisons the pool: everyone leaves its barrier and [`Pool::run`] returns the message.
+//! correct, and does not burn cores, when there are more threads than cores. When a worker panics,
+//! everyone leaves its barrier and [`Pool::run`] returns the message; the next run is not concerned.
+//! Models of one process share a pool ([`Pools`]): runs of several callers take turns.
 //!
 //! ```
 //! use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,18 +19,25 @@
 //! ```
 #![allow(unsafe_code)]
 
+#[cfg(all(test, loom))]
+mod model;
+mod shared;
 mod signal;
+mod sync;
+mod turns;
 
 use std::any::Any;
-use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+pub use shared::Pools;
+pub use tokkata_ir::tape::share;
+
 use signal::{Padded, Signal};
+use sync::{AtomicBool, AtomicUsize, Builder, Cell, JoinHandle, Mutex, Ordering};
+use turns::Turns;
 
 /// How long an idle worker spins for the next run before it sleeps: longer than the host's work
 /// between two decode steps.
@@ -37,20 +45,14 @@ const IDLE_SPIN: Duration = Duration::from_micros(300);
 /// How long a worker spins at a barrier before it sleeps.
 const BARRIER_SPIN: Duration = Duration::from_micros(100);
 
-/// Why a run did not finish.
+/// A run did not finish: a worker panicked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PoolError {
-    /// A worker panicked in this run; the pool is poisoned.
-    #[error("worker {worker} panicked: {message}")]
-    Panicked {
-        /// Index of the worker.
-        worker: usize,
-        /// Its panic message.
-        message: String,
-    },
-    /// A worker panicked in an earlier run.
-    #[error("the thread pool is unusable since an earlier panic")]
-    Poisoned,
+#[error("worker {worker} panicked: {message}")]
+pub struct PoolError {
+    /// Index of the worker.
+    pub worker: usize,
+    /// Its panic message.
+    pub message: String,
 }
 
 /// Whether workers are bound to cores.
@@ -74,13 +76,14 @@ struct Shared {
     arrived: Padded<AtomicUsize>,
     generation: Padded<Signal>,
     ticket: Padded<AtomicUsize>,
+    /// A worker panicked in this run.
     poisoned: AtomicBool,
     stop: AtomicBool,
-    job: UnsafeCell<Option<Job>>,
+    job: Cell<Option<Job>>,
     failure: Mutex<Option<PoolError>>,
 }
 
-// SAFETY: `job` is written only by the holder of the run lock while all workers wait on `epoch`,
+// SAFETY: `job` is written only by whoever has the turn while all workers wait on `epoch`,
 // and read only between the bump of `epoch` and the worker's count in `done`.
 unsafe impl Sync for Shared {}
 // SAFETY: the job pointer is used only during `Pool::run`, which outlives every use.
@@ -89,7 +92,7 @@ unsafe impl Send for Shared {}
 /// A set of persistent threads.
 pub struct Pool {
     shared: Arc<Shared>,
-    running: Mutex<()>,
+    turns: Turns,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -127,13 +130,13 @@ impl Pool {
                 pin(pinning, index);
                 shared.serve(index);
             };
-            let builder = std::thread::Builder::new().name(format!("tokkata-{index}"));
+            let builder = Builder::new().name(format!("tokkata-{index}"));
             builder.spawn(body).expect("the system gives a thread")
         };
         let threads = (1..shared.count).map(spawn).collect();
         Self {
             shared,
-            running: Mutex::new(()),
+            turns: Turns::default(),
             threads,
         }
     }
@@ -144,21 +147,18 @@ impl Pool {
         self.shared.count
     }
 
-    /// Runs `body` on every worker and returns when all have finished.
+    /// Runs `body` on every worker and returns when all have finished. Callers take turns; `body` must not call this.
     ///
     /// # Errors
-    /// When a worker panics, in this run or an earlier one.
+    /// When a worker panics.
     pub fn run(&self, body: &(dyn Fn(&Worker<'_>) + Sync)) -> Result<(), PoolError> {
-        let _alone = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turns.take();
         let shared = &*self.shared;
-        if shared.poisoned.load(Ordering::Acquire) {
-            return Err(PoolError::Poisoned);
-        }
         // SAFETY: only the lifetime changes. Every worker counts itself in `done` after its last
         // use, and this function waits for all of them before it returns.
         let job: Job = unsafe { std::mem::transmute(std::ptr::from_ref(body)) };
         // SAFETY: no worker reads `job` before `epoch` is bumped.
-        unsafe { *shared.job.get() = Some(job) };
+        shared.job.with_mut(|to| unsafe { *to = Some(job) });
         shared.done.set(0);
         shared.ticket.store(0, Ordering::Relaxed);
         shared.epoch.add(1);
@@ -166,12 +166,7 @@ impl Pool {
         shared
             .done
             .wait(IDLE_SPIN, |done| done as usize == shared.count - 1);
-        shared
-            .failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-            .map_or(Ok(()), Err)
+        shared.settle()
     }
 }
 
@@ -196,7 +191,7 @@ impl Shared {
             ticket: Padded::default(),
             poisoned: AtomicBool::new(false),
             stop: AtomicBool::new(false),
-            job: UnsafeCell::new(None),
+            job: Cell::new(None),
             failure: Mutex::new(None),
         }
     }
@@ -210,7 +205,8 @@ impl Shared {
                 return;
             }
             // SAFETY: `run` wrote the job before it bumped `epoch` and keeps it alive until `done`.
-            let job = unsafe { (*self.job.get()).expect("a bumped epoch comes with a job") };
+            let job = self.job.with(|job| unsafe { *job });
+            let job = job.expect("a bumped epoch comes with a job");
             // SAFETY: as above.
             self.execute(index, unsafe { &*job });
             self.done.add(1);
@@ -226,7 +222,7 @@ impl Shared {
             return;
         };
         if !payload.is::<LeftPoisoned>() {
-            let failure = PoolError::Panicked {
+            let failure = PoolError {
                 worker: index,
                 message: message_of(&*payload),
             };
@@ -235,6 +231,16 @@ impl Shared {
         }
         self.poisoned.store(true, Ordering::SeqCst);
         self.generation.add(1);
+    }
+
+    /// How a run ended that every worker has left; the next starts afresh.
+    fn settle(&self) -> Result<(), PoolError> {
+        if !self.poisoned.swap(false, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.arrived.store(0, Ordering::Relaxed);
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.take().map_or(Ok(()), Err)
     }
 }
 
@@ -305,14 +311,6 @@ impl Worker<'_> {
     }
 }
 
-/// Part `index` of `count` of `0..items`.
-#[must_use]
-pub fn share(items: usize, index: usize, count: usize) -> Range<usize> {
-    let (each, extra) = (items / count, items % count);
-    let first = index * each + index.min(extra);
-    first..first + each + usize::from(index < extra)
-}
-
 #[cfg(target_os = "linux")]
 fn pin(pinning: Pinning, index: usize) {
     if pinning == Pinning::Free {
@@ -351,5 +349,5 @@ fn is_first_thread(core: usize) -> bool {
 #[cfg(not(target_os = "linux"))]
 fn pin(_: Pinning, _: usize) {}
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

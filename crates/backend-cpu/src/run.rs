@@ -34,7 +34,7 @@ use tokkata_ir::{
 use crate::arena::{self, Place};
 use crate::kernels::{Forms, Kernel as Set};
 use crate::memory::Aligned;
-use crate::pool::{Pool, Worker};
+use crate::pool::{Pool, PoolError, Worker};
 use crate::select::{self, Facts, What};
 use acts::{ActSet, Key};
 use attention::Scratch as AttentionScratch;
@@ -55,7 +55,7 @@ const PARTIALS: usize = 2 << 20;
 /// A program on the processor.
 pub struct CpuInstance {
     program: Arc<Program>,
-    pool: Pool,
+    pool: Arc<Pool>,
     kernel: Set,
     plans: Vec<Lowered>,
     caches: Caches,
@@ -69,6 +69,8 @@ pub struct CpuInstance {
     last: Option<(usize, [usize; 3])>,
     weight_bytes: u64,
     times: Option<Vec<(u64, u64)>>,
+    /// Why it can no longer run: a worker panicked, and nobody knows what it left undone.
+    lost: Option<PoolError>,
     watcher: Watcher,
 }
 
@@ -191,7 +193,7 @@ impl CpuInstance {
         program: Arc<Program>,
         source: &dyn WeightSource,
         options: &LoadOptions,
-        (pool, kernel): (Pool, Set),
+        (pool, kernel): (Arc<Pool>, Set),
     ) -> Result<Self, BackendError> {
         let caches = Caches::lay_out(&program)?;
         let weight_bytes = weights::bytes_needed(&program, source, options.no_repack)?;
@@ -206,6 +208,7 @@ impl CpuInstance {
         let limits = LEADS.map(|lead| arena::most(&program.limits, lead));
         let mut plans = Vec::new();
         let drafts = draft.tapes.into_iter().zip(draft.places);
+        let fuse = !options.no_fuse;
         for (plan, (tape, (places, _))) in program.plans.iter().zip(drafts) {
             let lower = Lower {
                 program: &program,
@@ -215,29 +218,7 @@ impl CpuInstance {
                 turns: &mut turns,
                 tickets: &mut tickets,
             };
-            let tape = lower_tape(lower, tape)?;
-            let finder = Finder {
-                tape: &tape,
-                workers: pool.count(),
-                tickets: &mut tickets,
-            };
-            let chains = if options.no_fuse {
-                vec![]
-            } else {
-                finder.find()
-            };
-            let embeds = plan
-                .inputs
-                .iter()
-                .filter(|p| p.name == "embeds")
-                .map(|p| p.value)
-                .collect();
-            let lowered = Lowered {
-                tape,
-                chains,
-                places,
-                embeds,
-            };
+            let lowered = lower_plan(lower, tape, (fuse, pool.count()))?;
             watcher.prove(&lowered, pool.count(), limits);
             plans.push(lowered);
         }
@@ -252,15 +233,7 @@ impl CpuInstance {
             .map(|v| v.shape.width())
             .max()
             .unwrap_or(0);
-        let scratch = || {
-            Own::new(Scratch {
-                matmul: crate::kernels::Scratch::default(),
-                attention: AttentionScratch::new(heads.0, heads.1),
-                moe: MoeScratch::new(&routing),
-                row: vec![0.0; widest],
-                draw: tokkata_ir::sample::Scratch::default(),
-            })
-        };
+        let scratch = || scratch(heads, &routing, widest);
         Ok(CpuInstance {
             acts: ActSet::new(&draft.keys, &program.limits, workers),
             arena: Aligned::zeroed(arena_floats),
@@ -277,6 +250,7 @@ impl CpuInstance {
             tickets: (0..tickets).map(|_| Ticket::default()).collect(),
             weight_bytes: weights.bytes(),
             times: None,
+            lost: None,
             watcher,
             last: None,
             plans,
@@ -364,6 +338,7 @@ impl CpuInstance {
         step: &StepState,
         inputs: &StepInputs<'_>,
     ) -> Result<(), BackendError> {
+        self.alive()?;
         self.set_inputs(plan, step, inputs);
         let counts = LEADS.map(|lead| count(step, lead));
         self.last = Some((plan, counts));
@@ -401,11 +376,17 @@ impl CpuInstance {
                 done
             }
         };
-        done.map_err(|error| BackendError::Lost(error.to_string()))?;
+        self.lost = done.err();
+        self.alive()?;
         self.watcher
             .check(&self.plans[plan], self.pool.count(), counts);
         let failure = failure.into_inner().unwrap_or_else(PoisonError::into_inner);
         failure.map_or(Ok(()), Err)
+    }
+
+    fn alive(&self) -> Result<(), BackendError> {
+        let lost = self.lost.as_ref();
+        lost.map_or(Ok(()), |error| Err(BackendError::Lost(error.to_string())))
     }
 
     /// Floats of a value of the plan replayed last.
@@ -418,12 +399,41 @@ impl CpuInstance {
     }
 }
 
-fn lower_tape(mut lower: Lower<'_>, tape: Tape<What>) -> Result<Tape<Step>, BackendError> {
-    tape.try_map(|planned| {
+fn scratch(heads: (usize, usize), routing: &Sizes, widest: usize) -> Own {
+    Own::new(Scratch {
+        matmul: crate::kernels::Scratch::default(),
+        attention: AttentionScratch::new(heads.0, heads.1),
+        moe: MoeScratch::new(routing),
+        row: vec![0.0; widest],
+        draw: tokkata_ir::sample::Scratch::default(),
+    })
+}
+
+fn lower_plan(
+    mut lower: Lower<'_>,
+    tape: Tape<What>,
+    (fuse, workers): (bool, usize),
+) -> Result<Lowered, BackendError> {
+    let tape = tape.try_map(|planned| {
         Ok(Step {
             kernel: lower.step(planned)?,
             node: planned.kernel.node(),
         })
+    })?;
+    let finder = Finder {
+        tape: &tape,
+        workers,
+        tickets: lower.tickets,
+    };
+    let inputs = lower.plan.inputs.iter();
+    Ok(Lowered {
+        chains: if fuse { finder.find() } else { vec![] },
+        places: lower.places.to_vec(),
+        embeds: inputs
+            .filter(|p| p.name == "embeds")
+            .map(|p| p.value)
+            .collect(),
+        tape,
     })
 }
 

@@ -462,3 +462,37 @@ fn a_token_outside_the_table_is_an_error() {
     let error = run.step(&[rows], &Feed::default()).unwrap_err();
     assert_eq!(error.to_string(), "cpu cannot run row 50 of a table of 50");
 }
+
+/// Threads of this process with a name.
+#[cfg(target_os = "linux")]
+fn threads_called(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+    names
+        .filter(|n| n.as_ref().is_ok_and(|n| n.trim() == name))
+        .count()
+}
+
+#[test]
+fn models_share_workers_and_one_that_is_lost_takes_no_other_with_it() {
+    let (fixture, logits) = decoder(DType::F32, DType::F32, 16);
+    let (mut lost, mut other) = (run_on(&fixture, &options(6)), run_on(&fixture, &options(6)));
+    let prompt = [vec![part(0, 0..64)]];
+    let want = feed(&mut other, logits, &prompt);
+    assert_eq!(feed(&mut lost, logits, &prompt), want);
+    #[cfg(target_os = "linux")]
+    assert_eq!(threads_called("tokkata-5"), 1);
+    // A block that the window still sees is gone: a worker panics.
+    let bad = Rows {
+        gone_below: 60,
+        ..part(0, 64..65)
+    };
+    for rows in [bad, part(1, 0..8)] {
+        let error = lost.step(&[rows], &Feed::default()).unwrap_err();
+        assert!(
+            matches!(error, BackendError::Lost(ref why) if why.contains("has a block")),
+            "{error}"
+        );
+    }
+    assert_eq!(feed(&mut other, logits, &prompt), want);
+}

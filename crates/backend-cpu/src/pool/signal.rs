@@ -1,8 +1,9 @@
 //! A number that threads wait on: they spin for a while, then sleep.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
+
+use super::sync::{AtomicU32, Condvar, LOOKS, Mutex, Ordering, patience, settle};
 
 /// Keeps its content on cache lines of its own (two, for the adjacent-line prefetcher).
 #[derive(Default)]
@@ -24,9 +25,6 @@ pub(super) struct Signal {
     wake: Condvar,
 }
 
-/// Looks between two readings of the clock.
-const LOOKS: u32 = 32;
-
 impl Signal {
     pub(super) fn get(&self) -> u32 {
         self.value.load(Ordering::SeqCst)
@@ -39,6 +37,7 @@ impl Signal {
     /// Adds to the value and wakes all who sleep on it.
     pub(super) fn add(&self, step: u32) {
         self.value.fetch_add(step, Ordering::SeqCst);
+        settle();
         // A sleeper announces itself before its last look at the value (both sequentially
         // consistent), so either it sees the new value or this sees the sleeper.
         if self.sleepers.load(Ordering::SeqCst) > 0 {
@@ -63,7 +62,7 @@ impl Signal {
                 }
                 std::hint::spin_loop();
             }
-            if start.get_or_insert_with(Instant::now).elapsed() >= limit {
+            if start.get_or_insert_with(Instant::now).elapsed() >= patience(limit) {
                 return None;
             }
         }
@@ -71,6 +70,7 @@ impl Signal {
 
     fn sleep(&self, ready: &impl Fn(u32) -> bool) -> u32 {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
+        settle();
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let value = loop {
             let value = self.value.load(Ordering::SeqCst);

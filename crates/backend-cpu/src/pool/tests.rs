@@ -34,20 +34,27 @@ fn barriers_order_steps_when_over_subscribed() {
 }
 
 #[test]
-fn a_panicking_worker_frees_the_others_and_poisons_the_pool() {
+fn a_panicking_worker_frees_the_others_and_the_next_run_works() {
+    let pool = Pool::new(3);
     for culprit in 0..3 {
-        let pool = Pool::new(3);
         let result = pool.run(&|w| {
             assert!(w.index() != culprit, "worker gave up");
             w.barrier();
             w.barrier();
         });
-        let expected = PoolError::Panicked {
+        let expected = PoolError {
             worker: culprit,
             message: "worker gave up".to_owned(),
         };
         assert_eq!(result, Err(expected));
-        assert_eq!(pool.run(&|_| {}), Err(PoolError::Poisoned));
+        // Each of the others was, or was not, counted at the barrier when it left.
+        let met = AtomicUsize::new(0);
+        let next = pool.run(&|w| {
+            met.fetch_add(1, Ordering::Relaxed);
+            w.barrier();
+            assert_eq!(met.load(Ordering::Relaxed), 3);
+        });
+        assert_eq!(next, Ok(()));
     }
 }
 
@@ -133,4 +140,44 @@ fn tickets_are_given_out_once() {
     })
     .unwrap();
     assert_eq!(taken.load(Ordering::Relaxed), 2 * ((1 << 20) - 1));
+}
+
+#[test]
+fn models_share_a_pool_for_as_long_as_one_of_them_lives() {
+    let pools = Pools::new();
+    let (first, second) = (pools.get(2, Pinning::Free), pools.get(2, Pinning::Free));
+    assert!(Arc::ptr_eq(&first, &second));
+    assert!(!Arc::ptr_eq(&first, &pools.get(2, Pinning::Cores)));
+    assert!(!Arc::ptr_eq(&first, &pools.get(3, Pinning::Free)));
+    let old = Arc::downgrade(&first);
+    drop((first, second));
+    assert!(old.upgrade().is_none(), "threads end with the last model");
+    assert_eq!(pools.get(2, Pinning::Free).count(), 2);
+}
+
+/// Each caller's runs see only their own workers' counts.
+#[test]
+fn callers_take_turns() {
+    let pool = Pool::new(2);
+    let running = AtomicUsize::new(0);
+    let caller = || {
+        for _ in 0..200 {
+            pool.run(&|w| {
+                assert!(
+                    running.fetch_add(1, Ordering::SeqCst) < 2,
+                    "two runs at once"
+                );
+                w.barrier();
+                w.barrier();
+                running.fetch_sub(1, Ordering::SeqCst);
+                w.barrier();
+            })
+            .unwrap();
+        }
+    };
+    std::thread::scope(|s| {
+        (0..3).for_each(|_| {
+            s.spawn(caller);
+        });
+    });
 }

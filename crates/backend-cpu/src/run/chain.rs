@@ -2,9 +2,9 @@
 //!
 //! With many rows a value is larger than a cache, so that a norm, a rotation or a gate over all of it waits for
 //! memory. A *chain* is a run of steps without meetings that all deal out columns, as the tape finds them. Its steps
-//! fall into *lanes*, the steps that values flow between; some parts of a lane's columns go through all its steps before the next ones, and
-//! workers take them one by one, so that none waits for a slower neighbour. A vast product, such as that of the head,
-//! is a chain of its own.
+//! fall into *lanes*, the steps that values flow between; some parts of a lane's columns go through all its steps before
+//! the next ones, and workers take them one by one, so that none waits for a slower neighbour. A vast product, such as
+//! that of the head, is a chain of its own.
 //!
 //! With few heads and many workers a lane's parts are too large to be dealt out evenly. Then products come first, panel
 //! by panel, and the other steps after a barrier.

@@ -15,6 +15,7 @@ mod peers;
 mod rules;
 mod shell;
 mod test;
+mod threads;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   check                             format, lints, documentation, licences, size and name rules, fast tests
   test [ARGUMENTS]                  every test of the workspace, with one line of totals at the end
   draws                             write the draws that every backend is held to, where they may change
+  sanitize [--rust-src DIRECTORY]   the op suite and the replays under the thread sanitizer, with the standard
+                                    library built for it from the toolchain's sources
+  loom                              the thread pool in a model that tries every order of events
   golden [OPTIONS] [NAME…]          write goldens with the oracle
   conformance [--docs|--bisect|--mutate [--write]] [NAME…]
                                     which architectures agree; the table of models; where a run goes wrong;
@@ -40,6 +44,8 @@ fn main() -> ExitCode {
     let result = match args.first().map(String::as_str) {
         Some("check") => check::run(),
         Some("test") => test::run(&args[1..]),
+        Some("sanitize") => threads::sanitize(&args[1..]),
+        Some("loom") => threads::loom(),
         Some("bench-peers") => peers::run(&args[1..]),
         Some("ab") => ab::run(&args[1..]),
         Some("load") => load::run(&args[1..]),

@@ -491,3 +491,77 @@ fn lcm(a: usize, b: usize) -> usize {
     }
     a / x * b.max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tokkata_archs::Registry;
+    use tokkata_conformance::generate;
+    use tokkata_conformance::golden::Golden;
+    use tokkata_conformance::models::{Feeding, Target, load_for};
+    use tokkata_ir::{Backend, BackendError, Instance, LoadOptions, WeightSource};
+
+    use super::*;
+    use crate::kernels::Forms;
+
+    /// Counts the meetings and the attentions of the first plan that it is given, and gives up.
+    struct Count(Mutex<(usize, usize)>);
+
+    impl Backend for Count {
+        fn name(&self) -> &'static str {
+            "count"
+        }
+
+        fn load(
+            &self,
+            program: Arc<Program>,
+            _: &dyn WeightSource,
+            _: &LoadOptions,
+        ) -> Result<Box<dyn Instance>, BackendError> {
+            let product = |node: &Node, plan: &Plan| {
+                let shape = &plan.value(node.ins[0]).shape;
+                let key = Key {
+                    lead: shape.lead,
+                    times: 1,
+                    k: shape.width(),
+                    forms: Forms::default(),
+                };
+                (true, key)
+            };
+            let facts = Facts {
+                program: &program,
+                product: &product,
+                fuse: true,
+            };
+            let plan = &program.plans[0];
+            let tape = schedule(plan, &facts, &mut Vec::new());
+            let meetings = tape.syncs().iter().filter(|&&s| s == Sync::Always);
+            let attentions = plan.nodes.iter().filter(|n| n.op.name() == "attention");
+            *self.0.lock().unwrap() = (meetings.count(), attentions.count());
+            Err(BackendError::Lost("counted".to_owned()))
+        }
+    }
+
+    #[test]
+    fn workers_meet_five_times_per_dense_layer() {
+        for name in ["llama", "qwen3"] {
+            let golden = Golden::read(&Golden::folder(), name).unwrap();
+            let count = Count(Mutex::default());
+            let target = Target {
+                backend: &count,
+                ctx: golden.positions,
+                feeding: Feeding::WHOLE,
+                output: None,
+                encoder: &[],
+            };
+            let file = generate::model(&golden).unwrap();
+            let loaded = load_for(&file, &Registry::builtin(), &target);
+            assert!(loaded.is_err(), "{name} is counted only");
+            let (meetings, layers) = *count.0.lock().unwrap();
+            assert!(layers > 1, "{name}");
+            // And where rows are looked up, picked, normalised and drawn from.
+            assert_eq!(meetings, 5 * layers + 4, "{name}");
+        }
+    }
+}

@@ -4,7 +4,7 @@ use tokkata_engine::{Answer, EngineHandle, ReadRequest, Request, Sampling, StopR
 use tokkata_engine::{Constraint, Dry};
 use tokkata_ir::PlanRole;
 use tokkata_ir::sample::{Mask, uniform};
-use tokkata_text::grammar::{Grammar, GrammarSource, GrammarState, TokenTrie, Trigger, Vocabulary};
+use tokkata_text::grammar::{Grammar, GrammarSource, GrammarState, TokenTrie, Vocabulary};
 
 use crate::models::Failure;
 

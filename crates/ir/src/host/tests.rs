@@ -9,7 +9,7 @@ use crate::device::{BlockCopy, Delta, LogitRow, RowInput, RowStatus};
 use crate::program::{
     CacheGroup, CacheKind, Limits, Plan, PlanRole, Port, Shape, SlotDef, ValueDef,
 };
-use crate::sample::{BadLogits, Mask, Sampler, sample};
+use crate::sample::{BadLogits, Fixed, Mask, Parameters, Sampler, Scratch, sample};
 use crate::step::{NO_BLOCK, ROW_EMBEDS};
 
 const VOCAB: u32 = 16;
@@ -63,7 +63,9 @@ impl Adder {
         };
         let logits: Vec<f32> = (0..VOCAB).map(logit).collect();
         let record = step.sampler(step.seqs()[row] as usize);
-        let token = sample(&mut logits.clone(), &record, &inputs.sample[i]);
+        let position = step.index_in_sequence(row) as u32;
+        let drawn = inputs.sample[i].row(&logits, position);
+        let token = sample(&record, &drawn, &mut Scratch::default());
         self.tokens
             .push(token.map_or_else(BadLogits::code, |t| t as i32));
         self.floats.entry(LOGITS).or_default().extend(logits);
@@ -626,21 +628,25 @@ fn a_shorter_length_takes_back_what_came_after() {
     assert_eq!(told(&results), want);
 }
 
+fn fixed(x: f32) -> Fixed {
+    Fixed::new(x).expect("a number")
+}
+
 #[test]
 fn draws_follow_the_sampler_of_the_slot_and_the_mask_of_the_row() {
     let mut e = executor();
     let sampler = Sampler {
-        bias: vec![(9, 50.0)],
-        penalties: crate::sample::PenaltyRule {
+        bias: vec![(9, fixed(50.0))],
+        record: Parameters {
             presence: 99.0,
-            ..Default::default()
-        },
-        ..Sampler::default()
+            ..Parameters::default()
+        }
+        .record(),
     };
     let mut masked = tokens(B, &[3]);
-    masked.logits[0].mask = Some(Mask::ready(vec![0b100]));
+    masked.logits[0].mask = Some(Mask::new(vec![0b100]));
     let mut lowered = tokens(C, &[3]);
-    lowered.logits[0].dry = vec![(3, 5.0)];
+    lowered.logits[0].dry = vec![(3, fixed(5.0))];
     let work = Work {
         chained: 1,
         ..rows([tokens(A, &[1]), masked, lowered])

@@ -8,7 +8,7 @@ use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::generate;
 use tokkata_conformance::golden::{Golden, Rows, verify};
 use tokkata_conformance::models::{Feeding, Target, load_for};
-use tokkata_ir::sample::{PenaltyRule, Sampler, SamplerRecord};
+use tokkata_ir::sample::{Fixed, Parameters, Sampler};
 use tokkata_ir::{
     ArenaLayout, BackendError, BlockCopy, Composite, Delta, Device, DeviceId, Executor, GroupId,
     Limits, LoadOptions, Loaded, LogitRow, Program, RowInput, RowResult, RowStatus, SeqRows,
@@ -280,20 +280,16 @@ fn rows_of<const N: usize>(rows: [SeqRows; N]) -> Work {
 }
 
 fn sampler(seed: u64) -> Delta {
-    let record = SamplerRecord {
+    let parameters = Parameters {
         temperature: 1.5,
         seed,
-        ..SamplerRecord::default()
-    };
-    let penalties = PenaltyRule {
         repeat: 1.5,
         presence: 0.5,
-        ..PenaltyRule::default()
+        ..Parameters::default()
     };
     Delta::Sampler(Box::new(Sampler {
-        record,
-        penalties,
-        bias: vec![(3, 0.5)],
+        record: parameters.record(),
+        bias: vec![(3, Fixed::new(0.5).expect("a number"))],
     }))
 }
 

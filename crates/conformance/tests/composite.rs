@@ -151,12 +151,15 @@ const A: SeqSlot = SeqSlot(0);
 const B: SeqSlot = SeqSlot(1);
 const C: SeqSlot = SeqSlot(2);
 
+/// Rows of a work, and why it failed.
+type Told = (Vec<RowResult>, Option<String>);
+
 /// An executor under a script, and what it told.
 struct Scripted {
     executor: Box<dyn Executor>,
     program: Arc<Program>,
     blocks: Vec<Vec<u32>>,
-    told: Vec<(Vec<RowResult>, Option<String>)>,
+    told: Vec<Told>,
 }
 
 impl Scripted {
@@ -294,7 +297,7 @@ fn sampler(seed: u64) -> Delta {
 }
 
 /// Everything that an executor does, in one sequence of works; all that it told and gave.
-fn script(name: &str, device: &dyn Device) -> (Vec<(Vec<RowResult>, Option<String>)>, Vec<f32>) {
+fn script(name: &str, device: &dyn Device) -> (Vec<Told>, Vec<f32>) {
     let mut s = Scripted::open(name, device);
     let mut given = Vec::new();
     let mut deltas: Vec<_> = [A, B, C].iter().flat_map(|&slot| s.tables(slot)).collect();
@@ -379,7 +382,7 @@ fn an_executor_of_parts_does_all_that_one_does() {
         }
         // Another kind rounds otherwise, but draws the same tokens from rows that are far enough apart.
         let (other, _) = script(name, &halves([reference(), cpu()], 1));
-        let drawn = |told: &[(Vec<RowResult>, Option<String>)]| -> Vec<_> {
+        let drawn = |told: &[Told]| -> Vec<_> {
             let rows = told.iter().flat_map(|t| &t.0);
             rows.map(|r| (r.slot, r.position, r.status, r.ends))
                 .collect()

@@ -7,7 +7,7 @@ use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::ops::{Family, Subject, check, check_invariance, measure};
 use tokkata_ir::{
     ArenaLayout, BackendError, Device, Executor, LoadOptions, Loaded, Program, Progress, Refusal,
-    SeqSlot, Ticket, ValueId, WeightSource, Work,
+    SeqRows, SeqSlot, Ticket, ValueId, WeightSource, Work,
 };
 
 /// Rows and sequences of a step.
@@ -86,7 +86,7 @@ impl Executor for Faulty<Box<dyn Executor>> {
 
     fn submit(&mut self, work: Work) -> Result<Ticket, Refusal> {
         self.step = Step {
-            n_rows: work.rows.iter().map(|r| r.len()).sum(),
+            n_rows: work.rows.iter().map(SeqRows::len).sum(),
             n_seqs: work.rows.len(),
         };
         self.inner.submit(work)

@@ -69,18 +69,26 @@ struct LoadedParts {
 impl LoadedParts {
     /// The part's share of the bytes of a block, of the group of which it has most.
     fn share(&self, part: &dyn Loaded) -> f64 {
-        let (all, own) = (self.block_bytes(), part.block_bytes());
+        let (all, own) = (self.block_bytes(), placed_bytes(part));
         let shares = own.iter().zip(&all).map(|(&o, &a)| o as f64 / a as f64);
         shares.fold(0.0, f64::max)
     }
+}
+
+/// Bytes that a block of each group takes on a device, in whole units; a group of which it has nothing takes one too.
+fn placed_bytes(part: &dyn Loaded) -> Vec<u64> {
+    let bytes = part.block_bytes().into_iter();
+    bytes
+        .map(|b| b.max(1).next_multiple_of(UNIT_BYTES))
+        .collect()
 }
 
 impl Loaded for LoadedParts {
     fn block_bytes(&self) -> Vec<u64> {
         let mut sums = vec![0; self.program.caches.len()];
         for part in &self.parts {
-            for (sum, bytes) in sums.iter_mut().zip(part.block_bytes()) {
-                *sum += bytes.max(1).next_multiple_of(UNIT_BYTES);
+            for (sum, bytes) in sums.iter_mut().zip(placed_bytes(part.as_ref())) {
+                *sum += bytes;
             }
         }
         sums
@@ -111,3 +119,6 @@ impl Loaded for LoadedParts {
         Ok(Box::new(Parts::new(self.program, parts, segments, arena)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -123,7 +123,7 @@ impl Net {
     }
 
     /// A case that sees these values alone.
-    fn case(mut self, name: String, outputs: &[ValueId]) -> Case {
+    fn case(mut self, name: &str, outputs: &[ValueId]) -> Case {
         self.0.show(outputs);
         Case::new(format!("fused/{name}"), self.0, outputs.to_vec())
     }
@@ -135,7 +135,7 @@ fn normed_products(dtype: DType, kind: NormKind, weighted: bool) -> Case {
     let x = net.0.input(&[D]);
     let h = net.norm(kind, x, weighted);
     let outputs = [5, 17, 32].map(|n| net.product(dtype, h, n));
-    net.case(format!("norm/{dtype}/{kind:?}/{weighted}"), &outputs)
+    net.case(&format!("norm/{dtype}/{kind:?}/{weighted}"), &outputs)
         .ulps(6.0 + 2.0 * sum_ulps(D))
         .rounds(Rounds::Within(dtype))
         .all_rows(2.0)
@@ -153,7 +153,7 @@ fn feed_forward(dtype: DType) -> Case {
     let h = net.op(op, &[gate, up]);
     let down = net.product(dtype, h, D);
     let y = net.add(x, down);
-    net.case(format!("feed_forward/{dtype}"), &[y])
+    net.case(&format!("feed_forward/{dtype}"), &[y])
         .ulps(16.0 + 2.0 * sum_ulps(512))
         .rounds(Rounds::Within(dtype))
         .all_rows(1.0)
@@ -189,7 +189,7 @@ fn attention(dtype: DType) -> Case {
     let o = net.op(Op::Attention(op), &[q]);
     let o = net.product(dtype, o, D);
     let y = net.add(o, x);
-    net.case(format!("attention/{dtype}"), &[y])
+    net.case(&format!("attention/{dtype}"), &[y])
         .ulps(16.0 + 2.0 * sum_ulps(D))
         .rounds(Rounds::Within(dtype))
         .mixed_steps()
@@ -209,9 +209,7 @@ fn elementwise() -> Case {
     let d = net.op(Op::Softcap { cap: 2.0 }, &[c]);
     let e = net.add(d, x);
     let f = net.op(Op::Unary(Act::Sigmoid), &[e]);
-    net.case("elementwise".to_owned(), &[f])
-        .ulps(12.0)
-        .all_rows(2.0)
+    net.case("elementwise", &[f]).ulps(12.0).all_rows(2.0)
 }
 
 /// Products over columns that were moved.
@@ -228,7 +226,7 @@ fn columns() -> Case {
     let joined = net.0.op(Op::Concat { groups: 1 }, &[a, b], &[96]);
     let h = net.norm(NormKind::Rms, joined, false);
     let y = net.product(DType::F32, h, 33);
-    net.case("columns".to_owned(), &[y])
+    net.case("columns", &[y])
         .ulps(8.0 + 3.0 * sum_ulps(96))
         .all_rows(1.0)
 }
@@ -253,7 +251,7 @@ fn convolution() -> Case {
     let h = net.op(gate, &[a, b]);
     let y = net.product(DType::F32, h, 64);
     let y = net.add(x, y);
-    net.case("convolution".to_owned(), &[y])
+    net.case("convolution", &[y])
         .ulps(16.0 + 3.0 * sum_ulps(64))
         .mixed_steps()
 }
@@ -289,7 +287,7 @@ fn experts() -> Case {
     let routed = net.0.op(op, &[h, ids], &[2 * 64]);
     let y = net.0.op(Op::Combine, &[routed, shares], &[64]);
     let y = net.add(x, y);
-    net.case("experts".to_owned(), &[y])
+    net.case("experts", &[y])
         .ulps(16.0 + 2.0 * sum_ulps(64))
         .all_rows(1.0)
 }
@@ -329,7 +327,7 @@ fn head() -> Case {
         logits: logits.to_vec(),
         ..Rows::of(seq, at)
     };
-    net.case("head".to_owned(), &[capped])
+    net.case("head", &[capped])
         .ulps(10.0 + 2.0 * sum_ulps(D))
         .step(vec![rows(0, 0..17, &[3, 16]), rows(1, 4..5, &[0])])
         .step(vec![rows(0, 17..18, &[0])])

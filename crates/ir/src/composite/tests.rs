@@ -16,7 +16,7 @@ use crate::program::{
     CacheGroup, CacheKind, Lead, Limits, Node, Plan, PlanRole, Port, Shape, SlotDef, ValType,
     ValueDef,
 };
-use crate::sample::{BadLogits, sample};
+use crate::sample::{BadLogits, Scratch, sample};
 use crate::step::StepState;
 use crate::weight::{Axis, Recipe, Uses, WeightDef};
 
@@ -88,8 +88,10 @@ impl Toy {
             }
             Op::Sample => {
                 let draw = |(i, x): (usize, &[f32])| {
-                    let seq = step.seqs()[step.logit_rows()[i] as usize] as usize;
-                    let token = sample(&mut x.to_vec(), &step.sampler(seq), &inputs.sample[i]);
+                    let row = step.logit_rows()[i] as usize;
+                    let record = step.sampler(step.seqs()[row] as usize);
+                    let row = inputs.sample[i].row(x, step.index_in_sequence(row) as u32);
+                    let token = sample(&record, &row, &mut Scratch::default());
                     token.map_or_else(BadLogits::code, |t| t as i32)
                 };
                 let ints = x.chunks(VOCAB).enumerate().map(draw).collect();

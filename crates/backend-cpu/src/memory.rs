@@ -271,6 +271,11 @@ impl<T: Plain> Aligned<T> {
         }
     }
 
+    /// Address of the first number. It stays good while others read: it comes from no slice that they would end.
+    pub fn as_mut_ptr(&mut self) -> *mut T {
+        self.buf.as_mut_ptr().cast()
+    }
+
     /// Sets the length. Growing past the largest length so far replaces the memory by zeros;
     /// otherwise the contents stay as they are.
     pub fn resize(&mut self, len: usize) {

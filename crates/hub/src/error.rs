@@ -55,6 +55,16 @@ pub enum HubError {
         quant: String,
         known: String,
     },
+    #[error("{repo}: found no file {file}, expected one of {known}")]
+    NoFile {
+        repo: String,
+        file: String,
+        known: String,
+    },
+    #[error(
+        "found the address '{found}', expected {endpoint}/USER/NAME/resolve/main/FILE; download other files and give -m FILE"
+    )]
+    Url { found: String, endpoint: String },
     #[error("{repo}: found neither a GGUF file nor config.json with safetensors, expected a model")]
     NoModel { repo: String },
     #[error("{path}: cannot {action}: {source}")]

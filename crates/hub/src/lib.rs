@@ -20,6 +20,7 @@ pub mod cache;
 mod client;
 pub mod error;
 mod fetch;
+pub mod known;
 mod pull;
 pub mod repo;
 
@@ -27,6 +28,7 @@ use std::path::PathBuf;
 
 pub use cache::{Cache, Cached};
 pub use error::{HubError, Result};
+pub use known::known;
 pub use repo::Wanted;
 
 /// The usual hub.

@@ -11,8 +11,37 @@ pub struct Wanted {
     pub repo: String,
     /// Type of the GGUF file, such as `q4_k_m`; `None` for the best there is.
     pub quant: Option<String>,
+    /// A file of the repository, whatever its type; the other parts of a split one come with it.
+    pub file: Option<String>,
     /// Branch, tag or commit.
     pub revision: String,
+}
+
+impl Wanted {
+    /// Reads the address of a file, `ENDPOINT/user/name/resolve/revision/file`.
+    ///
+    /// # Errors
+    /// An address of another place, or of something else there.
+    pub fn from_url(url: &str, endpoint: &str) -> Result<Self> {
+        let wrong = || HubError::Url {
+            found: url.to_owned(),
+            endpoint: endpoint.to_owned(),
+        };
+        let path = url.split(['?', '#']).next().unwrap_or_default();
+        let path = path
+            .strip_prefix(endpoint)
+            .and_then(|p| p.strip_prefix('/'));
+        let parts: Vec<&str> = path.unwrap_or_default().splitn(5, '/').collect();
+        let [user, name, "resolve" | "blob", revision, file] = parts[..] else {
+            return Err(wrong());
+        };
+        let wanted: Wanted = format!("{user}/{name}@{revision}").parse()?;
+        (!file.is_empty()).then_some(()).ok_or_else(wrong)?;
+        Ok(Wanted {
+            file: Some(file.to_owned()),
+            ..wanted
+        })
+    }
 }
 
 impl FromStr for Wanted {
@@ -38,6 +67,7 @@ impl FromStr for Wanted {
         fits.then(|| Wanted {
             repo: repo.to_owned(),
             quant,
+            file: None,
             revision: revision.to_owned(),
         })
         .ok_or_else(wrong)
@@ -52,6 +82,9 @@ const USUAL: [&str; 6] = ["q4_k_m", "q5_k_m", "q8_0", "q4_0", "f16", "bf16"];
 /// # Errors
 /// No model, or none of the type asked for.
 pub fn choose(wanted: &Wanted, files: &[String]) -> Result<Vec<String>> {
+    if let Some(file) = &wanted.file {
+        return choose_file(wanted, file, files);
+    }
     let gguf: Vec<&String> = files.iter().filter(|f| is_model(f)).collect();
     if !gguf.is_empty() {
         return choose_gguf(wanted, &gguf);
@@ -68,6 +101,37 @@ pub fn choose(wanted: &Wanted, files: &[String]) -> Result<Vec<String>> {
         weights(f) || pooling || !f.contains('/') && ENDINGS.iter().any(|e| f.ends_with(e))
     };
     Ok(files.iter().filter(beside).cloned().collect())
+}
+
+/// The file of that name, and where it is one of several parts, all of them.
+fn choose_file(wanted: &Wanted, file: &str, files: &[String]) -> Result<Vec<String>> {
+    let stem = |name: &str| part_stem(name).map(str::to_owned);
+    let same = |name: &&String| *name == file || stem(file).is_some_and(|s| stem(name) == Some(s));
+    let found: Vec<String> = files.iter().filter(same).cloned().collect();
+    if found.is_empty() {
+        let gguf: Vec<&str> = files
+            .iter()
+            .map(String::as_str)
+            .filter(|f| is_model(f))
+            .collect();
+        return Err(HubError::NoFile {
+            repo: wanted.repo.clone(),
+            file: file.to_owned(),
+            known: gguf.join(", "),
+        });
+    }
+    Ok(found)
+}
+
+/// What stands before `-00001-of-00002.gguf`.
+fn part_stem(file: &str) -> Option<&str> {
+    const NUMBERS: usize = "-00001-of-00002".len();
+    let name = file.strip_suffix(".gguf")?;
+    let at = name.len().checked_sub(NUMBERS)?;
+    let (stem, numbers) = name.split_at_checked(at)?;
+    let numbers = numbers.strip_prefix('-')?.split_once("-of-")?;
+    let digits = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
+    (digits(numbers.0) && digits(numbers.1)).then_some(stem)
 }
 
 /// GGUF files that hold a language model, not a projector of one that sees.
@@ -166,6 +230,49 @@ mod tests {
         assert_eq!(pick("a/b:q8_0").expect("a model").len(), 2);
         let error = pick("a/b:q2_k").expect_err("no such type").to_string();
         assert!(error.contains("q4_k_m, q8_0"), "{error}");
+    }
+
+    #[test]
+    fn a_named_file_is_taken_with_its_other_parts() {
+        let all = files(&[
+            "a-Q4_K_M.gguf",
+            "b/a-Q8_0-00001-of-00002.gguf",
+            "b/a-Q8_0-00002-of-00002.gguf",
+        ]);
+        let pick = |file: &str| {
+            let wanted: Wanted = "a/b".parse().expect("a name");
+            let file = Some(file.to_owned());
+            choose(&Wanted { file, ..wanted }, &all)
+        };
+        assert_eq!(
+            pick("a-Q4_K_M.gguf").expect("it is there"),
+            [all[0].clone()]
+        );
+        let parts = pick("b/a-Q8_0-00001-of-00002.gguf").expect("it is there");
+        assert_eq!(parts, all[1..]);
+        let error = pick("c.gguf").expect_err("it is not there").to_string();
+        assert!(
+            error.contains("c.gguf") && error.contains("a-Q4_K_M.gguf"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn addresses_of_files_are_read() {
+        let read = |url: &str| Wanted::from_url(url, "https://hub");
+        let wanted =
+            read("https://hub/a/b/resolve/main/c/d.gguf?download=true").expect("it is one");
+        assert_eq!(
+            (wanted.repo.as_str(), wanted.file.as_deref()),
+            ("a/b", Some("c/d.gguf"))
+        );
+        for wrong in [
+            "https://other/a/b/resolve/main/c.gguf",
+            "https://hub/a/b",
+            "c.gguf",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

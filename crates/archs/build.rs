@@ -12,7 +12,7 @@ fn main() {
         .collect();
     files.retain(|f| f.extension().is_some_and(|e| e == "toml"));
     files.sort();
-    let mut code = String::from("const BUILTIN: &[(&str, &str)] = &[\n");
+    let mut code = String::from("pub(crate) const BUILTIN: &[(&str, &str)] = &[\n");
     for file in files {
         let stem = file.file_stem().expect("a file name").to_string_lossy();
         writeln!(

@@ -165,6 +165,14 @@ impl Expr {
         names
     }
 
+    /// Functions the expression calls.
+    #[must_use]
+    pub fn functions(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        called(&self.node, &mut names);
+        names
+    }
+
     /// Its value.
     ///
     /// # Errors
@@ -195,6 +203,21 @@ fn collect(node: &Node, names: &mut Vec<String>) {
             collect(b, names);
         }
         Node::If(a, b, c) => [a, b, c].into_iter().for_each(|x| collect(x, names)),
+    }
+}
+
+fn called(node: &Node, names: &mut Vec<String>) {
+    match node {
+        Node::Const(_) | Node::Name(_) | Node::Key(_) => {}
+        Node::Call(name, args) => {
+            names.push(name.clone());
+            args.iter().for_each(|a| called(a, names));
+        }
+        Node::Unary(_, a) => called(a, names),
+        Node::Binary(_, a, b) | Node::OrElse(a, b) => {
+            [a, b].into_iter().for_each(|x| called(x, names))
+        }
+        Node::If(a, b, c) => [a, b, c].into_iter().for_each(|x| called(x, names)),
     }
 }
 

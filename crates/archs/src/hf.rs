@@ -60,6 +60,7 @@ impl<'a> HfView<'a> {
         let (layers, experts) = (count("block_count"), count("expert_count"));
         let names = Names::new(&stored, &config, rule);
         let mut tensors = names.all(layers as u32, experts as usize)?;
+        expect_rows(&metadata, arch, &tensors)?;
         let made = factors::factors(&config, rule)?;
         for (name, values) in &made {
             tensors.insert(name.clone(), constant(name, values));
@@ -82,6 +83,25 @@ impl<'a> HfView<'a> {
     #[must_use]
     pub fn made(&self) -> &BTreeMap<String, Vec<f32>> {
         &self.made
+    }
+}
+
+/// The embedding has a row for each token that the configuration counts.
+fn expect_rows(
+    metadata: &Metadata,
+    arch: &str,
+    tensors: &BTreeMap<String, Found>,
+) -> Result<(), ArchError> {
+    let table = tensors.get("token_embd.weight");
+    let rows = table.and_then(|t| t.shape.first().copied());
+    let counted = metadata.uint(&format!("{arch}.vocab_size"));
+    match (rows, counted) {
+        (Some(rows), Some(counted)) if rows as u64 != counted => Err(ArchError::ConfigValue {
+            key: "vocab_size".to_owned(),
+            value: counted.to_string(),
+            expected: format!("{rows}, the rows of the token embedding"),
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -14,9 +14,11 @@
 //! assert!(registry.get("llama").is_some());
 //! ```
 
+mod check;
 pub mod error;
 pub mod expr;
 pub mod hf;
+pub mod near;
 pub mod registry;
 pub mod resolve;
 pub mod schema;

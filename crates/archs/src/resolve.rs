@@ -18,6 +18,7 @@ mod rope;
 mod rwkv;
 mod stack;
 mod weights;
+mod words;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -30,8 +31,10 @@ use crate::expr::{EvalError, Expr, Val};
 use crate::schema::{Descriptor, Rule, Word};
 use crate::view::View;
 
+pub(crate) use env::builtin_names;
 use meta::Meta;
 pub(crate) use weights::glob;
+pub(crate) use words::BLOCKS;
 
 /// Largest product of sizes; sums of a few such products fit 32 bits.
 const MAX_PRODUCT: u64 = 1 << 28;
@@ -193,8 +196,8 @@ impl<'a> Resolver<'a> {
 
     pub(crate) fn eval(&self, expr: &Expr) -> Result<Val, ArchError> {
         expr.eval(self).map_err(|error| match error {
-            EvalError::Missing(name) => ArchError::MissingKey {
-                key: self.key_name(&name),
+            EvalError::Missing(key) => ArchError::MissingKey {
+                key,
                 rule: self.context(expr.source()),
             },
             EvalError::Bad(what) => ArchError::Rule {
@@ -202,14 +205,6 @@ impl<'a> Resolver<'a> {
                 what,
             },
         })
-    }
-
-    fn key_name(&self, name: &str) -> String {
-        if name.contains('.') && !name.starts_with('$') {
-            format!("{}.{name}", self.prefix)
-        } else {
-            name.to_owned()
-        }
     }
 
     pub(crate) fn number(&self, rule: &Rule) -> Result<f64, ArchError> {
@@ -308,7 +303,10 @@ impl<'a> Resolver<'a> {
     pub(crate) fn bad_word(&self, field: &str, word: &str) -> ArchError {
         ArchError::Rule {
             rule: self.context(field),
-            what: format!("'{word}' is not one of its values"),
+            what: format!(
+                "found '{word}', expected one of {}",
+                words::of(field).join(", ")
+            ),
         }
     }
 

@@ -41,6 +41,7 @@ const FLAGS: &[&str] = &[
     "expert_weights_norm",
     "dt_b_c_rms",
     "scaling.finetuned",
+    "scaling.truncate",
     "sliding_window_pattern",
     "swin_norm",
     "shift_logits",

@@ -64,6 +64,11 @@ const BUILTIN: &[(&str, &str)] = &[
 ];
 
 /// Names of the variables every descriptor may use.
+pub(crate) fn builtin_names() -> impl Iterator<Item = &'static str> {
+    BUILTIN.iter().map(|&(name, _)| name)
+}
+
+/// The variables every descriptor may use.
 pub(crate) fn builtin() -> &'static BTreeMap<&'static str, Rule> {
     static RULES: LazyLock<BTreeMap<&'static str, Rule>> = LazyLock::new(|| {
         BUILTIN
@@ -200,7 +205,8 @@ impl Resolver<'_> {
     fn first(&self, key: &str) -> Result<Val, EvalError> {
         let all = self.numbers(key)?;
         let x = all.iter().find(|x| **x != 0.0).or(all.first());
-        x.map(|&x| Val::Num(x)).ok_or_else(|| missing(key))
+        let full = || missing(&format!("{}.{key}", self.prefix));
+        x.map(|&x| Val::Num(x)).ok_or_else(full)
     }
 
     fn max_of(&self, key: &str) -> Result<Val, EvalError> {
@@ -208,7 +214,7 @@ impl Resolver<'_> {
         all.into_iter()
             .reduce(f64::max)
             .map(Val::Num)
-            .ok_or_else(|| missing(key))
+            .ok_or_else(|| missing(&format!("{}.{key}", self.prefix)))
     }
 
     /// A per-layer array as it is, or a period whose `first` or `last` layer is full; the default is a period.

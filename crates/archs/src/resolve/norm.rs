@@ -232,6 +232,13 @@ impl Resolver<'_> {
             _ => "attention.layer_norm_rms_epsilon",
         };
         let rule: Option<&Rule> = table.eps.as_ref().or(self.desc.norm.eps.as_ref());
-        Ok(self.number_of(rule, usual)? as f32)
+        let eps = self.number_of(rule, usual)? as f32;
+        if eps.is_finite() && eps >= 0.0 {
+            return Ok(eps);
+        }
+        Err(ArchError::Rule {
+            rule: self.context(rule.map_or(usual, |r| r.0.source())),
+            what: format!("found {eps}, expected a number of at least 0"),
+        })
     }
 }

@@ -9,6 +9,9 @@ use super::Resolver;
 use crate::error::ArchError;
 use crate::schema::Rule;
 
+/// Columns of a head that may be rotated; no head is as wide.
+const MAX_COLUMNS: u32 = 1 << 16;
+
 struct Scaling {
     kind: String,
     factor: f64,
@@ -30,14 +33,16 @@ impl Resolver<'_> {
             return Ok(None);
         }
         let dims = self.size_of(rule.dims.as_ref(), "n_rot")?;
-        if dims == 0 || dims % 2 == 1 {
-            let what = format!("{dims} rotated columns; the count must be even and positive");
+        if dims == 0 || dims % 2 == 1 || dims > MAX_COLUMNS {
+            let what = format!(
+                "found {dims} rotated columns, expected an even number from 2 to {MAX_COLUMNS}"
+            );
             return Err(ArchError::Rule {
                 rule: self.context("rope.dims"),
                 what,
             });
         }
-        let theta = self.number_of(rule.theta.as_ref(), "theta")?;
+        let theta = self.positive(rule.theta.as_ref(), "theta")?;
         let scaling = self.scaling()?;
         let factors = self.factors(dims)?;
         let freqs = self.frequencies(dims, theta, &scaling, factors.as_deref())?;
@@ -49,6 +54,18 @@ impl Resolver<'_> {
             magnitude: scaling.magnitude as f32,
             channels,
         }))
+    }
+
+    /// A number that is finite and above 0.
+    fn positive(&self, rule: Option<&Rule>, usual: &str) -> Result<f64, ArchError> {
+        let x = self.number_of(rule, usual)?;
+        if x.is_finite() && x > 0.0 {
+            return Ok(x);
+        }
+        Err(ArchError::Rule {
+            rule: self.context(rule.map_or(usual, |r| r.0.source())),
+            what: format!("found {x}, expected a number above 0"),
+        })
     }
 
     fn scaling(&self) -> Result<Scaling, ArchError> {
@@ -67,7 +84,7 @@ impl Resolver<'_> {
         let factor = if kind == "none" {
             1.0
         } else {
-            self.number_of(None, "rope_factor")?
+            self.positive(None, "rope_factor")?
         };
         let mut magnitude = if kind == "none" {
             1.0
@@ -153,12 +170,17 @@ impl Resolver<'_> {
         Ok((0..dims / 2).map(|i| freq(i) as f32).collect())
     }
 
+    /// The pairs between which YaRN blends, as whole numbers unless the file says otherwise.
     fn yarn_range(&self, n: f64, theta: f64) -> Result<(f64, f64), ArchError> {
         let orig = self.number_of(None, "n_ctx_orig ?? 1")?;
         let fast = self.number_of(self.desc.rope.beta_fast.as_ref(), "32")?;
         let slow = self.number_of(self.desc.rope.beta_slow.as_ref(), "1")?;
         let dim = |beta: f64| n * (orig / (beta * 2.0 * PI)).ln() / (2.0 * theta.ln());
-        Ok((dim(fast).floor().max(0.0), dim(slow).ceil().min(n - 1.0)))
+        let (low, high) = match self.truth_of(None, "rope.scaling.truncate ?? 1")? {
+            true => (dim(fast).floor(), dim(slow).ceil()),
+            false => (dim(fast), dim(slow)),
+        };
+        Ok((low.max(0.0), high.min(n - 1.0)))
     }
 
     /// Position channel of each pair, when the file divides the pairs into sections.

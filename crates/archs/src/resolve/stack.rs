@@ -12,6 +12,9 @@ use super::{Resolver, Side};
 use crate::error::ArchError;
 use crate::schema::{BranchRule, Descriptor, NormRule, StepRule};
 
+/// How often a file's blocks may be run.
+const MAX_LOOPS: usize = 64;
+
 impl Resolver<'_> {
     pub(crate) fn stack(&mut self, side: Side) -> Result<StackSpec, ArchError> {
         let embed = Some(self.embed()?);
@@ -19,6 +22,7 @@ impl Resolver<'_> {
             (Side::Main, true) => self.size_of(None, "nz(decoder_block_count) ?? block_count")?,
             _ => self.size_of(self.desc.layer.count.as_ref(), "n_layers")?,
         };
+        self.fit_layers(count)?;
         let steps = self.step_rules(side);
         let mut layers = Vec::with_capacity(count as usize);
         for layer in 0..count {
@@ -32,6 +36,25 @@ impl Resolver<'_> {
             second_state: self.second_state()?,
             layers,
             head: self.head(side)?,
+        })
+    }
+
+    /// Refuses more layers than the file's tensors can make, before anything is reserved for them.
+    fn fit_layers(&self, count: u32) -> Result<(), ArchError> {
+        let tensors = self.view.names().len();
+        // A descriptor that names the block of a layer may run blocks again.
+        let most = match self.desc.layer.block {
+            Some(_) => tensors.saturating_mul(MAX_LOOPS),
+            None => tensors,
+        };
+        if count as usize <= most {
+            return Ok(());
+        }
+        Err(ArchError::Rule {
+            rule: self.context("block_count"),
+            what: format!(
+                "found {count} layers, expected at most {most} with the {tensors} tensors of the file"
+            ),
         })
     }
 

@@ -1,5 +1,6 @@
 //! Tensors to weights: names, shapes, sidecars and left-overs.
 
+use tokkata_core::DType;
 use tokkata_ir::spec::{ExpertProj, Proj};
 use tokkata_ir::{Axis, Recipe, Site, WeightDef, WeightId};
 
@@ -45,6 +46,18 @@ const IGNORED: &[(&str, &str)] = &[
 pub(crate) struct Want<'a> {
     pub(crate) shape: &'a [u32],
     pub(crate) axes: &'a [Axis],
+}
+
+/// Whole numbers are no weights: nothing says what they stand for.
+fn check_type(name: &str, dtype: DType) -> Result<(), ArchError> {
+    let whole = [DType::I8, DType::I16, DType::I32, DType::I64];
+    if !whole.contains(&dtype) {
+        return Ok(());
+    }
+    Err(ArchError::Tensor {
+        name: name.to_owned(),
+        what: format!("has the type {dtype}, expected one of weights, such as F16 or Q8_0"),
+    })
 }
 
 impl Resolver<'_> {
@@ -152,11 +165,11 @@ impl Resolver<'_> {
         want: Want<'_>,
     ) -> Result<WeightId, ArchError> {
         self.used.borrow_mut().insert(name.to_owned());
+        self.check_shape(name, &found.shape, want.shape)?;
         if let Some(&id) = self.by_name.get(name) {
-            self.check_shape(name, &found.shape, want.shape)?;
             return Ok(id);
         }
-        self.check_shape(name, &found.shape, want.shape)?;
+        check_type(name, found.dtype)?;
         let site = self.site(base);
         Ok(self.define(name, found.recipe, site, want))
     }

@@ -176,6 +176,21 @@ pub enum Fault {
         "found tensor {second} starting inside tensor {first}, expected separate bytes; the file is damaged, copy it again"
     )]
     Overlap { first: Quoted, second: Quoted },
+    #[error(
+        "found {found} bytes for tensor {tensor}, expected {expected} of type {dtype}; they are as many as {likely} takes, so its type is not what was written, convert the model again"
+    )]
+    Gap {
+        tensor: Quoted,
+        dtype: DType,
+        expected: u64,
+        found: u64,
+        likely: DType,
+    },
+    #[error("found {found}, which cannot be written as a file; {advice}")]
+    Special {
+        found: &'static str,
+        advice: &'static str,
+    },
     #[error("found {found}, expected {expected}; {advice}")]
     Split {
         found: String,

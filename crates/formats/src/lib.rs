@@ -30,7 +30,7 @@ pub mod tensor;
 pub use error::{Fault, FormatError, Quoted, Result};
 pub use gguf::{Endian, GgufOutput, GgufWriter, ShardLimit, copy_gguf};
 pub use model::{Container, Layout, ModelFile};
-pub use output::write_file;
+pub use output::{remove_unfinished, write_file};
 pub use packing::{GptqZeros, PackedWeight, Piece, Scheme};
 pub use part::SharedSpan;
 pub use safetensors::{Directory, SafetensorsOutput, SafetensorsWriter};

@@ -251,7 +251,32 @@ fn place(tensors: &mut [TensorInfo], extent: &Extent) -> Result<(), Fault> {
         }
         t.offset = start as u64;
     }
-    refuse_overlap(tensors)
+    refuse_overlap(tensors)?;
+    refuse_gaps(tensors, alignment)
+}
+
+/// Refuses a tensor of a type that takes fewer bytes than there are, where those are just what another type takes.
+fn refuse_gaps(tensors: &[TensorInfo], alignment: u64) -> Result<(), Fault> {
+    let mut order: Vec<&TensorInfo> = tensors.iter().collect();
+    order.sort_by_key(|t| t.offset);
+    let spare =
+        |w: &&[&TensorInfo]| w[0].bytes.next_multiple_of(alignment) < w[1].offset - w[0].offset;
+    for w in order.windows(2).filter(spare) {
+        let (tensor, found) = (w[0], w[1].offset - w[0].offset);
+        let rows = tensor.rows() as u64;
+        let bytes = |d: DType| (d.row_bytes(tensor.row_elems())? as u64).checked_mul(rows);
+        let fits = |d: &&DType| bytes(**d).is_some_and(|n| n.next_multiple_of(alignment) == found);
+        if let Some(likely) = DType::ALL.iter().find(fits) {
+            return Err(Fault::Gap {
+                tensor: Quoted::new(&tensor.name),
+                dtype: tensor.dtype,
+                expected: tensor.bytes,
+                found,
+                likely: *likely,
+            });
+        }
+    }
+    Ok(())
 }
 
 fn refuse_overlap(tensors: &[TensorInfo]) -> Result<(), Fault> {

@@ -8,6 +8,7 @@ use tokkata_core::{Metadata, Value};
 use super::directory::{CONFIG, Directory, list, read_json};
 use super::header::Header;
 use super::index::Index;
+use super::typed;
 use crate::error::{Fault, FormatError, Quoted, Result};
 use crate::model::{Container, Contents};
 use crate::packing::{PackedWeight, Pieces, Quantisation, group, kept};
@@ -118,6 +119,9 @@ fn join(parts: Vec<Part>, directory: Option<Directory>) -> Result<Contents> {
         let header = Header::parse(part.bytes(), number).map_err(|fault| part.fail(fault))?;
         keep_pairs(&mut metadata, header.metadata).map_err(|fault| part.fail(fault))?;
         stored.extend(header.tensors);
+    }
+    if let Some(part) = parts.first() {
+        typed::read(&mut metadata).map_err(|fault| part.fail(fault))?;
     }
     let config = directory.as_ref().map(Directory::config);
     let mlx = metadata.str("format") == Some("mlx")

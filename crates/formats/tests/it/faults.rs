@@ -171,6 +171,23 @@ fn separate_tensors_may_come_in_any_order_with_gaps() {
 }
 
 #[test]
+fn a_type_that_was_not_written_is_refused() {
+    let relabelled = |dtype: u32| {
+        let raw = Raw::header(2, 0)
+            .tensor("a", &[32, 4], dtype, 0)
+            .tensor("b", &[32], 0, 512)
+            .data(32, 640);
+        raw.0
+    };
+    assert!(ModelFile::from_bytes(relabelled(0)).is_ok());
+    let text = error(relabelled(1));
+    assert!(
+        text.contains("of type F16") && text.contains("as many as F32 takes"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_number_without_dimensions_reads() {
     let raw = Raw::header(1, 0).tensor("a", &[], 0, 0).data(32, 4);
     let model = ModelFile::from_bytes(raw.0).unwrap();

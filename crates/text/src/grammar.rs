@@ -206,12 +206,13 @@ fn lower(source: GrammarSource) -> Result<TopLevelGrammar, GrammarError> {
     Ok(TopLevelGrammar::from_grammar(grammar))
 }
 
-/// The first line of an error: the rest repeats the grammar.
+/// The first line of an error, and the reason where a later line gives one: the rest repeats the grammar.
 fn first_line(error: &impl std::fmt::Display) -> String {
-    error
-        .to_string()
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .to_owned()
+    let text = error.to_string();
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default();
+    match lines.find_map(|line| line.trim().strip_prefix("error: ")) {
+        Some(reason) => format!("{first} {reason}"),
+        None => first.to_owned(),
+    }
 }

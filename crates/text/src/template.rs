@@ -109,7 +109,7 @@ impl ChatTemplate {
     fn run(&self, request: &ChatRequest, scope: &Rc<Scope>) -> Result<Text> {
         let tree = source::parse(&self.source)?;
         let clock = request.now.unwrap_or_else(Clock::now_utc);
-        Interpreter::new(clock).render(&tree, scope)
+        Interpreter::new(clock, request.size()).render(&tree, scope)
     }
 }
 

@@ -218,7 +218,28 @@ fn hostile_templates_end_with_an_error() {
         "{% set ns = namespace(s='xxxxxxxxxxxxxxxx') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
     );
     limit("{{ range(999999999) }}");
+    limit(
+        "{% set ns = namespace(a=[1]) %}{% for i in range(99) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}{{ ns.a }}",
+    );
+    limit(
+        "{% set ns = namespace(a=[1]) %}{% for i in range(99) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}{{ ns.a == [ns.a] or ns.a == ns.a }}",
+    );
+    limit("{% set a = 'x' * 9999999 %}{{ a | replace('x', a) }}");
+    limit(
+        "{% set a = 'x' * 4000 %}{% for i in range(9) %}{% set a = a.replace('x', a) %}{% endfor %}{{ a.replace('x', a) }}",
+    );
+    limit("{{ range(4000) | join('x' * 9000) }}");
+    limit("{% for c in 'x' * 9999999 %}{% endfor %}");
     limit("{{ 2 ** 999 }}");
+    let started = std::time::Instant::now();
+    limit(
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% set c = {'a': a} %}{{ loop.first }}{% endfor %}{% endfor %}",
+    );
+    let taken = started.elapsed();
+    assert!(
+        taken.as_secs() < 5,
+        "{taken:?}, although tests are built with fewer optimisations"
+    );
     let error = ChatTemplate::parse("a\n{% if %}").expect_err("a syntax error");
     assert!(
         error
@@ -239,4 +260,43 @@ fn reasoning_is_known_by_every_name() {
         ChatTemplate::parse("{{ messages[0].thinking }}{{ messages[0].reasoning_content }}")
             .expect("a template");
     assert_eq!(template.render(&request).expect("a text").text(), "rr");
+}
+
+#[test]
+fn what_nests_too_deeply_is_refused() {
+    let deep = [
+        format!("{{{{ {} x }}}}", "not ".repeat(20_000)),
+        format!("{{{{ {}1 }}}}", "- ".repeat(20_000)),
+        format!("{{{{ 1{} }}}}", " + 1".repeat(20_000)),
+        format!("{{{{ x{} }}}}", ".a".repeat(20_000)),
+        format!("{{{{ x{} }}}}", " | trim".repeat(20_000)),
+        format!("{{{{ x{} }}}}", "[0]".repeat(20_000)),
+        format!("{{{{ x{} }}}}", "()".repeat(20_000)),
+        format!("{{{{ {}x }}}}", "1 if a else ".repeat(20_000)),
+        format!("{{{{ {}{} }}}}", "(".repeat(20_000), ")".repeat(20_000)),
+        format!("{{{{ {}{} }}}}", "[".repeat(20_000), "]".repeat(20_000)),
+        format!(
+            "{}{}",
+            "{% if x %}".repeat(20_000),
+            "{% endif %}".repeat(20_000)
+        ),
+        format!("{{% if x %}}{}{{% endif %}}", "{% elif x %}".repeat(20_000)),
+    ];
+    for source in deep {
+        let refused = ChatTemplate::parse(&source)
+            .and_then(|template| template.render(&ChatRequest::default()));
+        assert!(refused.is_err(), "{:.40}", source);
+    }
+    let wide = format!("{{{{ [{}] | length }}}}", "1 + 1, ".repeat(2_000));
+    let template = ChatTemplate::parse(&wide).expect("a template");
+    let text = template.render(&ChatRequest::default()).expect("a text");
+    assert_eq!(text.text(), "2000");
+    let quoted = format!(
+        "{{{{ '{}' | length }}}}{{# {{{{ {} #}}",
+        "- ".repeat(2_000),
+        "- ".repeat(2_000)
+    );
+    let template = ChatTemplate::parse(&quoted).expect("a template");
+    let text = template.render(&ChatRequest::default()).expect("a text");
+    assert_eq!(text.text(), "4000");
 }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use minijinja::machinery::ast::{self, BinOpKind, CallArg, CallType, Expr};
+use minijinja::machinery::ast::{self, BinOpKind, CallArg, CallType, CompareOpKind, Expr};
 
 use super::args::Args;
 use super::error::{Result, TemplateError, type_error};
@@ -12,9 +12,19 @@ use super::scope::Scope;
 use super::value::{Callable, Dict, LoopState, Value};
 use super::{filters, functions, methods, predicates};
 
+/// Filters that write a value out, or compare what it holds.
+const WRITING: [&str; 14] = [
+    "tojson", "string", "join", "pprint", "format", "replace", "indent", "escape", "e", "unique",
+    "sort", "groupby", "min", "max",
+];
+
 impl<'a> Interpreter<'a> {
     pub(crate) fn eval(&mut self, expr: &'a Expr<'a>, scope: &Rc<Scope>) -> Result<Value> {
         self.spend(1)?;
+        self.nest(|this| this.eval_inside(expr, scope))
+    }
+
+    fn eval_inside(&mut self, expr: &'a Expr<'a>, scope: &Rc<Scope>) -> Result<Value> {
         match expr {
             Expr::Var(var) => Ok(lookup(var.id, scope)),
             Expr::Const(constant) => constant_value(&constant.value),
@@ -75,8 +85,15 @@ impl<'a> Interpreter<'a> {
         }
         let right = self.eval(&op.right, scope)?;
         match comparison(op.op) {
-            Some(kind) => Ok(Value::Bool(ops::compare(kind, &left, &right)?)),
+            Some(kind) => self.compared(kind, &left, &right).map(Value::Bool),
             None => {
+                if matches!(op.op, BinOpKind::Mul) {
+                    self.spend_product(&left, &right)?;
+                }
+                if matches!(op.op, BinOpKind::Concat | BinOpKind::Rem) {
+                    self.spend_inside(&left)?;
+                    self.spend_inside(&right)?;
+                }
                 let result = ops::binary(op.op, &left, &right)?;
                 self.spend_on(&result)?;
                 Ok(result)
@@ -88,12 +105,36 @@ impl<'a> Interpreter<'a> {
         let mut left = self.eval(&compare.expr, scope)?;
         for op in &compare.ops {
             let right = self.eval(&op.expr, scope)?;
-            if !ops::compare(op.op, &left, &right)? {
+            if !self.compared(op.op, &left, &right)? {
                 return Ok(Value::Bool(false));
             }
             left = right;
         }
         Ok(Value::Bool(true))
+    }
+
+    /// Charges for a text or a list that is about to be repeated.
+    fn spend_product(&mut self, left: &Value, right: &Value) -> Result<()> {
+        let (Some(times), other) = (match (left.as_int(), right.as_int()) {
+            (None, times) => (times, left),
+            (times, _) => (times, right),
+        }) else {
+            return Ok(());
+        };
+        let times = u64::try_from(times.max(0)).unwrap_or(u64::MAX);
+        match other {
+            Value::Str(_) | Value::List(_) | Value::Tuple(_) => self.spend(times),
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares; two values that hold others are paid for first.
+    fn compared(&mut self, op: CompareOpKind, left: &Value, right: &Value) -> Result<bool> {
+        if left.holds_others() && right.holds_others() {
+            self.spend_inside(left)?;
+            self.spend_inside(right)?;
+        }
+        ops::compare(op, left, right)
     }
 
     fn choose(&mut self, choice: &'a ast::IfExpr<'a>, scope: &Rc<Scope>) -> Result<Value> {
@@ -120,6 +161,12 @@ impl<'a> Interpreter<'a> {
             (None, None) => return type_error("a filter without a value"),
         };
         let args = self.args(&filter.args, scope)?;
+        if WRITING.contains(&filter.name) {
+            self.spend_inside(&value)?;
+            args.positional
+                .iter()
+                .try_for_each(|a| self.spend_inside(a))?;
+        }
         let result = filters::apply(filter.name, value, args)?;
         self.spend_on(&result)?;
         Ok(result)
@@ -128,6 +175,12 @@ impl<'a> Interpreter<'a> {
     fn test(&mut self, test: &'a ast::Test<'a>, scope: &Rc<Scope>) -> Result<Value> {
         let value = self.eval(&test.expr, scope)?;
         let args = self.args(&test.args, scope)?;
+        if let Some(other) = args.positional.first().filter(|a| a.holds_others())
+            && value.holds_others()
+        {
+            self.spend_inside(&value)?;
+            self.spend_inside(other)?;
+        }
         Ok(Value::Bool(predicates::holds(test.name, &value, args)?))
     }
 
@@ -189,7 +242,11 @@ impl<'a> Interpreter<'a> {
     fn invoke(&mut self, callee: &Value, args: Args) -> Result<Value> {
         let result = match callee {
             Value::Callable(Callable::Global(name)) => functions::call(name, args, self.clock()),
-            Value::Callable(Callable::Method(bound)) => methods::call(&bound.0, &bound.1, args),
+            Value::Callable(Callable::Method(bound)) => {
+                let others = args.positional.iter().filter(|a| a.holds_others());
+                others.into_iter().try_for_each(|a| self.spend_inside(a))?;
+                methods::call(&bound.0, &bound.1, args)
+            }
             Value::Callable(Callable::Macro(index)) => self.call_macro(*index, args),
             Value::Loop(state) => self.call_loop(state, args),
             _ => {
@@ -236,15 +293,15 @@ fn constant_value(value: &minijinja::Value) -> Result<Value> {
     }
 }
 
-fn comparison(op: BinOpKind) -> Option<ast::CompareOpKind> {
+fn comparison(op: BinOpKind) -> Option<CompareOpKind> {
     Some(match op {
-        BinOpKind::Eq => ast::CompareOpKind::Eq,
-        BinOpKind::Ne => ast::CompareOpKind::Ne,
-        BinOpKind::Lt => ast::CompareOpKind::Lt,
-        BinOpKind::Lte => ast::CompareOpKind::Lte,
-        BinOpKind::Gt => ast::CompareOpKind::Gt,
-        BinOpKind::Gte => ast::CompareOpKind::Gte,
-        BinOpKind::In => ast::CompareOpKind::In,
+        BinOpKind::Eq => CompareOpKind::Eq,
+        BinOpKind::Ne => CompareOpKind::Ne,
+        BinOpKind::Lt => CompareOpKind::Lt,
+        BinOpKind::Lte => CompareOpKind::Lte,
+        BinOpKind::Gt => CompareOpKind::Gt,
+        BinOpKind::Gte => CompareOpKind::Gte,
+        BinOpKind::In => CompareOpKind::In,
         _ => return None,
     })
 }

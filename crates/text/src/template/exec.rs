@@ -13,8 +13,18 @@ use super::scope::Scope;
 use super::text::Text;
 use super::value::{Callable, LoopState, Value};
 
-const FUEL: u64 = 20_000_000;
+/// Steps of a template, about a second's worth.
+const FUEL: u64 = 500_000;
+/// Steps more for each byte of the request, which is the caller's own: some templates gather the text anew with each
+/// message.
+const FUEL_PER_BYTE: u64 = 16;
+/// Steps of an iteration beside those of its body.
+const ITERATION: u64 = 4;
+/// Bytes of text per step.
+const BYTES: u64 = 16;
 const MAX_DEPTH: usize = 96;
+/// Statements and expressions inside each other, macros' included.
+const MAX_NESTED: usize = 500;
 
 /// How a statement ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,16 +51,19 @@ pub(crate) struct Interpreter<'a> {
     clock: Clock,
     fuel: u64,
     depth: usize,
+    nested: usize,
 }
 
 impl<'a> Interpreter<'a> {
-    pub(crate) fn new(clock: Clock) -> Self {
+    /// An interpreter for a request of so many bytes.
+    pub(crate) fn new(clock: Clock, request_bytes: usize) -> Self {
         Interpreter {
             macros: Vec::new(),
             loops: Vec::new(),
             clock,
-            fuel: FUEL,
+            fuel: FUEL.saturating_add(FUEL_PER_BYTE.saturating_mul(request_bytes as u64)),
             depth: 0,
+            nested: 0,
         }
     }
 
@@ -75,13 +88,36 @@ impl<'a> Interpreter<'a> {
         Ok(())
     }
 
-    /// Charges for the size of a value just made, so that doubling a string is not free.
+    /// Charges for the size of a value just made, so that doubling a string is not free. What one operation makes is
+    /// bounded by [`ops::MAX_LEN`](super::ops::MAX_LEN).
     pub(crate) fn spend_on(&mut self, value: &Value) -> Result<()> {
         match value {
-            Value::Str(text) => self.spend(text.len() as u64 / 16),
-            Value::List(items) | Value::Tuple(items) => self.spend(items.len() as u64),
+            Value::Str(text) => self.spend(text.len() as u64 / BYTES),
+            Value::List(items) | Value::Tuple(items) | Value::Lazy(items) => {
+                self.spend(items.len() as u64)
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Charges for everything inside a value, before it is written out or compared: a list may hold another many
+    /// times over.
+    pub(crate) fn spend_inside(&mut self, value: &Value) -> Result<()> {
+        let mut left = self.fuel;
+        let afforded = afford(value, &mut left);
+        self.fuel = left;
+        afforded.ok_or(TemplateError::Limit("steps"))
+    }
+
+    /// Runs something that lies inside something else.
+    pub(crate) fn nest<T>(&mut self, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.nested == MAX_NESTED {
+            return Err(TemplateError::Limit("recursion"));
+        }
+        self.nested += 1;
+        let result = run(self);
+        self.nested -= 1;
+        result
     }
 
     fn enter<T>(&mut self, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
@@ -96,7 +132,7 @@ impl<'a> Interpreter<'a> {
 
     fn run(&mut self, body: &'a [Stmt<'a>], scope: &Rc<Scope>, out: &mut Text) -> Result<Flow> {
         for stmt in body {
-            let flow = self.statement(stmt, scope, out)?;
+            let flow = self.nest(|this| this.statement(stmt, scope, out))?;
             if flow != Flow::Next {
                 return Ok(flow);
             }
@@ -115,9 +151,9 @@ impl<'a> Interpreter<'a> {
         match stmt {
             Stmt::EmitRaw(raw) => out.push_str(raw.raw),
             Stmt::EmitExpr(emit) => {
-                let text = to_text(&self.eval(&emit.expr, scope)?);
-                self.spend(text.len() as u64 / 16)?;
-                out.push(&text);
+                let value = self.eval(&emit.expr, scope)?;
+                self.spend_inside(&value)?;
+                out.push(&to_text(&value));
             }
             Stmt::IfCond(cond) => {
                 let holds = self.eval(&cond.expr, scope)?.is_true();
@@ -281,6 +317,7 @@ impl<'a> Interpreter<'a> {
         place: LoopPlace<'_>,
         out: &mut Text,
     ) -> Result<()> {
+        self.spend_items(iterated)?;
         let items = self.loop_items(body, iterated, place.scope)?;
         if items.is_empty() {
             self.run(&body.else_body, &Scope::inside(place.scope), out)?;
@@ -288,6 +325,7 @@ impl<'a> Interpreter<'a> {
         }
         let seen = Rc::new(RefCell::new(None));
         for index0 in 0..items.len() {
+            self.spend(ITERATION)?;
             let inner = Scope::inside(place.scope);
             self.assign(&body.target, items[index0].clone(), &inner)?;
             let state = LoopState {
@@ -305,6 +343,14 @@ impl<'a> Interpreter<'a> {
         Ok(())
     }
 
+    /// Charges for the characters of a text that is taken apart.
+    fn spend_items(&mut self, iterated: &Value) -> Result<()> {
+        match iterated {
+            Value::Str(text) => self.spend(text.len() as u64),
+            _ => Ok(()),
+        }
+    }
+
     fn loop_items(
         &mut self,
         body: &'a ast::ForLoop<'a>,
@@ -317,6 +363,7 @@ impl<'a> Interpreter<'a> {
         };
         let mut kept = Vec::new();
         for item in items.iter() {
+            self.spend(ITERATION)?;
             let inner = Scope::inside(scope);
             self.assign(&body.target, item.clone(), &inner)?;
             if self.eval(condition, &inner)?.is_true() {
@@ -391,6 +438,25 @@ impl<'a> Interpreter<'a> {
             Some((name, _)) => type_error(format!("macro {} takes no argument {name}", decl.name)),
             None => Ok(()),
         }
+    }
+}
+
+/// Takes a step for each value inside another, and for the bytes of texts; none if they do not suffice.
+fn afford(value: &Value, left: &mut u64) -> Option<()> {
+    let bytes = match value {
+        Value::Str(text) => text.len() as u64,
+        _ => 0,
+    };
+    *left = left.checked_sub(1 + bytes / BYTES)?;
+    match value {
+        Value::List(items) | Value::Tuple(items) | Value::Lazy(items) | Value::View(items) => {
+            items.iter().try_for_each(|item| afford(item, left))
+        }
+        Value::Dict(dict) => {
+            let mut entries = dict.entries().iter();
+            entries.try_for_each(|(k, v)| afford(k, left).and_then(|()| afford(v, left)))
+        }
+        _ => Some(()),
     }
 }
 

@@ -12,7 +12,16 @@ use super::text::Text;
 use super::value::Value;
 
 /// No template needs longer strings, lists or ranges.
-pub(crate) const MAX_LEN: usize = 1 << 26;
+pub(crate) const MAX_LEN: usize = 1 << 24;
+
+/// Refuses to make a text of `parts` times `len` bytes and more, before memory is reserved for it.
+pub(crate) fn fits(whole: usize, parts: usize, len: usize) -> Result<()> {
+    let total = parts.checked_mul(len).and_then(|n| n.checked_add(whole));
+    match total {
+        Some(total) if total <= MAX_LEN => Ok(()),
+        _ => Err(TemplateError::Limit("output")),
+    }
+}
 
 pub(crate) fn binary(op: BinOpKind, left: &Value, right: &Value) -> Result<Value> {
     if matches!(op, BinOpKind::Concat) {

@@ -62,6 +62,26 @@ impl ChatRequest {
         }
     }
 
+    /// About how many bytes it has.
+    pub(crate) fn size(&self) -> usize {
+        fn of(value: &Json) -> usize {
+            match value {
+                Json::String(text) => text.len() + 8,
+                Json::Array(items) => items.iter().map(of).sum::<usize>() + 8,
+                Json::Object(fields) => {
+                    fields.iter().map(|(k, v)| k.len() + of(v)).sum::<usize>() + 8
+                }
+                _ => 8,
+            }
+        }
+        let lists = [&self.tools, &self.documents]
+            .into_iter()
+            .flatten()
+            .flatten();
+        let all = self.messages.iter().chain(lists).chain(self.extra.values());
+        all.map(of).sum()
+    }
+
     pub(crate) fn scope(&self, messages: &[Json]) -> Result<Rc<Scope>> {
         let scope = Scope::root();
         for (name, value) in &self.extra {

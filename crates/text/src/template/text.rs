@@ -175,6 +175,11 @@ impl Text {
         self.slice(start..start + kept.len())
     }
 
+    /// How often `old` is replaced with at most `limit` replacements.
+    pub(crate) fn count(&self, old: &str, limit: usize) -> usize {
+        self.text.match_indices(old).take(limit).count()
+    }
+
     /// `str.replace`, with at most `limit` replacements.
     pub(crate) fn replace(&self, old: &str, new: &Text, limit: usize) -> Text {
         let mut out = Text::default();

@@ -202,6 +202,14 @@ impl Value {
     }
 
     /// Python's `==`.
+    /// Whether there are values inside it.
+    pub(crate) fn holds_others(&self) -> bool {
+        matches!(
+            self,
+            Value::List(_) | Value::Tuple(_) | Value::Dict(_) | Value::Lazy(_) | Value::View(_)
+        )
+    }
+
     pub(crate) fn equals(&self, other: &Value) -> bool {
         match (self, other) {
             (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,

@@ -82,6 +82,8 @@ fn join(value: &Value, args: Args) -> Result<Value> {
     for item in value.items()?.iter() {
         parts.push(to_text(&picked(item, attribute.as_ref())?));
     }
+    let whole = parts.iter().map(Text::len).sum();
+    ops::fits(whole, parts.len(), separator.len())?;
     Ok(Value::text(Text::join(&separator, &parts)))
 }
 

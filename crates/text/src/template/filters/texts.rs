@@ -74,6 +74,8 @@ fn replace(text: &Text, args: Args) -> Result<Value> {
         None | Some(Value::None) => usize::MAX,
         Some(count) => usize::try_from(count.expect_int()?).unwrap_or(usize::MAX),
     };
+    let count = text.count(old.as_str(), limit);
+    ops::fits(text.len(), count, new.len())?;
     Ok(Value::text(
         text.replace(old.as_str(), &new, limit).with_markup(false),
     ))
@@ -87,6 +89,7 @@ fn indent(text: &Text, args: Args) -> Result<Value> {
         None => Text::trusted("    "),
     };
     let blank = flag(blank);
+    ops::fits(text.len(), text.lines(false).len() + 1, prefix.len())?;
     let mut source = text.clone();
     source.push_str("\n");
     let mut out = if flag(first) {

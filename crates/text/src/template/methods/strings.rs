@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::super::args::{Args, flag, required};
 use super::super::error::{Result, type_error};
-use super::super::ops::MAX_LEN;
+use super::super::ops::{self, MAX_LEN};
 use super::super::printf;
 use super::super::text::{Ends, Text, is_space};
 use super::super::value::Value;
@@ -213,12 +213,12 @@ fn partition(text: &Text, separator: &str, found: Option<usize>, empty_last: boo
 fn search(text: &Text, name: &str, args: Args) -> Result<Value> {
     let [wanted, start, end] = args.bind(["sub", "start", "end"])?;
     let wanted = required(wanted, "sub")?;
-    let bounds = super::super::ops::Bounds {
+    let bounds = ops::Bounds {
         start: start.clone().unwrap_or(Value::None),
         stop: end.unwrap_or(Value::None),
         step: Value::None,
     };
-    let window = super::super::ops::slice(&Value::text(text.clone()), &bounds)?;
+    let window = ops::slice(&Value::text(text.clone()), &bounds)?;
     let window = window.expect_text()?.as_str();
     if let ("startswith" | "endswith", Value::Tuple(options)) = (name, &wanted) {
         let options = options.iter().map(|v| v.expect_text().map(|t| t.as_str()));
@@ -258,11 +258,9 @@ fn replace(text: &Text, args: Args) -> Result<Value> {
     let (old, new) = (required(old, "old")?, required(new, "new")?);
     let limit = count.map_or(Ok(-1), |count| count.expect_int())?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    Ok(Value::text(text.replace(
-        old.expect_text()?.as_str(),
-        new.expect_text()?,
-        limit,
-    )))
+    let (old, new) = (old.expect_text()?.as_str(), new.expect_text()?);
+    ops::fits(text.len(), text.count(old, limit), new.len())?;
+    Ok(Value::text(text.replace(old, new, limit)))
 }
 
 fn join(separator: &Text, args: Args) -> Result<Value> {
@@ -272,6 +270,8 @@ fn join(separator: &Text, args: Args) -> Result<Value> {
         .iter()
         .map(|part| part.expect_text().cloned())
         .collect::<Result<Vec<_>>>()?;
+    let whole = parts.iter().map(|part| part.len()).sum();
+    ops::fits(whole, parts.len(), separator.len())?;
     Ok(Value::text(Text::join(
         separator,
         parts.iter().map(|part| &**part),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tokkata_archs::ArchError;
 use tokkata_core::{DType, Metadata, Value};
+use tokkata_formats::safetensors::metadata_pairs;
 use tokkata_formats::{FormatError, GgufWriter, SafetensorsWriter, ShardLimit};
 use tokkata_ir::BackendError;
 use tokkata_quant::mix::Preset;
@@ -32,7 +33,9 @@ pub enum ConvertError {
     Other(#[from] crate::error::Error),
     #[error("{file}: stopped; nothing was written")]
     Stopped { file: String },
-    #[error("{file}: found the type {dtype}, expected f32, f16 or bf16 for safetensors")]
+    #[error(
+        "{file}: found the type {dtype}, expected f32, f16 or bf16 for safetensors; give one with --outtype f16"
+    )]
     Blocks { file: String, dtype: DType },
 }
 
@@ -109,7 +112,11 @@ impl<'a> Conversion<'a> {
         let version = Value::U32(QUANTIZATION_VERSION);
         metadata.insert("general.quantization_version", version);
         if self.checkpoint.file().directory().is_some() {
-            let vocabulary = own.uint(&format!("{arch}.vocab_size"));
+            // What the configuration counts, as far as the embedding has rows for it.
+            let table = self.tensors().find(|t| t.0 == "token_embd.weight");
+            let rows = table.and_then(|t| t.2.first()).map(|&n| n as u64);
+            let counted = own.uint(&format!("{arch}.vocab_size"));
+            let vocabulary = counted.zip(rows).map(|(counted, rows)| counted.min(rows));
             vocabulary::describe(self.checkpoint, vocabulary, &mut metadata)?;
         }
         Ok(metadata)
@@ -151,10 +158,10 @@ impl<'a> Conversion<'a> {
         on_tensor: impl FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Vec<PathBuf>, ConvertError> {
         if let Some((_, dtype, _)) = self.tensors().find(|t| t.1.is_quantised()) {
-            let file = path.display().to_string();
+            let file = self.checkpoint.path().display().to_string();
             return Err(ConvertError::Blocks { file, dtype });
         }
-        let pairs: Vec<(String, String)> = self.recast.metadata().iter().filter_map(pair).collect();
+        let pairs = metadata_pairs(self.recast.metadata());
         let pairs = pairs.iter().map(|(k, v)| (k.as_str(), v.as_str()));
         let mut writer = SafetensorsWriter::new(path, pairs);
         for (name, dtype, shape) in self.recast.tensors() {
@@ -190,19 +197,6 @@ impl<'a> Conversion<'a> {
         }
         Ok(())
     }
-}
-
-fn pair((key, value): (&str, &Value)) -> Option<(String, String)> {
-    let text = match value {
-        Value::Array(_) => return None,
-        Value::Bool(b) => b.to_string(),
-        other => match (other.as_int(), other.as_f64()) {
-            (Some(n), _) => n.to_string(),
-            (None, Some(x)) => x.to_string(),
-            _ => other.as_bytes()?.to_string(),
-        },
-    };
-    Some((key.to_owned(), text))
 }
 
 /// The number that files give to a type of all their matrices.

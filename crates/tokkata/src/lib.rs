@@ -1,6 +1,6 @@
 //! Run language models from a file.
 //!
-//! This crate is the Rust API of Tokkata, and all that its own command line, server and bindings use: a
+//! This crate is the Rust API of Tokkata, and all that its command line uses: a
 //! [`Checkpoint`] is an opened file, a [`Model`] a loaded one, a [`Generation`] the events of an answer. It holds no
 //! kernels and no parsers of its own.
 //!
@@ -68,9 +68,9 @@ pub use tokkata_engine::{
 };
 pub use tokkata_formats::{
     Container, ModelFile, PackedWeight, SafetensorsOutput, SafetensorsWriter, ShardLimit,
-    TensorInfo, copy_gguf,
+    TensorInfo, copy_gguf, remove_unfinished,
 };
-pub use tokkata_ir::{Limits, Program, StepTime};
+pub use tokkata_ir::{ConstData, Limits, ModelSpec, Program, StepTime};
 pub use tokkata_plan::{BuildOptions, dump};
 pub use tokkata_quant::mix::{MixOptions, PRESETS, Preset};
 pub use tokkata_text::parse as answer;

@@ -76,11 +76,30 @@ pub(crate) fn describe(
         out.insert("tokenizer.chat_template", Value::from(template.as_str()));
     }
     let alike = |again: Tokenizer| pre::ids(&again, false) == pre::ids(tokenizer, false);
-    if named || Tokenizer::from_metadata(out).is_ok_and(alike) {
+    let reads = |out: &Metadata| Tokenizer::from_metadata(out).is_ok_and(alike);
+    let settled = match model {
+        // What puts a space before a text when it is encoded need not take it away again.
+        Model::Spm if json.is_some() => settle_space(tokenizer, out, reads),
+        _ => named || reads(out),
+    };
+    if settled {
         return Ok(());
     }
     Err(Error::Unnamed {
         file: directory.path().display().to_string(),
+    })
+}
+
+/// Finds whether texts get a space before them, so that the file gives the ids that the tokenizer gives.
+fn settle_space(
+    tokenizer: &Tokenizer,
+    out: &mut Metadata,
+    reads: impl Fn(&Metadata) -> bool,
+) -> bool {
+    let usual = tokenizer.special().add_space_prefix;
+    [usual, !usual].into_iter().any(|space| {
+        out.insert("tokenizer.ggml.add_space_prefix", Value::Bool(space));
+        reads(out)
     })
 }
 

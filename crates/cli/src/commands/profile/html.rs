@@ -8,7 +8,12 @@ use super::report::{Report, Row, Section};
 const STYLE: &str = "body{font:14px sans-serif;margin:2em}\
 .bar{display:flex;width:100%;height:1.6em;margin-bottom:2px}\
 .bar div{overflow:hidden;white-space:nowrap;border-right:1px solid #fff;font-size:11px;line-height:1.6em;min-width:0}\
-.bar div:hover{outline:2px solid #000}";
+.bar div:hover{outline:2px solid #000}\
+.legend{columns:16em;font-size:12px;padding:0;list-style:none}\
+.legend i{display:inline-block;width:1em;height:1em;margin-right:.5em;vertical-align:-.15em}";
+
+/// Parts of a line in a hundred that a letter takes on a narrow page.
+const LETTER: f64 = 0.9;
 
 /// The whole page.
 pub(super) fn page(report: &Report) -> String {
@@ -60,12 +65,31 @@ fn phase(section: &Section) -> String {
         .map(|(name, ns)| block(name, name, *ns, all))
         .collect();
     text += &line(&blocks);
+    text += &legend(section);
     for (layer, rows) in &layers {
         let _ = writeln!(text, "<small>{}</small>", layer_name(*layer));
         let blocks: Vec<String> = rows.iter().map(|row| kernel(row, widest)).collect();
         text += &line(&blocks);
     }
     text
+}
+
+/// Which colour is which role, and what each took of the phase, the most first.
+fn legend(section: &Section) -> String {
+    let mut roles: BTreeMap<&str, u64> = BTreeMap::new();
+    for row in &section.rows {
+        *roles.entry(&row.role).or_default() += row.run_ns + row.wait_ns;
+    }
+    let all: u64 = roles.values().sum();
+    let mut roles: Vec<(&str, u64)> = roles.into_iter().collect();
+    roles.sort_by_key(|r| std::cmp::Reverse(r.1));
+    let one = |(role, ns): &(&str, u64)| {
+        let share = 100.0 * *ns as f64 / all.max(1) as f64;
+        let (color, role) = (color(role), escaped(role));
+        format!("<li><i style=\"background:{color}\"></i>{role} {share:.1} %</li>")
+    };
+    let items: Vec<String> = roles.iter().map(one).collect();
+    format!("<ul class=\"legend\">{}</ul>\n", items.concat())
 }
 
 fn layer_name(layer: Option<u32>) -> String {
@@ -92,16 +116,37 @@ fn kernel(row: &Row, widest: u64) -> String {
     block(&row.role, &facts, spent, widest)
 }
 
-/// A rectangle; its colour follows from its name.
-fn block(name: &str, facts: &str, ns: u64, all: u64) -> String {
+/// The colour of a name, which follows from it alone.
+fn color(name: &str) -> String {
     let hue = name
         .bytes()
         .fold(7_u32, |h, b| h.wrapping_mul(31).wrapping_add(b.into()))
         % 360;
+    format!("hsl({hue},60%,75%)")
+}
+
+/// A rectangle, with its name where that fits.
+fn block(name: &str, facts: &str, ns: u64, all: u64) -> String {
+    let width = 100.0 * ns as f64 / all.max(1) as f64;
+    let label = match name.chars().count() as f64 * LETTER <= width {
+        true => escaped(name),
+        false => String::new(),
+    };
     format!(
-        "<div style=\"width:{:.3}%;background:hsl({hue},60%,75%)\" title=\"{}\">{}</div>",
-        100.0 * ns as f64 / all.max(1) as f64,
+        "<div style=\"width:{width:.3}%;background:{}\" title=\"{}\">{label}</div>",
+        color(name),
         escaped(facts),
-        escaped(name)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shown_whole_or_not_at_all() {
+        assert!(block("attn_q", "facts", 50, 100).ends_with(">attn_q</div>"));
+        assert!(block("attn_q", "facts", 5, 100).ends_with("\"facts\"></div>"));
+        assert!(block("layer 0", "layer 0", 1, 1).contains(&color("layer 0")));
+    }
 }

@@ -40,6 +40,8 @@ const ORDINARY: &[&str] = &["mamba", "rwkv6", "rwkv7"];
 /// Non-test code that may name architectures: data tables.
 const NAMES: &[&str] = &[
     "crates/archs/",
+    "crates/cli/src/commands/run/named.rs",
+    "crates/hub/src/known.rs",
     "crates/quant/src/mix",
     "crates/text/src/tokenizer/",
     "crates/tokkata/src/synthetic.rs",

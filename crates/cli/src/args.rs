@@ -18,6 +18,26 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
 }
 
+/// Where a model is downloaded from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    /// A repository, and perhaps one of its files.
+    Repo(&'a str, Option<&'a str>),
+    /// The address of a file.
+    Url(&'a str),
+}
+
+/// How the hub is asked.
+#[derive(Debug, Default, Args)]
+pub(crate) struct HubArgs {
+    /// Proves to the hub who asks (also -hft) [default: HF_TOKEN]
+    #[arg(long, value_name = "TOKEN", hide_short_help = true)]
+    pub(crate) hf_token: Option<String>,
+    /// Ask no hub: models are in the cache or nowhere [default: HF_HUB_OFFLINE]
+    #[arg(long, hide_short_help = true)]
+    pub(crate) offline: bool,
+}
+
 /// Which model, and whatever else stands without a flag.
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
@@ -31,13 +51,26 @@ pub(crate) struct ModelArgs {
         conflicts_with = "model"
     )]
     hf_repo: Option<String>,
+    /// The file of that repository (also -hff)
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "hf_repo",
+        hide_short_help = true
+    )]
+    hf_file: Option<String>,
+    /// The model at an address of the hub (also -mu), downloaded if need be
+    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "hf_repo"], hide_short_help = true)]
+    model_url: Option<String>,
+    #[command(flatten)]
+    hub: HubArgs,
     #[arg(skip)]
     pulled: std::sync::OnceLock<PathBuf>,
     /// The model file, unless -m is given, then further values
     #[arg(value_name = "ARGS")]
     rest: Vec<OsString>,
     /// Also know the architectures of this descriptor
-    #[arg(long = "arch-file", value_name = "TOML")]
+    #[arg(long = "arch-file", value_name = "TOML", hide_short_help = true)]
     pub(crate) arch_files: Vec<PathBuf>,
 }
 
@@ -48,22 +81,37 @@ impl ModelArgs {
             return Ok((Some(path), &self.rest));
         }
         Ok(match (&self.model, self.rest.split_first()) {
-            (Some(model), _) => (Some(model), &self.rest),
-            (None, Some((model, rest))) => (Some(Path::new(model)), rest),
+            (Some(model), _) => (Some(self.known(model)?), &self.rest),
+            (None, Some((model, rest))) => (Some(self.known(Path::new(model))?), rest),
             (None, None) => (None, &[]),
         })
     }
 
-    /// The path of the model of `-hf`, downloaded when it is first asked for.
-    fn repository(&self) -> Result<Option<&Path>> {
-        let Some(repo) = &self.hf_repo else {
-            return Ok(None);
-        };
-        if self.pulled.get().is_none() {
-            let path = crate::hub::pull(repo)?;
-            return Ok(Some(self.pulled.get_or_init(|| path)));
+    /// The path itself, or the model that people know by this name and that no file has.
+    fn known<'a>(&'a self, path: &'a Path) -> Result<&'a Path> {
+        let name = path.to_str().filter(|_| !path.exists());
+        match name.filter(|name| crate::hub::known(name).is_some()) {
+            Some(name) => self.pulled(Source::Repo(name, None)),
+            None => Ok(path),
         }
-        Ok(self.pulled.get().map(PathBuf::as_path))
+    }
+
+    /// The path of the model of `-hf` or `-mu`, downloaded when it is first asked for.
+    fn repository(&self) -> Result<Option<&Path>> {
+        let wanted = match (&self.hf_repo, &self.model_url) {
+            (Some(repo), _) => Source::Repo(repo, self.hf_file.as_deref()),
+            (None, Some(url)) => Source::Url(url),
+            (None, None) => return Ok(None),
+        };
+        self.pulled(wanted).map(Some)
+    }
+
+    fn pulled(&self, source: Source<'_>) -> Result<&Path> {
+        if let Some(path) = self.pulled.get() {
+            return Ok(path);
+        }
+        let path = crate::hub::pull(source, &self.hub)?;
+        Ok(self.pulled.get_or_init(|| path))
     }
 
     /// The model file of `-m` alone, and all arguments without a flag.
@@ -105,16 +153,16 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Use no more than these instruction sets: amx, avx512, avx2 or portable
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
     cpu_features: Option<String>,
     /// Keep each thread on a core of its own
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pin_threads: bool,
     /// Type of cached keys: f32, f16, bf16 or q8_0
-    #[arg(long = "cache-type-k", visible_alias = "ctk", value_name = "TYPE", value_parser = cache_type)]
+    #[arg(long = "cache-type-k", visible_alias = "ctk", value_name = "TYPE", value_parser = cache_type, hide_short_help = true)]
     cache_k: Option<DType>,
     /// Type of cached values; the same as that of the keys
-    #[arg(long = "cache-type-v", visible_alias = "ctv", value_name = "TYPE", value_parser = cache_type)]
+    #[arg(long = "cache-type-v", visible_alias = "ctv", value_name = "TYPE", value_parser = cache_type, hide_short_help = true)]
     cache_v: Option<DType>,
     /// Quantise the weights while they are loaded, such as to q8_0 or q4_k_m
     #[arg(short, long, value_name = "TYPE", value_parser = mix)]
@@ -123,10 +171,10 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "N", hide = true)]
     block_size: Option<NonZeroU32>,
     /// Compute op by op, without fused kernels
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     no_fuse: bool,
     /// Compute from the mapped file, packing weights whenever they are used: little memory, slow
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     no_repack: bool,
 }
 
@@ -166,12 +214,42 @@ impl DeviceArgs {
     }
 }
 
+/// How many threads compute.
+#[derive(Debug, Args)]
+pub(crate) struct ThreadArgs {
+    /// Threads; -1 for the default [default: one per physical core]
+    #[arg(short, long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
+    threads: Option<i64>,
+}
+
+impl ThreadArgs {
+    /// How many, if it was said.
+    pub(crate) fn count(&self) -> Option<usize> {
+        self.threads.and_then(|n| usize::try_from(n).ok())
+    }
+}
+
+/// The most threads that are started: more would only wait for each other.
+pub(crate) fn most_threads() -> usize {
+    const ALWAYS: usize = 64;
+    const PER_PROCESSOR: usize = 4;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    ALWAYS.max(PER_PROCESSOR * processors)
+}
+
+/// A number of threads, or -1.
+pub(crate) fn threads(text: &str) -> Result<i64, String> {
+    let most = most_threads();
+    let number = text.parse().ok().filter(|&n: &i64| n == -1 || n >= 1);
+    let number = number.filter(|&n| n <= most as i64);
+    number.ok_or_else(|| format!("found {text}, expected 1 to {most}, or -1 for the default"))
+}
+
 /// Sizes of a run.
 #[derive(Debug, Args)]
 pub(crate) struct SizeArgs {
-    /// Threads [default: one per physical core]
-    #[arg(short, long, value_name = "N")]
-    threads: Option<usize>,
+    #[command(flatten)]
+    threads: ThreadArgs,
     /// Tokens of context; 0 for as many as the model was trained for [default: the model's, at most 4096]
     #[arg(short, long = "ctx-size", value_name = "N")]
     ctx: Option<u32>,
@@ -179,23 +257,21 @@ pub(crate) struct SizeArgs {
     #[arg(short, long, value_name = "N", hide = true)]
     batch_size: Option<u32>,
     /// Rows of a step
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 512, hide_short_help = true)]
     ubatch_size: u32,
 }
 
 impl SizeArgs {
     /// Sets what these flags say; `trained` is the model's own context.
     pub(crate) fn apply(&self, options: &mut OpenOptions, trained: Option<u32>) -> Result<()> {
-        options.threads = self.threads;
+        options.threads = self.threads.count();
         options.rows = self.batch_size.unwrap_or(u32::MAX).min(self.ubatch_size);
         options.ctx = match self.ctx {
             Some(0) => trained.and_then(NonZeroU32::new),
             other => other.and_then(NonZeroU32::new),
         };
-        if self.threads == Some(0) || options.rows == 0 {
-            return Err(usage(
-                "found 0, expected at least 1 for --threads and --ubatch-size",
-            ));
+        if options.rows == 0 {
+            return Err(usage("found 0, expected at least 1 for --ubatch-size"));
         }
         Ok(())
     }
@@ -210,6 +286,9 @@ pub(crate) struct PromptArgs {
     /// Read the prompt from a file (less one newline at its end); - for standard input
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// Read \n, \t, \\, \' and \" in the prompt as what they stand for (also -e)
+    #[arg(long, hide_short_help = true)]
+    escape: bool,
 }
 
 impl PromptArgs {
@@ -238,8 +317,32 @@ impl PromptArgs {
         if let Some(path) = &self.file {
             prompts.insert(0, read(path)?);
         }
+        if self.escape {
+            prompts = prompts.iter().map(|p| unescaped(p)).collect();
+        }
         Ok(prompts)
     }
+}
+
+/// Text in which a backslash and the letter after it stand for one byte; other backslashes stay.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    const LETTERS: [(u8, u8); 6] = [
+        (b'n', b'\n'),
+        (b't', b'\t'),
+        (b'r', b'\r'),
+        (b'\\', b'\\'),
+        (b'\'', b'\''),
+        (b'"', b'"'),
+    ];
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, after)) = rest.split_first() {
+        let meant = after.first().filter(|_| first == b'\\');
+        let meant = meant.and_then(|c| LETTERS.iter().find(|l| l.0 == *c));
+        out.push(meant.map_or(first, |l| l.1));
+        rest = &rest[1 + usize::from(meant.is_some())..];
+    }
+    out
 }
 
 #[cfg(unix)]
@@ -293,6 +396,24 @@ pub(crate) fn token_ids(text: &str) -> Result<Vec<u32>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn escapes_stand_for_bytes() {
+        let read = |text: &str| String::from_utf8(unescaped(text.as_bytes())).expect("UTF-8");
+        assert_eq!(read(r"a\nb\t\\n"), "a\nb\t\\n");
+        assert_eq!(read(r"\x \"), r"\x \");
+    }
+
+    #[test]
+    fn threads_are_counted_within_reason() {
+        assert_eq!((threads("-1"), threads("2")), (Ok(-1), Ok(2)));
+        for wrong in ["0", "-2", "10000", "4294967295", "x"] {
+            assert!(
+                threads(wrong).unwrap_err().contains("expected 1 to"),
+                "{wrong}"
+            );
+        }
+    }
 
     #[test]
     fn ids_are_read_with_and_without_brackets() {

@@ -7,6 +7,7 @@ mod complete;
 mod convert;
 mod detokenize;
 mod embed;
+mod examples;
 mod imatrix;
 mod inspect;
 mod logits;
@@ -30,8 +31,10 @@ use clap::Subcommand;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Chat with a model, or ask it once with -p
+    #[command(visible_alias = "chat")]
     Run(run::RunArgs),
     /// Continue a text
+    #[command(visible_alias = "completion")]
     Complete(complete::CompleteArgs),
     /// Turn texts into vectors
     Embed(embed::EmbedArgs),
@@ -42,6 +45,7 @@ pub(crate) enum Command {
     /// Measure speed
     Bench(bench::BenchArgs),
     /// Show what a model file holds
+    #[command(visible_alias = "show")]
     Inspect(inspect::InspectArgs),
     /// Show what a model computes, and what that costs on this machine
     Plan(plan::PlanArgs),
@@ -70,10 +74,13 @@ pub(crate) enum Command {
     /// Write a model in another container: a directory as GGUF, a GGUF file as safetensors
     Convert(convert::ConvertArgs),
     /// Download a model into the cache and tell where it is
+    #[command(visible_alias = "download")]
     Pull(pull::PullArgs),
     /// List the models in the cache
+    #[command(visible_alias = "list", after_long_help = examples::LS)]
     Ls,
     /// Delete models from the cache
+    #[command(visible_alias = "remove")]
     Rm(pull::RemoveArgs),
     /// Cut a model into several files
     Split(split::SplitArgs),

@@ -5,12 +5,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use tokkata::archs::ArchError;
+
 /// How long something takes before people are told.
 const PATIENCE: Duration = Duration::from_secs(1);
 const REDRAW: Duration = Duration::from_millis(200);
 const RETELL: Duration = Duration::from_secs(5);
 
-/// Prints an error as one line on stderr.
+/// Whether an error shows a place in a descriptor, which takes several lines.
+fn shows_place(error: &anyhow::Error) -> bool {
+    let descriptor = |e: &ArchError| matches!(e, ArchError::Descriptor { .. });
+    let direct = error.downcast_ref::<ArchError>().is_some_and(descriptor);
+    let within = error.downcast_ref::<tokkata::Error>();
+    direct || within.is_some_and(|e| matches!(e, tokkata::Error::Descriptor(e) if descriptor(e)))
+}
+
+/// Prints an error on stderr: as one line, unless it shows a place in a text.
 pub(crate) fn report(error: &anyhow::Error) {
     let mut text = String::new();
     for part in error.chain().map(ToString::to_string) {
@@ -19,6 +29,9 @@ pub(crate) fn report(error: &anyhow::Error) {
             text += if text.is_empty() { "" } else { ": " };
             text += &part;
         }
+    }
+    if shows_place(error) {
+        return say(&format!("tokkata: {}", text.trim_end()));
     }
     let line: Vec<&str> = text
         .split(['\n', '\r'])
@@ -54,9 +67,14 @@ pub(crate) fn install_panic_message() {
 
 /// Whether stderr is a terminal that understands colours and cursor moves, and may be given them.
 pub(crate) fn is_fancy() -> bool {
+    wants_color(&std::io::stderr())
+}
+
+/// The same for any stream.
+pub(crate) fn wants_color(stream: &impl IsTerminal) -> bool {
     let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    std::io::stderr().is_terminal() && !dumb && !set("NO_COLOR")
+    stream.is_terminal() && !dumb && !set("NO_COLOR")
 }
 
 /// Shows what is being waited for, once that takes longer than a second. Dropping it ends the wait.

@@ -18,7 +18,7 @@ pub(crate) struct GrammarArgs {
     /// Answer with JSON that this schema allows: a file, or the schema itself
     #[arg(long, value_name = "FILE", group = "constraint")]
     json_schema: Option<PathBuf>,
-    /// Follow a grammar: GBNF, or Lark in a file named *.lark
+    /// Follow a grammar: a file or the text itself, GBNF, or Lark in a file named *.lark
     #[arg(long, value_name = "FILE", group = "constraint")]
     grammar: Option<PathBuf>,
     /// Answer with text that this regular expression matches
@@ -33,11 +33,17 @@ pub(crate) struct GrammarArgs {
         long,
         value_name = "CHOICE",
         requires = "tools",
-        default_value = "auto"
+        default_value = "auto",
+        hide_short_help = true
     )]
     tool_choice: String,
     /// Answer freely up to this text, and follow the grammar after it
-    #[arg(long, value_name = "TEXT", requires = "constraint")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        requires = "constraint",
+        hide_short_help = true
+    )]
     grammar_after: Option<String>,
 }
 
@@ -123,6 +129,10 @@ impl GrammarArgs {
             )?)));
         }
         if let Some(path) = &self.grammar {
+            let written = path.to_str().filter(|text| text.contains("::="));
+            if let Some(written) = written {
+                return Ok(Some(GrammarSource::Gbnf(written.to_owned())));
+            }
             let text = text(path)?;
             let is_lark = path.extension().is_some_and(|e| e == "lark");
             return Ok(Some(if is_lark {

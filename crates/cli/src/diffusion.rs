@@ -13,28 +13,33 @@ use crate::console::{Wait, say};
 #[command(next_help_heading = "Diffusion models")]
 pub(crate) struct DiffusionArgs {
     /// Steps in all
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128, hide_short_help = true)]
     diffusion_steps: usize,
     /// Fill a share of the masks that follows the time, down to this one [default: 0.001]
-    #[arg(long, value_name = "X", conflicts_with = "diffusion_block_length")]
+    #[arg(
+        long,
+        value_name = "X",
+        conflicts_with = "diffusion_block_length",
+        hide_short_help = true
+    )]
     diffusion_eps: Option<f32>,
     /// Fill block after block of this length instead
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     diffusion_block_length: Option<usize>,
     /// Which tokens stay first: origin, entropy, margin, random or confidence, or its number 0 to 4
-    #[arg(long, value_name = "NAME", default_value = "confidence", value_parser = algorithm)]
+    #[arg(long, value_name = "NAME", default_value = "confidence", value_parser = algorithm, hide_short_help = true)]
     diffusion_algorithm: Algorithm,
     /// Draw the positions that stay with this temperature; 0 for the surest
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, hide_short_help = true)]
     diffusion_alg_temp: f32,
     /// Strength of classifier-free guidance; 0 is off
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, hide_short_help = true)]
     diffusion_cfg_scale: f32,
     /// Draw tokens from all of their distribution, as by Gumbel noise
-    #[arg(long, value_name = "0|1", num_args = 0..=1, default_missing_value = "1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..2))]
+    #[arg(long, value_name = "0|1", num_args = 0..=1, default_missing_value = "1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..2), hide_short_help = true)]
     diffusion_add_gumbel_noise: u8,
     /// Show the answer as it forms
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     diffusion_visual: bool,
 }
 

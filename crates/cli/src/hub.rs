@@ -6,4 +6,4 @@ mod on;
 #[path = "hub/off.rs"]
 mod on;
 
-pub(crate) use on::{list, pull, remove};
+pub(crate) use on::{known, list, pull, remove};

@@ -12,18 +12,20 @@ mod demo;
 mod diffusion;
 mod hub;
 mod interrupt;
-mod legacy;
 mod load;
+mod mistake;
+mod peers;
 mod progress;
 mod sampling;
+mod signals;
 mod texts;
 mod tuned;
 
+use std::io::Write;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 
-use clap::Parser;
-use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use crate::commands::Command;
 
@@ -37,9 +39,23 @@ struct Cli {
 
 fn main() -> ExitCode {
     console::install_panic_message();
-    let cli = match Cli::try_parse_from(legacy::normalise(std::env::args_os())) {
+    signals::clean_up();
+    let mut commands = Cli::command();
+    commands.build();
+    let args = match peers::translate(std::env::args_os(), &commands) {
+        Ok(translated) => translated,
+        Err(mistake) => {
+            console::say(&format!("tokkata: {mistake}"));
+            return ExitCode::from(2);
+        }
+    };
+    args.notes.iter().for_each(|note| console::say(note));
+    if args.args.iter().any(|arg| arg == "--list-devices") {
+        return list_devices();
+    }
+    let cli = match Cli::try_parse_from(&args.args) {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return mistake::tell(error, &commands, &args.args),
     };
     // A bug of ours has told itself in one line already.
     let done = std::panic::catch_unwind(AssertUnwindSafe(|| cli.command.run()));
@@ -54,21 +70,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help as it is, and a mistake as one line.
-fn usage(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // Help goes to a stream that may be closed; there is nobody to tell.
-        let _ = error.print();
-    } else {
-        let text = error.to_string();
-        let lines = text
-            .lines()
-            .map(str::trim)
-            .take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more information"));
-        let line: Vec<&str> = lines.filter(|l| !l.is_empty()).collect();
-        let line = line.join(" ");
-        let line = line.strip_prefix("error: ").unwrap_or(&line);
-        console::say(&format!("tokkata: {line}; see --help"));
+fn list_devices() -> ExitCode {
+    let mut out = std::io::stdout().lock();
+    for (name, what) in tokkata::devices() {
+        // A reader that left has seen enough.
+        let _ = writeln!(out, "{name:<8} {what}");
     }
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+    ExitCode::SUCCESS
 }

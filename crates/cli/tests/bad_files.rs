@@ -2,13 +2,13 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::{made_up, stderr, stdout};
 use tokkata::archs::Registry;
-use tokkata::{Metadata, Value};
-use tokkata_formats::GgufWriter;
+use tokkata::{DType, Metadata, ModelFile, Value};
+use tokkata_formats::{GgufWriter, ShardLimit};
 
 /// Runs the command under a limit of 1 GiB of address space, where the shell can set one.
 fn limited(args: &[&str]) -> Output {
@@ -148,8 +148,102 @@ fn refused_ids(model: &Path) -> String {
     stderr(&output)
 }
 
+/// A made-up model with other metadata, or with tensors of another type of the same size.
+fn changed(model: &Path, change: impl Fn(&mut Metadata), dtype: Option<DType>) -> PathBuf {
+    let file = ModelFile::open(model).unwrap();
+    let mut metadata = file.metadata().clone();
+    change(&mut metadata);
+    let path = model.with_file_name("changed.gguf");
+    let mut writer = GgufWriter::new(&path, metadata).unwrap();
+    for t in file.tensors() {
+        let dtype = dtype.filter(|_| t.dtype == DType::F32).unwrap_or(t.dtype);
+        writer.declare(&t.name, dtype, &t.shape).unwrap();
+    }
+    let mut output = writer.create(ShardLimit::Whole).unwrap();
+    for t in file.tensors() {
+        output.write(file.data(t).unwrap()).unwrap();
+    }
+    output.finish().unwrap();
+    path
+}
+
+#[test]
+fn sizes_and_numbers_are_held_against_the_file() {
+    let (_dir, model) = made_up("q8_0");
+    let cases = [
+        (
+            "llama.block_count",
+            Value::U32(u32::MAX),
+            "expected at most",
+        ),
+        (
+            "llama.rope.dimension_count",
+            Value::U32(1 << 31),
+            "expected an even number from 2",
+        ),
+        (
+            "llama.attention.layer_norm_rms_epsilon",
+            Value::F32(-1.0),
+            "found -1",
+        ),
+        (
+            "llama.attention.layer_norm_rms_epsilon",
+            Value::F32(f32::INFINITY),
+            "found inf",
+        ),
+        (
+            "llama.rope.freq_base",
+            Value::F32(-5.0),
+            "found -5, expected a number above 0",
+        ),
+        ("llama.rope.freq_base", Value::F32(f32::NAN), "found NaN"),
+    ];
+    for (key, value, said) in cases {
+        let path = changed(&model, |m| drop(m.insert(key, value.clone())), None);
+        let text = refused(&path, &["plan"]);
+        assert!(text.contains(said), "{key}: {text}");
+    }
+    let path = changed(&model, |_| {}, Some(DType::I32));
+    let text = refused(&path, &["plan"]);
+    assert!(text.contains("has the type I32"), "{text}");
+}
+
+#[test]
+fn a_missing_key_has_its_name_once() {
+    let (_dir, model) = made_up("q8_0");
+    let gone = |metadata: &mut Metadata| {
+        let kept: Vec<(String, Value)> = metadata
+            .iter()
+            .filter(|(key, _)| *key != "llama.attention.head_count")
+            .map(|(key, value)| (key.to_owned(), value.clone()))
+            .collect();
+        *metadata = Metadata::default();
+        for (key, value) in kept {
+            metadata.insert(key, value);
+        }
+    };
+    let text = refused(&changed(&model, gone, None), &["plan"]);
+    assert!(
+        text.contains("lacks the metadata llama.attention.head_count,"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_word_is_named_with_the_words_that_are_known() {
+    let (dir, model) = made_up("q8_0");
+    let mine = dir.path().join("mine.toml");
+    let text = "names = ['llama']\nextends = 'llama'\n[head]\noutput = 'tide'\n";
+    std::fs::write(&mine, text).unwrap();
+    let text = refused(&model, &["plan", "--arch-file", mine.to_str().unwrap()]);
+    assert!(
+        text.contains("found 'tide', expected one of tied, fallback, untied, none"),
+        "{text}"
+    );
+}
+
 /// A file of an architecture without tensors.
-fn of_architecture(dir: &Path, arch: &str) -> std::path::PathBuf {
+fn of_architecture(dir: &Path, arch: &str) -> PathBuf {
     let mut metadata = Metadata::default();
     metadata.insert("general.architecture", arch.into());
     metadata.insert(format!("{arch}.context_length"), Value::U32(64));

@@ -86,6 +86,49 @@ fn a_directory_becomes_gguf_and_safetensors_with_equal_numbers() {
     }
 }
 
+/// YaRN's frequencies by the formula of its authors, with the ends of the ramp rounded or not.
+fn yarn(truncate: bool) -> Vec<f32> {
+    let (n, base, trained, factor) = (16.0f64, 10_000.0f64, 4096.0f64, 32.0f64);
+    let turn = |beta: f64| n * (trained / (beta * std::f64::consts::TAU)).ln() / (2.0 * base.ln());
+    let (low, high) = match truncate {
+        true => (turn(32.0).floor(), turn(1.0).ceil()),
+        false => (turn(32.0), turn(1.0)),
+    };
+    let one = |i: u32| {
+        let plain = base.powf(-2.0 * f64::from(i) / n);
+        let ramp = ((f64::from(i) - low) / (high - low)).clamp(0.0, 1.0);
+        (plain / factor * ramp + plain * (1.0 - ramp)) as f32
+    };
+    (0..8).map(one).collect()
+}
+
+#[test]
+fn yarn_rounds_only_where_the_configuration_says_so() {
+    let folder = checkpoint("gpt-oss");
+    for (told, truncate) in [(Some(true), true), (None, true), (Some(false), false)] {
+        config(folder.path(), |c| {
+            let scaling = &mut c["rope_parameters"];
+            scaling["factor"] = 32.into();
+            scaling["original_max_position_embeddings"] = 4096.into();
+            scaling["truncate"] = told.into();
+        });
+        let checkpoint = tokkata::Checkpoint::open(folder.path(), &[]).expect("a model");
+        let spec = checkpoint.spec(64).expect("it is read");
+        let want = tables(&spec);
+        assert!(want.contains(&yarn(truncate)), "{told:?}: {want:?}");
+        assert!(!want.contains(&yarn(!truncate)), "{told:?}");
+    }
+}
+
+/// The tables of floats in a specification.
+fn tables(spec: &tokkata::ModelSpec) -> Vec<Vec<f32>> {
+    let floats = |data: &tokkata::ConstData| match data {
+        tokkata::ConstData::F32(values) => Some(values.clone()),
+        _ => None,
+    };
+    spec.consts.iter().filter_map(floats).collect()
+}
+
 /// What the command says of a directory after a change: one line that names the directory.
 fn refusal(what: &str, change: impl Fn(&Path)) -> String {
     let folder = checkpoint("llama");

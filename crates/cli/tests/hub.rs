@@ -256,3 +256,54 @@ fn what_cannot_be_had_is_said_in_one_line() {
     let page = Repository::of("page.gguf", b"<html>not a model</html>".to_vec()).serve();
     refused(&page, &["inspect", "-hf", "user/page"], &["page.gguf"]);
 }
+
+#[test]
+fn a_model_has_many_names() {
+    let bytes = tiny();
+    let repository = Repository {
+        files: vec![
+            ("m-q4_k_m.gguf".to_owned(), b"another".to_vec()),
+            ("m-odd.gguf".to_owned(), bytes),
+        ],
+        ..Repository::of("x", Vec::new())
+    };
+    let server = repository.serve();
+    let address = format!("{}/user/m/resolve/main/m-odd.gguf", server.address);
+    for args in [
+        &["inspect", "-hf", "user/m", "-hff", "m-odd.gguf"][..],
+        &["inspect", "-mu", &address],
+        &[
+            "inspect",
+            "-hf",
+            "user/m",
+            "-hff",
+            "m-odd.gguf",
+            "--offline",
+        ],
+    ] {
+        let home = tempfile::tempdir().expect("a folder");
+        if args.contains(&"--offline") {
+            let error = stderr(&run(&server.address, home.path(), args));
+            assert!(error.contains("is not in the cache"), "{error}");
+            continue;
+        }
+        let shown = text(&run(&server.address, home.path(), args));
+        assert!(shown.contains("llama"), "{args:?}: {shown}");
+    }
+    let home = tempfile::tempdir().expect("a folder");
+    let error = stderr(&run(
+        &server.address,
+        home.path(),
+        &["inspect", "llama3.2:1b", "--offline"],
+    ));
+    assert!(
+        error.contains("Llama-3.2-1B-Instruct-GGUF is not in the cache"),
+        "{error}"
+    );
+    let error = stderr(&run(
+        &server.address,
+        home.path(),
+        &["inspect", "-mu", "https://elsewhere/m.gguf"],
+    ));
+    assert!(error.contains("give -m FILE"), "{error}");
+}

@@ -6,15 +6,21 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use clap::{Args, Subcommand};
+use tokkata::archs::near::nearest;
 use tokkata::archs::{Descriptor, Registry};
 
+use super::examples;
 use crate::args::read_bytes;
 
 include!(concat!(env!("OUT_DIR"), "/verified.rs"));
 
 /// Flags of `archs`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::ARCHS, args_conflicts_with_subcommands = true)]
 pub(crate) struct ArchsArgs {
+    /// Show this family alone
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
     #[command(subcommand)]
     task: Option<Task>,
 }
@@ -31,9 +37,10 @@ enum Task {
 
 pub(crate) fn run(args: &ArchsArgs) -> Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    match &args.task {
-        None => list(&mut out)?,
-        Some(Task::Check { file }) => check(file, &mut out)?,
+    match (&args.task, &args.name) {
+        (Some(Task::Check { file }), _) => check(file, &mut out)?,
+        (None, Some(name)) => show(name, &mut out)?,
+        (None, None) => list(&mut out)?,
     }
     Ok(out.flush()?)
 }
@@ -64,6 +71,42 @@ fn list(out: &mut impl Write) -> Result<()> {
         writeln!(out, "{name:<20} {kind:<32} {containers:<18} {against}")?;
     }
     writeln!(out, "{known} architectures, {verified} with goldens")?;
+    Ok(())
+}
+
+/// What is known of one family.
+fn show(name: &str, out: &mut impl Write) -> Result<()> {
+    let registry = Registry::builtin();
+    let Some(descriptor) = registry.get(name) else {
+        let near = nearest(name, registry.names());
+        let near = near.map_or(String::new(), |n| format!(", did you mean '{n}'?"));
+        return Err(anyhow!(
+            "found the architecture '{name}', which is not known{near}; `tokkata archs` lists the known ones"
+        ));
+    };
+    let others = descriptor.names.iter().filter(|n| *n != name);
+    let others: Vec<&str> = others.map(String::as_str).collect();
+    let classes = match descriptor.containers(name).contains("Hugging Face") {
+        true => descriptor.hf.classes.join(", "),
+        false => String::new(),
+    };
+    let runs = match &descriptor.unsupported {
+        Some(why) => format!("no: {why}"),
+        None => "yes".to_owned(),
+    };
+    let rows = [
+        ("name", name.to_owned()),
+        ("about", descriptor.about.clone()),
+        ("runs", runs),
+        ("same as", others.join(", ")),
+        ("kind", kind(descriptor)),
+        ("containers", descriptor.containers(name).to_owned()),
+        ("classes", classes),
+        ("verified", oracles(name).join(", ")),
+    ];
+    for (field, value) in rows.iter().filter(|r| !r.1.is_empty()) {
+        writeln!(out, "{field:<12} {value}")?;
+    }
     Ok(())
 }
 
@@ -99,7 +142,7 @@ fn check(path: &Path, out: &mut impl Write) -> Result<()> {
     let text = String::from_utf8(read_bytes(path)?)
         .map_err(|_| anyhow!("{file}: found bytes that are not UTF-8"))?;
     let registry = Registry::builtin();
-    let descriptor = registry.parse(&file.to_string(), &text)?;
+    let descriptor = registry.check(&file.to_string(), &text)?;
     let names = descriptor.names.join(", ");
     writeln!(out, "{file}: no mistake found; it describes {names}")?;
     for name in descriptor

@@ -14,12 +14,14 @@ use tokkata::{DType, Model};
 use self::grid::Numbers;
 use self::measure::Test;
 use self::report::{Format, Report};
-use crate::args::{DeviceArgs, ModelArgs, refuse, usage};
+use super::examples;
+use crate::args::{DeviceArgs, ModelArgs, most_threads, refuse, usage};
 use crate::console::{Wait, say};
 use crate::load;
 
 /// Flags of `bench`. Numbers may be lists `a,b` and ranges `first-last+step` or `first-last*factor`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::BENCH)]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -69,6 +71,11 @@ pub(crate) struct BenchArgs {
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if args.repetitions == 0 || args.ubatch_size == 0 || args.batch_size == 0 {
         return Err(usage("found 0, expected at least 1 for -r, -b and -ub"));
+    }
+    let most = most_threads();
+    if let Some(found) = grid::all(&args.threads).find(|n| !(1..=most).contains(n)) {
+        let text = format!("found {found} for -t, expected 1 to {most}");
+        return Err(usage(text));
     }
     let subject = Subject::find(args)?;
     let tests = tests(args);

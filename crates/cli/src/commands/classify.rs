@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::json;
 use tokkata::{Labels, Pooling};
 
+use super::examples;
 use super::rerank::Format;
 use crate::args::{DeviceArgs, ModelArgs, SizeArgs};
 use crate::load;
@@ -14,6 +15,7 @@ use crate::texts::{self, TextArgs};
 
 /// Flags of `classify`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::CLASSIFY)]
 pub(crate) struct ClassifyArgs {
     #[command(flatten)]
     model: ModelArgs,

@@ -11,6 +11,7 @@ use tokkata::{
     Sampling, SessionId, Stats, Tokenizer,
 };
 
+use super::examples;
 use crate::args::{DeviceArgs, ModelArgs, PromptArgs, SizeArgs, read_stdin, token_ids, usage};
 use crate::console::say;
 use crate::constrain::GrammarArgs;
@@ -20,6 +21,7 @@ use crate::sampling::SamplingArgs;
 
 /// Flags of `complete`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::COMPLETE)]
 pub(crate) struct CompleteArgs {
     #[command(flatten)]
     model: ModelArgs,

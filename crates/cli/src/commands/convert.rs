@@ -8,6 +8,7 @@ use clap::Args;
 use tokkata::convert::{Conversion, OutType};
 use tokkata::{Container, DType, Preset};
 
+use super::examples;
 use crate::args::{ModelArgs, refuse, usage};
 use crate::console::say;
 use crate::interrupt::Interrupt;
@@ -16,6 +17,7 @@ use crate::progress::Bar;
 
 /// Flags of `convert`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::CONVERT)]
 pub(crate) struct ConvertArgs {
     #[command(flatten)]
     model: ModelArgs,

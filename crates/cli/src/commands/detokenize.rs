@@ -6,11 +6,13 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use tokkata::DecodeOptions;
 
+use super::examples;
 use crate::args::{ModelArgs, read_stdin, token_ids, usage};
 use crate::load;
 
 /// Flags of `detokenize`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::DETOKENIZE)]
 pub(crate) struct DetokenizeArgs {
     #[command(flatten)]
     model: ModelArgs,

@@ -8,12 +8,14 @@ use clap::Args;
 use serde_json::json;
 use tokkata::{DType, Model, Pooling, SafetensorsWriter, normalize};
 
+use super::examples;
 use crate::args::{DeviceArgs, ModelArgs, SizeArgs, token_ids, usage};
 use crate::load;
 use crate::texts::{self, TextArgs};
 
 /// Flags of `embed`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::EMBED)]
 pub(crate) struct EmbedArgs {
     #[command(flatten)]
     model: ModelArgs,

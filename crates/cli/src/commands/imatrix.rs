@@ -12,7 +12,8 @@ use tokkata::importance::{Collected, Collector, Importance};
 use tokkata::perplexity::{Scorer, Sums, surprise};
 use tokkata::{Checkpoint, DType, EncodeOptions, Model};
 
-use crate::args::{DeviceArgs, ModelArgs, PromptArgs, usage};
+use super::examples;
+use crate::args::{DeviceArgs, ModelArgs, PromptArgs, ThreadArgs, usage};
 use crate::interrupt::Interrupt;
 use crate::load;
 
@@ -30,6 +31,7 @@ enum OutputFormat {
 
 /// Flags of `imatrix`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::IMATRIX)]
 pub(crate) struct ImatrixArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -88,9 +90,8 @@ pub(crate) struct ImatrixArgs {
     /// Only show what the importance matrix of --in-file says
     #[arg(long)]
     show_statistics: bool,
-    /// Threads [default: one per physical core]
-    #[arg(short, long, value_name = "N")]
-    threads: Option<usize>,
+    #[command(flatten)]
+    threads: ThreadArgs,
     #[command(flatten)]
     device: DeviceArgs,
 }
@@ -186,7 +187,7 @@ fn tokens(args: &ImatrixArgs, checkpoint: &Checkpoint, text: &[u8]) -> Result<Ve
 
 fn model(args: &ImatrixArgs, checkpoint: Checkpoint, rows: NonZeroU32) -> Result<Model> {
     let mut options = args.device.options(&args.model, DType::F16)?;
-    options.threads = args.threads;
+    options.threads = args.threads.count();
     options.ctx = Some(args.ctx);
     options.rows = rows.get();
     options.logit_rows = options.rows;

@@ -11,6 +11,7 @@ use tokkata::memory::MemoryNeed;
 use tokkata::weights::FileWeights;
 use tokkata::{Array, BuildOptions, Bytes, Checkpoint, OpenOptions, Value};
 
+use super::examples;
 use crate::args::ModelArgs;
 use crate::load;
 
@@ -21,6 +22,7 @@ const SHOWN_CHARS: usize = 80;
 
 /// Flags of `inspect`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::INSPECT)]
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     model: ModelArgs,

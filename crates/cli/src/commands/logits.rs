@@ -12,7 +12,8 @@ use tokkata::{
     ScorePlan,
 };
 
-use crate::args::{DeviceArgs, ModelArgs, PromptArgs, refuse, token_ids, usage};
+use super::examples;
+use crate::args::{DeviceArgs, ModelArgs, PromptArgs, ThreadArgs, refuse, token_ids, usage};
 use crate::console::{Wait, say};
 use crate::load;
 
@@ -21,6 +22,7 @@ const STEP_BYTES: u64 = 64 << 20;
 
 /// Flags of `logits`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::LOGITS)]
 pub(crate) struct LogitsArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -44,9 +46,8 @@ pub(crate) struct LogitsArgs {
     /// Compute so many copies in every step; the last one's logits are written
     #[arg(long, value_name = "K", default_value = "1")]
     sequences: NonZeroU32,
-    /// Threads [default: one per physical core]
-    #[arg(short, long, value_name = "N")]
-    threads: Option<usize>,
+    #[command(flatten)]
+    threads: ThreadArgs,
     /// Tokens of context [default: as many as there are tokens]
     #[arg(short, long = "ctx-size", value_name = "N")]
     ctx: Option<NonZeroU32>,
@@ -105,7 +106,7 @@ fn probe(args: &LogitsArgs, checkpoint: &Checkpoint, ids: &[u32]) -> Result<()> 
         None => (ids, &[][..]),
     };
     let mut options = args.device.options(&args.model, DType::F32)?;
-    options.threads = args.threads;
+    options.threads = args.threads.count();
     let input = ProbeInput {
         ids,
         encoder_ids,
@@ -160,7 +161,7 @@ fn options(args: &LogitsArgs, tokens: usize) -> Result<OpenOptions> {
     let chunk = args
         .chunk
         .map_or(tokens.min(512) as u32, |n| n.get().min(tokens as u32));
-    options.threads = args.threads;
+    options.threads = args.threads.count();
     options.ctx = args.ctx.or(NonZeroU32::new(tokens as u32));
     options.seqs = args.sequences.get();
     options.rows = chunk.saturating_mul(options.seqs);

@@ -8,11 +8,13 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokkata::answer::{Answer, Event, OutputFormat, OutputParser, Parsed, ToolCall};
 
+use super::examples;
 use super::template::TemplateSource;
 use crate::args::{ModelArgs, read_bytes, read_stdin, refuse};
 
 /// Flags of `parse`. The answer is read from the file or from standard input, special tokens spelled out.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::PARSE)]
 pub(crate) struct ParseArgs {
     #[command(flatten)]
     source: TemplateSource,

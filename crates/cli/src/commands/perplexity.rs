@@ -12,7 +12,8 @@ use clap::Args;
 use tokkata::perplexity::{Divergence, PackedRow, Scorer, Sums, surprise};
 use tokkata::{Checkpoint, DType, EncodeOptions, Model};
 
-use crate::args::{DeviceArgs, ModelArgs, PromptArgs, usage};
+use super::examples;
+use crate::args::{DeviceArgs, ModelArgs, PromptArgs, ThreadArgs, usage};
 use crate::load;
 use base::{BaseHeader, BaseReader, BaseWriter};
 
@@ -23,6 +24,7 @@ const LEAST_CTX: u32 = 4;
 
 /// Flags of `perplexity`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::PERPLEXITY)]
 pub(crate) struct PerplexityArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -40,9 +42,8 @@ pub(crate) struct PerplexityArgs {
     /// Compare with the predictions of --kl-divergence-base; the text is taken from there
     #[arg(long, requires = "kl_divergence_base")]
     kl_divergence: bool,
-    /// Threads [default: one per physical core]
-    #[arg(short, long, value_name = "N")]
-    threads: Option<usize>,
+    #[command(flatten)]
+    threads: ThreadArgs,
     #[command(flatten)]
     device: DeviceArgs,
 }
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
 /// Loads the model for chunks of `ctx` tokens.
 fn model(args: &PerplexityArgs, checkpoint: Checkpoint, ctx: u32) -> Result<Model> {
     let mut options = args.device.options(&args.model, DType::F16)?;
-    options.threads = args.threads;
+    options.threads = args.threads.count();
     options.ctx = NonZeroU32::new(ctx);
     options.rows = options.rows.min(ctx);
     options.logit_rows = options.rows.min(256);

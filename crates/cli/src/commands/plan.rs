@@ -10,12 +10,14 @@ use tokkata::memory::{MemoryNeed, available};
 use tokkata::weights::FileWeights;
 use tokkata::{BuildOptions, Bytes, DType, Program, dump};
 
+use super::examples;
 use crate::args::{DeviceArgs, ModelArgs, SizeArgs};
 use crate::console::Wait;
 use crate::load;
 
 /// Flags of `plan`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::PLAN)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
     model: ModelArgs,

@@ -13,7 +13,8 @@ use tokkata::DType;
 use tokkata::measure::Rates;
 
 use self::report::Report;
-use crate::args::{DeviceArgs, ModelArgs};
+use super::examples;
+use crate::args::{DeviceArgs, ModelArgs, ThreadArgs};
 use crate::console::Wait;
 use crate::load;
 
@@ -41,6 +42,7 @@ pub(super) enum Group {
 
 /// Flags of `profile`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::PROFILE)]
 pub(crate) struct ProfileArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -53,9 +55,8 @@ pub(crate) struct ProfileArgs {
     /// Tokens that are cached before
     #[arg(short = 'd', long, value_name = "N", default_value_t = 0)]
     n_depth: u32,
-    /// Threads [default: one per physical core]
-    #[arg(short, long, value_name = "N")]
-    threads: Option<usize>,
+    #[command(flatten)]
+    threads: ThreadArgs,
     /// Rows of the table
     #[arg(long, value_enum, default_value_t = Group::Role)]
     by: Group,
@@ -72,7 +73,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     let mut options = args.device.options(&args.model, DType::F16)?;
     let tokens = args.n_depth + args.n_prompt + args.n_gen;
     options.ctx = NonZeroU32::new(tokens.max(1));
-    options.threads = args.threads;
+    options.threads = args.threads.count();
     options.no_prefix_cache = true;
     let rates = {
         let _wait = Wait::new("measuring this machine");

@@ -9,22 +9,20 @@ use tokkata::importance::Importance;
 use tokkata::quantize::{Override, Quantization, QuantizeOptions};
 use tokkata::{Bytes, DType, MixOptions, ModelFile, Preset};
 
-use crate::args::{refuse, usage};
+use super::examples;
+use crate::args::{ModelArgs, refuse, threads as threads_of, usage};
 use crate::console::say;
 use crate::interrupt::Interrupt;
 use crate::load;
 use crate::progress::Bar;
 
-/// Flags of `quantize`.
+/// Flags of `quantize`. After the model: the file to write (without one it lies beside the model), a type such as q4_k_m
+/// or its number, or COPY, and threads (without them as -t says).
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::QUANTIZE, override_usage = "tokkata quantize [OPTIONS] IN [OUT] TYPE [THREADS]")]
 pub(crate) struct QuantizeArgs {
-    /// The model to read
-    #[arg(value_name = "IN")]
-    input: PathBuf,
-    /// OUT TYPE THREADS: the file to write (without OUT it lies beside IN), a type such as q4_k_m or its number, or
-    /// COPY, and threads (without THREADS one per physical core)
-    #[arg(value_name = "ARGS", required = true, num_args = 1..=3)]
-    rest: Vec<OsString>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Importance of columns: an importance matrix of llama.cpp's, of either format
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
@@ -58,9 +56,9 @@ pub(crate) struct QuantizeArgs {
     /// Only show the types and sizes
     #[arg(long)]
     dry_run: bool,
-    /// Threads [default: all]
-    #[arg(short, long, value_name = "N")]
-    threads: Option<usize>,
+    /// Threads; -1 for the default [default: one per processor]
+    #[arg(short, long, value_name = "N", value_parser = threads_of, allow_negative_numbers = true)]
+    threads: Option<i64>,
 }
 
 /// What the arguments without flags say.
@@ -75,8 +73,9 @@ fn dtype(text: &str) -> Result<DType, String> {
 }
 
 pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
-    let places = places(args)?;
-    let file = load::file(&args.input)?;
+    let (input, rest) = args.model.split()?;
+    let places = places(args, input, rest)?;
+    let file = load::file(input)?;
     let options = options(args, &places)?;
     let plan = Quantization::plan(&file, &options)?;
     if args.dry_run {
@@ -106,18 +105,20 @@ fn same(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-fn places(args: &QuantizeArgs) -> Result<Places> {
-    let rest = &args.rest;
-    if let Some(preset) = preset(&rest[0]) {
-        let name = rest[0].to_string_lossy().to_uppercase();
-        let output = args.input.with_file_name(format!("ggml-model-{name}.gguf"));
+fn places(args: &QuantizeArgs, input: &Path, rest: &[OsString]) -> Result<Places> {
+    let Some(first) = rest.first() else {
+        return Err(usage("no type was given, expected one such as q4_k_m"));
+    };
+    if let Some(preset) = preset(first) {
+        let name = first.to_string_lossy().to_uppercase();
+        let output = input.with_file_name(format!("ggml-model-{name}.gguf"));
         return finish(args, output, preset, &rest[1..]);
     }
     let Some(name) = rest.get(1) else {
-        return Err(unknown(&rest[0]));
+        return Err(unknown(first));
     };
     let preset = preset(name).ok_or_else(|| unknown(name))?;
-    finish(args, PathBuf::from(&rest[0]), preset, &rest[2..])
+    finish(args, PathBuf::from(first), preset, &rest[2..])
 }
 
 fn finish(
@@ -127,7 +128,7 @@ fn finish(
     rest: &[OsString],
 ) -> Result<Places> {
     let Some((threads, rest)) = rest.split_first() else {
-        let threads = args.threads;
+        let threads = args.threads.and_then(|n| usize::try_from(n).ok());
         return Ok(Places {
             output,
             preset,
@@ -135,15 +136,9 @@ fn finish(
         });
     };
     refuse(rest)?;
-    let number = threads.to_str().and_then(|t| t.parse().ok());
-    let number = number.filter(|&n: &usize| n > 0);
-    let wrong = || {
-        format!(
-            "found '{}', expected a number of threads",
-            threads.display()
-        )
-    };
-    let threads = Some(number.ok_or_else(|| usage(wrong()))?);
+    let number = threads_of(&threads.to_string_lossy());
+    let number = number.map_err(|e| usage(format!("{e}, as a number of threads")))?;
+    let threads = usize::try_from(number).ok();
     Ok(Places {
         output,
         preset,
@@ -172,9 +167,6 @@ fn unknown(name: &OsString) -> anyhow::Error {
 
 fn options(args: &QuantizeArgs, places: &Places) -> Result<QuantizeOptions> {
     let threads = places.threads;
-    if threads == Some(0) {
-        return Err(usage("found 0, expected at least 1 for --threads"));
-    }
     let all = || std::thread::available_parallelism().map_or(1, usize::from);
     let importance = args.imatrix.as_ref().map(|path| importance(args, path));
     let mix = MixOptions {

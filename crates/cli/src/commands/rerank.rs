@@ -7,12 +7,14 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use tokkata::{Checkpoint, Pooling, pair};
 
+use super::examples;
 use crate::args::{DeviceArgs, ModelArgs, SizeArgs};
 use crate::load;
 use crate::texts::{self, TextArgs};
 
 /// Flags of `rerank`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::RERANK)]
 pub(crate) struct RerankArgs {
     #[command(flatten)]
     model: ModelArgs,

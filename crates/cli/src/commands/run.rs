@@ -1,20 +1,27 @@
 //! `run`: a conversation, or one question with -p.
 
 mod chat;
+mod commands;
 mod line;
+mod named;
+mod show;
+mod think;
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
-use clap::Args;
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value};
+use tokkata::{ChatTemplate, Checkpoint, Error};
 
 use self::chat::Chat;
 use self::line::{Input, Lines};
+use self::think::ThinkArgs;
 use super::complete::Format;
-use super::template::read_template;
-use crate::args::{DeviceArgs, ModelArgs, PromptArgs, SizeArgs};
+use super::examples;
+use crate::args::{DeviceArgs, ModelArgs, PromptArgs, SizeArgs, read_stdin};
 use crate::console::say;
 use crate::constrain::GrammarArgs;
 use crate::demo;
@@ -24,6 +31,7 @@ use crate::sampling::SamplingArgs;
 
 /// Flags of `run`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::RUN)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -35,9 +43,20 @@ pub(crate) struct RunArgs {
     /// Read that from a file
     #[arg(long, value_name = "FILE", conflicts_with = "system_prompt")]
     system_prompt_file: Option<PathBuf>,
-    /// Use this chat template instead of the file's
-    #[arg(long, value_name = "FILE")]
+    /// Use this chat template instead of the file's: a well-known name such as chatml, or the template itself
+    #[arg(long, value_name = "NAME", value_parser = named::template, hide_short_help = true)]
+    chat_template: Option<ChatTemplate>,
+    /// Read that from a file
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "chat_template",
+        hide_short_help = true
+    )]
     chat_template_file: Option<PathBuf>,
+    /// Further names for the template, as a JSON object
+    #[arg(long, value_name = "JSON", value_parser = object, hide_short_help = true)]
+    chat_template_kwargs: Option<Map<String, Value>>,
     /// Tokens of an answer at most; -1 until the model ends or the context is full
     #[arg(short = 'n', long = "predict", visible_alias = "n-predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     predict: i64,
@@ -49,9 +68,17 @@ pub(crate) struct RunArgs {
         value_name = "TEXT"
     )]
     stop: Vec<String>,
+    /// Leave after the first answer (also -st)
+    #[arg(long)]
+    single_turn: bool,
     /// How to print: text, or one JSON object per answer
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     output: Format,
+    /// Whether questions and answers differ in colour
+    #[arg(long, value_enum, default_value_t = Color::Auto, hide_short_help = true)]
+    color: Color,
+    #[command(flatten)]
+    think: ThinkArgs,
     #[command(flatten)]
     sizes: SizeArgs,
     #[command(flatten)]
@@ -64,19 +91,39 @@ pub(crate) struct RunArgs {
     diffusion: DiffusionArgs,
 }
 
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Color {
+    /// On terminals, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+fn object(text: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(text).map_err(|e| format!("found no JSON object: {e}"))
+}
+
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let (path, rest) = named_or_demo(&args.model)?;
-    let questions = args.prompt.read(rest)?;
-    let mut chat = open(args, path)?;
-    if !questions.is_empty() {
-        for question in questions {
-            let text = String::from_utf8(question)
-                .map_err(|_| anyhow!("the prompt is not UTF-8; write it as UTF-8"))?;
-            chat.ask(&text)?;
-        }
-        return Ok(());
+    let mut questions = args.prompt.read(rest)?;
+    let piped = questions.is_empty() && !std::io::stdin().is_terminal();
+    if piped {
+        // One prompt, whatever its lines; nothing at all is no question.
+        questions.extend(Some(read_stdin()?).filter(|text| !text.is_empty()));
     }
-    converse(&mut chat)
+    let mut chat = open(args, path)?;
+    if questions.is_empty() && !piped {
+        return converse(&mut chat, args.single_turn);
+    }
+    for question in questions {
+        let text = String::from_utf8(question)
+            .map_err(|_| anyhow!("the prompt is not UTF-8; write it as UTF-8"))?;
+        chat.ask(text.trim_end_matches(['\n', '\r']))?;
+    }
+    Ok(())
 }
 
 /// The model file and the remaining arguments; without a name, the built-in model, which is said.
@@ -98,18 +145,22 @@ fn open(args: &RunArgs, path: &Path) -> Result<Chat> {
     if let Some(seed) = made_up {
         say(&format!("seed: {seed}"));
     }
-    let template = match &args.chat_template_file {
-        Some(path) => read_template(path)?,
-        None => checkpoint.template()?,
-    };
+    let template = template(args, &checkpoint)?;
     let system = match &args.system_prompt_file {
         Some(path) => Some(read(path)?),
         None => args.system_prompt.clone(),
     };
-    let close = tokkata::chat::open_reasoning(&template, &tokenizer);
-    let close = close.as_deref();
+    let mut names = args.chat_template_kwargs.clone().unwrap_or_default();
+    let thought = args.think.settle(&template, &tokenizer, &mut names);
+    let close = thought.close_of_open(&template, &tokenizer, &names);
     let flags = &args.grammar;
-    let grammar = flags.compile(&checkpoint, Some(&template), close, &args.sampling)?;
+    let compile =
+        |close: Option<&str>| flags.compile(&checkpoint, Some(&template), close, &args.sampling);
+    let grammar = compile(close.as_deref())?;
+    let grammar_after = match close {
+        Some(_) if thought.may_cut() => compile(None)?,
+        _ => None,
+    };
     let model = load::load(checkpoint, &options)?;
     let mut chat = Chat::new(model, template, system);
     chat.set_diffusion(&args.diffusion)?;
@@ -119,18 +170,51 @@ fn open(args: &RunArgs, path: &Path) -> Result<Chat> {
     chat.stop.clone_from(&args.stop);
     chat.output = args.output;
     chat.grammar = grammar;
+    chat.grammar_after = grammar_after;
     chat.tools = flags.tools()?;
+    chat.names = names;
+    chat.thought = thought;
+    chat.style = args.style();
     Ok(chat)
+}
+
+impl RunArgs {
+    fn style(&self) -> show::Style {
+        match self.color {
+            Color::Auto => show::Style::of_terminal(),
+            Color::Always => show::Style::colored(),
+            Color::Never => show::Style::plain(),
+        }
+    }
+}
+
+/// The template of the flags or of the file. A model without one goes on with the plain text, which is said.
+fn template(args: &RunArgs, checkpoint: &Checkpoint) -> Result<ChatTemplate> {
+    if let Some(template) = &args.chat_template {
+        return Ok(template.clone());
+    }
+    if let Some(path) = &args.chat_template_file {
+        return super::template::read_template(path);
+    }
+    match checkpoint.template() {
+        Err(Error::NoTemplate { .. }) => {
+            say(
+                "the model has no chat template, so it goes on with the text as it stands; --chat-template gives it one",
+            );
+            Ok(ChatTemplate::parse(named::PLAIN)?)
+        }
+        found => Ok(found?),
+    }
 }
 
 fn read(path: &PathBuf) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))
 }
 
-/// Answers line by line until the input ends.
-fn converse(chat: &mut Chat) -> Result<()> {
-    let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    let mut lines = Lines::open(interactive)?;
+/// Answers until the input ends.
+fn converse(chat: &mut Chat, once: bool) -> Result<()> {
+    let interactive = std::io::stdout().is_terminal();
+    let mut lines = Lines::open(interactive, chat.style)?;
     if interactive {
         say("/help lists commands, Ctrl-C stops an answer, Ctrl-D leaves");
     }
@@ -144,53 +228,26 @@ fn converse(chat: &mut Chat) -> Result<()> {
             Input::Text(text) => text,
         };
         match text.trim() {
-            "" => {}
+            "" => continue,
             "/exit" | "/quit" | "/bye" => return Ok(()),
-            command if command.starts_with('/') => self::command(chat, command)?,
+            command if command.starts_with('/') => commands::run(chat, command)?,
             _ => {
                 if let Err(error) = chat.ask(&text) {
                     recover(error)?;
                 }
             }
         }
+        if once && chat.has_answered() {
+            return Ok(());
+        }
     }
 }
 
-/// An answer that failed ends a conversation only if there is nobody to go on with.
+/// A failure ends a conversation only if there is nobody to go on with.
 fn recover(error: anyhow::Error) -> Result<()> {
-    if crate::console::is_closed_pipe(&error) || !std::io::stdin().is_terminal() {
+    if crate::console::is_closed_pipe(&error) {
         return Err(error);
     }
     crate::console::report(&error);
-    Ok(())
-}
-
-const HELP: &str = "\
-/help             this list
-/clear            forget the conversation
-/regen            answer the last question again
-/undo             forget the last question and its answer
-/system TEXT      begin anew with another system prompt
-/stats            what the last answer cost
-/exit             leave";
-
-fn command(chat: &mut Chat, command: &str) -> Result<()> {
-    let (name, rest) = command.split_once(' ').unwrap_or((command, ""));
-    match name {
-        "/help" | "/?" => {
-            let mut out = std::io::stdout().lock();
-            writeln!(out, "{HELP}")?;
-        }
-        "/clear" => chat.clear(),
-        "/undo" => chat.undo(),
-        "/system" => chat.set_system(rest.trim()),
-        "/stats" => say(&chat.stats()),
-        "/regen" => {
-            if let Err(error) = chat.again() {
-                recover(error)?;
-            }
-        }
-        _ => say(&format!("found the command {name}, expected one of /help")),
-    }
     Ok(())
 }

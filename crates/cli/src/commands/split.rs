@@ -1,13 +1,14 @@
 //! `split` and `merge`: a GGUF model as several files, and as one again.
 
 use std::num::{NonZeroU64, NonZeroUsize};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 use clap::Args;
 use tokkata::{ShardLimit, copy_gguf};
 
-use crate::args::usage;
+use super::examples;
+use crate::args::{ModelArgs, refuse, usage};
 use crate::console::say;
 use crate::interrupt::Interrupt;
 use crate::load;
@@ -16,15 +17,12 @@ use crate::progress::Bar;
 /// Tensors of a file when no limit was asked for, as in llama.cpp's tool.
 const DEFAULT_TENSORS: NonZeroUsize = NonZeroUsize::new(128).expect("128 is not 0");
 
-/// Flags of `split`.
+/// Flags of `split`. After the model: what the files' names begin with; -00001-of-0000N.gguf follows.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::SPLIT, override_usage = "tokkata split [OPTIONS] IN OUT")]
 pub(crate) struct SplitArgs {
-    /// The model to read
-    #[arg(value_name = "IN")]
-    input: PathBuf,
-    /// What the files' names begin with; -00001-of-0000N.gguf follows
-    #[arg(value_name = "OUT")]
-    output: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
     /// At most so many tensors per file [default: 128]
     #[arg(long, visible_alias = "split-max-tensors", value_name = "N")]
     max_tensors: Option<NonZeroUsize>,
@@ -33,15 +31,22 @@ pub(crate) struct SplitArgs {
     max_size: Option<NonZeroU64>,
 }
 
-/// Flags of `merge`.
+/// Flags of `merge`. After the model, any of its files: the file to write.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::MERGE, override_usage = "tokkata merge [OPTIONS] IN OUT")]
 pub(crate) struct MergeArgs {
-    /// Any file of the split model
-    #[arg(value_name = "IN")]
-    input: PathBuf,
-    /// The file to write
-    #[arg(value_name = "OUT")]
-    output: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+/// The model and where to write.
+fn places(model: &ModelArgs) -> Result<(&Path, &Path)> {
+    let (input, rest) = model.split()?;
+    let Some((output, rest)) = rest.split_first() else {
+        return Err(usage("no output was named, expected IN OUT"));
+    };
+    refuse(rest)?;
+    Ok((input, Path::new(output)))
 }
 
 /// Bytes written with K, M or G, which are powers of 1000 as in llama.cpp's tool.
@@ -63,11 +68,13 @@ fn size(text: &str) -> Result<NonZeroU64, String> {
 pub(crate) fn split(args: &SplitArgs) -> Result<()> {
     let tensors = ShardLimit::Tensors(args.max_tensors.unwrap_or(DEFAULT_TENSORS));
     let limit = args.max_size.map_or(tensors, ShardLimit::Bytes);
-    copy(&args.input, &args.output, limit)
+    let (input, output) = places(&args.model)?;
+    copy(input, output, limit)
 }
 
 pub(crate) fn merge(args: &MergeArgs) -> Result<()> {
-    copy(&args.input, &args.output, ShardLimit::Whole)
+    let (input, output) = places(&args.model)?;
+    copy(input, output, ShardLimit::Whole)
 }
 
 fn copy(input: &Path, output: &Path, limit: ShardLimit) -> Result<()> {

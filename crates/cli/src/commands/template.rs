@@ -8,12 +8,14 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use tokkata::{ChatRequest, ChatTemplate, Checkpoint, Clock};
 
+use super::examples;
 use crate::args::{ModelArgs, read_bytes, refuse, usage};
 use crate::load;
 
 /// Flags of `template`. The argument is the request: `messages`, `tools`, `documents`, `add_generation_prompt`,
 /// `continue_final_message`, `bos_token`, `eos_token`, and further names for the template.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::TEMPLATE)]
 pub(crate) struct TemplateArgs {
     #[command(flatten)]
     source: TemplateSource,

@@ -6,12 +6,14 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use tokkata::{EncodeOptions, Tokenizer};
 
+use super::examples;
 use crate::args::{ModelArgs, PromptArgs, read_stdin};
 use crate::console::say;
 use crate::load;
 
 /// Flags of `tokenize`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::TOKENIZE)]
 pub(crate) struct TokenizeArgs {
     #[command(flatten)]
     model: ModelArgs,

@@ -7,15 +7,17 @@ use clap::Args;
 use tokkata::options::default_threads;
 use tokkata::tuning;
 
+use super::examples;
+use crate::args::ThreadArgs;
 use crate::console::{Wait, say};
 use crate::tuned;
 
 /// Flags of `tune`.
 #[derive(Debug, Args)]
+#[command(after_long_help = examples::TUNE)]
 pub(crate) struct TuneArgs {
-    /// Threads [default: one per physical core]
-    #[arg(short, long, value_name = "N")]
-    threads: Option<usize>,
+    #[command(flatten)]
+    threads: ThreadArgs,
     /// Measure, and keep nothing
     #[arg(long)]
     dry_run: bool,
@@ -28,7 +30,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<()> {
     if args.forget {
         return tuned::forget();
     }
-    let threads = args.threads.unwrap_or_else(default_threads).max(1);
+    let threads = args.threads.count().unwrap_or_else(default_threads);
     let mut lines = Vec::new();
     let found = {
         let _wait = Wait::new("measuring this machine");

@@ -4,12 +4,18 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
+use crate::args::{HubArgs, Source};
+
 fn refuse<T>() -> Result<T> {
     bail!("this build has no downloads; build it with the feature hub, or name a file")
 }
 
-pub(crate) fn pull(_: &str) -> Result<PathBuf> {
+pub(crate) fn pull(_: Source<'_>, _: &HubArgs) -> Result<PathBuf> {
     refuse()
+}
+
+pub(crate) fn known(_: &str) -> Option<String> {
+    None
 }
 
 pub(crate) fn list() -> Result<()> {

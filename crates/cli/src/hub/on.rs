@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
 use tokkata::Bytes;
-use tokkata_hub::{Hub, Wanted};
+use tokkata_hub::{Hub, HubError, Wanted};
 
-use crate::args::usage;
+use crate::args::{HubArgs, Source, usage};
 use crate::console::say;
 use crate::progress::Bar;
 
@@ -35,23 +35,29 @@ fn cache() -> Result<PathBuf> {
         .ok_or_else(|| anyhow!("found no home folder, expected HF_HOME to name the cache"))
 }
 
-fn hub() -> Result<Hub> {
+fn hub(flags: &HubArgs) -> Result<Hub> {
     let mut hub = Hub::new(cache()?);
     if let Some(endpoint) = set("HF_ENDPOINT") {
         hub.endpoint = endpoint.trim_end_matches('/').to_owned();
     }
-    hub.token = set("HF_TOKEN");
-    hub.offline = on("HF_HUB_OFFLINE");
+    hub.token = flags.hf_token.clone().or_else(|| set("HF_TOKEN"));
+    hub.offline = flags.offline || on("HF_HUB_OFFLINE");
     Ok(hub)
 }
 
-/// The path of a repository's model, downloaded if need be.
-pub(crate) fn pull(name: &str) -> Result<PathBuf> {
-    let wanted: Wanted = name
-        .parse()
-        .map_err(|e: tokkata_hub::HubError| usage(e.to_string()))?;
+/// The path of a model, downloaded if need be.
+pub(crate) fn pull(source: Source<'_>, flags: &HubArgs) -> Result<PathBuf> {
+    let hub = hub(flags)?;
+    let wanted = match source {
+        Source::Repo(name, file) => repository(name).map(|wanted| Wanted {
+            file: file.map(str::to_owned),
+            ..wanted
+        }),
+        Source::Url(url) => Wanted::from_url(url, &hub.endpoint),
+    };
+    let wanted = wanted.map_err(|e| usage(e.to_string()))?;
     let mut bar: Option<(String, Bar)> = None;
-    let path = hub()?.pull(&wanted, &mut |file, done, total| {
+    let path = hub.pull(&wanted, &mut |file, done, total| {
         if bar.as_ref().is_none_or(|b| b.0 != file) {
             bar = Some((file.to_owned(), Bar::new(file)));
         }
@@ -62,10 +68,20 @@ pub(crate) fn pull(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// A repository by its own name, or by one that people know.
+fn repository(name: &str) -> Result<Wanted, HubError> {
+    tokkata_hub::known(name).as_deref().unwrap_or(name).parse()
+}
+
+/// The repository that a well-known name stands for.
+pub(crate) fn known(name: &str) -> Option<String> {
+    tokkata_hub::known(name)
+}
+
 /// Prints what the cache holds.
 pub(crate) fn list() -> Result<()> {
     use std::io::Write;
-    let hub = hub()?;
+    let hub = hub(&HubArgs::default())?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for found in hub.cache.list()? {
         writeln!(
@@ -86,10 +102,8 @@ pub(crate) fn list() -> Result<()> {
 
 /// Deletes a repository from the cache.
 pub(crate) fn remove(name: &str) -> Result<()> {
-    let wanted: Wanted = name
-        .parse()
-        .map_err(|e: tokkata_hub::HubError| usage(e.to_string()))?;
-    let bytes = hub()?.cache.remove(&wanted.repo)?;
+    let wanted = repository(name).map_err(|e| usage(e.to_string()))?;
+    let bytes = hub(&HubArgs::default())?.cache.remove(&wanted.repo)?;
     say(&format!("{}: {} freed", wanted.repo, Bytes(bytes)));
     Ok(())
 }

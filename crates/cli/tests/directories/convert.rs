@@ -166,3 +166,51 @@ fn ctrl_c_leaves_no_file_and_no_part_of_one() {
     assert!(error.contains("stopped; nothing was written"), "{error}");
     assert_eq!(names(to.path()), [""; 0]);
 }
+
+#[test]
+fn a_vocabulary_is_held_against_the_embedding() {
+    let (from, to) = (checkpoint("llama"), tempfile::tempdir().expect("a folder"));
+    let output = to.path().join("m.gguf");
+    for size in [7u64, (1 << 31) - 1] {
+        config(from.path(), |c| c["vocab_size"] = size.into());
+        let refused = run(&["convert", text(from.path()), text(&output)]);
+        let error = stderr(&refused);
+        assert_eq!(refused.status.code(), Some(1), "{error}");
+        let said = format!("sets vocab_size to {size}, expected 96");
+        assert!(error.contains(&said), "{error}");
+        assert_eq!(names(to.path()), [""; 0]);
+    }
+}
+
+#[test]
+fn a_gguf_file_comes_back_from_safetensors() {
+    let (folder, model) = super::common::made_up("f16");
+    let at = |name: &str| folder.path().join(name);
+    let there = run(&["convert", text(&model), text(&at("m.safetensors"))]);
+    assert!(there.status.success(), "{}", stderr(&there));
+    let logits = |model: &Path, out: &Path| {
+        let output = run(&[
+            "logits",
+            "-m",
+            text(model),
+            "--ids",
+            "1,2,3",
+            "-o",
+            text(out),
+        ]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        std::fs::read(out).expect("logits")
+    };
+    assert_eq!(
+        logits(&at("m.safetensors"), &at("a")),
+        logits(&model, &at("b"))
+    );
+    let (folder, model) = super::common::made_up("q4_0");
+    let output = folder.path().join("m.safetensors");
+    let refused = run(&["convert", text(&model), text(&output)]);
+    let error = stderr(&refused);
+    assert!(
+        error.contains(text(&model)) && error.contains("--outtype f16"),
+        "{error}"
+    );
+}

@@ -1,0 +1,520 @@
+//! The flags of other programs, and what they mean here.
+
+use super::Meaning::{self, Harmless, Is, Noted, Off, Refused, Words};
+use super::Takes::{self, Maybe, Nothing, Value};
+
+/// A line: the spellings, what follows them, what they mean.
+pub(super) type Flag = (&'static str, Takes, Meaning);
+
+const DRAFT: &str = "a draft changes the speed alone, and none is used here";
+const SERVER: &str = "it is for a server, and there is none here";
+const ROTATION: &str = "the model's file says how positions are rotated";
+const ADAPTERS: &str = "adapters cannot be applied; use a model that they are merged into";
+const SEES: &str = "only text is read; leave it out";
+const CORES: &str = "threads are placed with --pin-threads, or by the system's taskset";
+const TURNS: &str =
+    "the chat template says what surrounds a question; --chat-template-file gives another";
+const SHIFT: &str = "a full context ends the answer; use a larger one (-c)";
+const TASKS: &str = "only perplexity and divergence are measured";
+const TYPES: &str = "weights have the types of the file; -q quantises them while they are loaded";
+const SWITCH: &[&str] = &["on", "off", "auto", "all", "true", "false"];
+
+/// Flags that are spelled in another way here.
+const SAME: &[Flag] = &[
+    ("-ctk", Value, Is("--cache-type-k")),
+    ("-ctv", Value, Is("--cache-type-v")),
+    ("-hf -hfr", Value, Is("--hf-repo")),
+    ("-hff", Value, Is("--hf-file")),
+    ("-hft", Value, Is("--hf-token")),
+    ("-mu", Value, Is("--model-url")),
+    ("-npl", Value, Is("--npl")),
+    ("-npp", Value, Is("--n-prompt")),
+    ("-ntg", Value, Is("--n-gen")),
+    ("-pg", Value, Is("--pg")),
+    ("-sys", Value, Is("--system-prompt")),
+    ("-sysf", Value, Is("--system-prompt-file")),
+    ("-ub", Value, Is("--ubatch-size")),
+    ("-bf --binary-file", Value, Is("--file")),
+    (
+        "-dev",
+        Value,
+        Words("--device", &[("none", "cpu"), ("CPU", "cpu")]),
+    ),
+    ("-sp", Nothing, Is("--special")),
+    ("-e", Nothing, Is("--escape")),
+    ("-st", Nothing, Is("--single-turn")),
+    (
+        "-co",
+        Maybe(SWITCH),
+        Words(
+            "--color",
+            &[
+                ("on", "always"),
+                ("off", "never"),
+                ("auto", "auto"),
+                ("", "always"),
+            ],
+        ),
+    ),
+    ("--grammar-file", Value, Is("--grammar")),
+    ("-j -jf --json-schema-file", Value, Is("--json-schema")),
+    ("-ofreq", Value, Is("--output-frequency")),
+    (
+        "-rea --reasoning",
+        Value,
+        Words("--think", &[("on", "on"), ("off", "off"), ("auto", "auto")]),
+    ),
+    ("--max-model-len", Value, Is("--ctx-size")),
+    (
+        "--kv-cache-dtype",
+        Value,
+        Words(
+            "--cache-type-k",
+            &[("auto", "f16"), ("bfloat16", "bf16"), ("float16", "f16")],
+        ),
+    ),
+];
+
+/// Flags that change no answer: what they ask for is so anyway, or a processor has no use for it.
+const IDLE: &[Flag] = &[
+    ("-ngl --gpu-layers --n-gpu-layers", Value, Harmless),
+    ("-fa --flash-attn", Maybe(SWITCH), Harmless),
+    ("-tb --threads-batch", Value, Harmless),
+    ("-mmp --mmap", Maybe(SWITCH), Harmless),
+    (
+        "--no-mmap --mlock --direct-io -dio --no-direct-io -ndio",
+        Maybe(SWITCH),
+        Harmless,
+    ),
+    ("-lm --load-mode -lzm --lazy-mode", Value, Harmless),
+    (
+        "-mg --main-gpu -sm --split-mode -ts --tensor-split",
+        Value,
+        Harmless,
+    ),
+    (
+        "-ot --override-tensor -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn",
+        Value,
+        Harmless,
+    ),
+    ("-cmoe --cpu-moe", Nothing, Harmless),
+    (
+        "-kvo --kv-offload -nkvo --no-kv-offload",
+        Maybe(SWITCH),
+        Harmless,
+    ),
+    (
+        "-nopo --op-offload --no-op-offload --no-host",
+        Maybe(SWITCH),
+        Harmless,
+    ),
+    ("--repack -nr", Maybe(SWITCH), Harmless),
+    ("-fit --fit -fitp --fit-print", Maybe(SWITCH), Harmless),
+    ("-fitt --fit-target -fitc --fit-ctx", Value, Harmless),
+    (
+        "--numa --prio --prio-batch --poll --poll-batch",
+        Value,
+        Harmless,
+    ),
+    ("--cpu-strict --cpu-strict-batch --delay", Value, Harmless),
+    ("-np --parallel", Value, Harmless),
+    (
+        "-cb --cont-batching -nocb --no-cont-batching",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "-kvu --kv-unified -no-kvu --no-kv-unified --swa-full",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "-ctxcp --ctx-checkpoints --swa-checkpoints -cms --checkpoint-min-step",
+        Value,
+        Harmless,
+    ),
+    (
+        "-cram --cache-ram --cache-reuse -dt --defrag-thold",
+        Value,
+        Harmless,
+    ),
+    (
+        "--cache-prompt --no-cache-prompt --no-context-shift",
+        Nothing,
+        Harmless,
+    ),
+    ("--prompt-cache", Value, Harmless),
+    ("--prompt-cache-all --prompt-cache-ro", Nothing, Harmless),
+    ("--keep", Value, Harmless),
+    (
+        "--warmup --no-warmup --check-tensors -bs --backend-sampling",
+        Nothing,
+        Harmless,
+    ),
+    ("--jinja --no-escape --no-display-prompt", Nothing, Harmless),
+    (
+        "-mli --multiline-input --simple-io -i --interactive -if --interactive-first",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "-v --verbose --log-verbose --verbose-prompt --progress",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "-lv --verbosity --log-verbosity --log-file --log-colors -ptc --print-token-count",
+        Value,
+        Harmless,
+    ),
+    (
+        "--log-disable --log-prefix --no-log-prefix --log-timestamps --no-log-timestamps",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "--log-jsonl --no-log-jsonl --perf --no-perf --show-timings --no-show-timings",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "-a --alias --tags --served-model-name --reasoning-format",
+        Value,
+        Harmless,
+    ),
+    (
+        "--no-mmproj --no-mmproj-auto --mmproj-auto --mmproj-offload --no-mmproj-offload",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "--tool-call-parser --reasoning-parser --gpu-memory-utilization --max-num-seqs",
+        Value,
+        Harmless,
+    ),
+    ("--max-num-batched-tokens --keepalive", Value, Harmless),
+    (
+        "--enable-prefix-caching --trust-remote-code --enforce-eager",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "--enable-auto-tool-choice --prefill-assistant --no-prefill-assistant",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "--reasoning-preserve --no-reasoning-preserve --skip-chat-parsing --no-skip-chat-parsing",
+        Nothing,
+        Harmless,
+    ),
+    ("--pps -pps --tgs -tgs", Nothing, Harmless),
+];
+
+/// Flags for speculation, which changes no answer either, but whoever gives them expects speed.
+const DRAFTS: &[Flag] = &[
+    ("-md --model-draft --spec-draft-model", Value, Noted(DRAFT)),
+    (
+        "-hfd -hfrd --hf-repo-draft --spec-draft-hf",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "--spec-type --spec-draft-n-max --spec-draft-n-min --speculative-config",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "--draft --draft-n --draft-max --draft-min --draft-n-min",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "--draft-p-split --spec-draft-p-split --draft-p-min --spec-draft-p-min",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "-devd --device-draft --spec-draft-device",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "-td --threads-draft --spec-draft-threads",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "-tbd --threads-batch-draft --spec-draft-threads-batch",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "-ctkd --cache-type-k-draft --spec-draft-type-k",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "-ctvd --cache-type-v-draft --spec-draft-type-v",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "-otd --override-tensor-draft --spec-draft-override-tensor",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "-cmoed --cpu-moe-draft --spec-draft-cpu-moe --spec-default",
+        Nothing,
+        Noted(DRAFT),
+    ),
+    (
+        "-ncmoed --n-cpu-moe-draft --spec-draft-ncmoe --spec-draft-n-cpu-moe",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "-lcs --lookup-cache-static -lcd --lookup-cache-dynamic",
+        Value,
+        Noted(DRAFT),
+    ),
+    ("--mtp --dflash --eagle3", Nothing, Noted(DRAFT)),
+];
+
+/// Flags that would change an answer or a result, and cannot.
+const NEVER: &[Flag] = &[
+    (
+        "--lora --lora-scaled --control-vector --control-vector-scaled",
+        Value,
+        Refused(ADAPTERS),
+    ),
+    ("--control-vector-layer-range", Value, Refused(ADAPTERS)),
+    (
+        "--enable-lora --lora-init-without-apply",
+        Nothing,
+        Refused(ADAPTERS),
+    ),
+    (
+        "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale",
+        Value,
+        Refused(ROTATION),
+    ),
+    (
+        "--yarn-orig-ctx --yarn-ext-factor --yarn-attn-factor",
+        Value,
+        Refused(ROTATION),
+    ),
+    (
+        "--yarn-beta-slow --yarn-beta-fast",
+        Value,
+        Refused(ROTATION),
+    ),
+    ("-gan --grp-attn-n", Value, Off(&["1"], ROTATION)),
+    ("-gaw --grp-attn-w", Value, Refused(ROTATION)),
+    (
+        "-C --cpu-mask -Cr --cpu-range -Cb --cpu-mask-batch -Crb --cpu-range-batch",
+        Value,
+        Refused(CORES),
+    ),
+    (
+        "--image --audio --video -mm --mmproj -mmu --mmproj-url",
+        Value,
+        Refused(SEES),
+    ),
+    (
+        "--image-min-tokens --image-max-tokens --video-fps",
+        Value,
+        Refused(SEES),
+    ),
+    ("--in-prefix --in-suffix", Value, Refused(TURNS)),
+    (
+        "--in-prefix-bos --no-jinja --spm-infill",
+        Nothing,
+        Refused(TURNS),
+    ),
+    ("--context-shift", Nothing, Refused(SHIFT)),
+    (
+        "--display-prompt",
+        Nothing,
+        Refused("the answer is printed alone"),
+    ),
+    (
+        "--mirostat",
+        Value,
+        Off(
+            &["0"],
+            "mirostat is not known; use --top-p, --min-p or --top-n-sigma",
+        ),
+    ),
+    (
+        "--mirostat-lr --mirostat-ent --dynatemp-exp --adaptive-decay",
+        Value,
+        Harmless,
+    ),
+    (
+        "--dynatemp-range",
+        Value,
+        Off(&["0", "0.0"], "the temperature is the same for every token"),
+    ),
+    (
+        "--adaptive-target",
+        Value,
+        Off(
+            &["-1", "-1.0"],
+            "sampling aims at no probability; use --top-p or --min-p",
+        ),
+    ),
+    (
+        "--sampler-seq --sampling-seq",
+        Value,
+        Refused("give the names with --samplers"),
+    ),
+    (
+        "--attention",
+        Value,
+        Refused("the model's descriptor says which tokens see each other"),
+    ),
+    (
+        "--override-kv",
+        Value,
+        Refused("the metadata is the file's"),
+    ),
+    (
+        "--rpc -rpc",
+        Value,
+        Refused("a model runs on this machine alone"),
+    ),
+    (
+        "-tp --tensor-parallel-size",
+        Value,
+        Off(&["1"], "a model runs on one device"),
+    ),
+    ("--quantization", Value, Refused(TYPES)),
+    ("--dtype", Value, Off(&["auto"], TYPES)),
+    (
+        "-dr --docker-repo",
+        Value,
+        Refused("models come from files or with -hf USER/NAME"),
+    ),
+    (
+        "-cl --cache-list",
+        Nothing,
+        Refused("`tokkata ls` lists the models in the cache"),
+    ),
+    (
+        "--completion-bash",
+        Nothing,
+        Refused("there is no completion script"),
+    ),
+    (
+        "-oe --output-err",
+        Value,
+        Refused("results are printed once, in the format of -o"),
+    ),
+    (
+        "-embd --embeddings --embedding",
+        Maybe(SWITCH),
+        Off(&["0"], "`tokkata embed` gives vectors"),
+    ),
+    (
+        "--rerank --reranking",
+        Nothing,
+        Refused("`tokkata rerank` orders documents"),
+    ),
+    (
+        "--hellaswag --winogrande --multiple-choice",
+        Nothing,
+        Refused(TASKS),
+    ),
+    (
+        "--hellaswag-tasks --winogrande-tasks --multiple-choice-tasks",
+        Value,
+        Refused(TASKS),
+    ),
+    (
+        "--ppl-stride --ppl-output-type",
+        Value,
+        Off(
+            &["0"],
+            "chunks follow each other, and one figure is printed",
+        ),
+    ),
+    (
+        "--host --port --path --api-prefix --api-key --api-key-file",
+        Value,
+        Refused(SERVER),
+    ),
+    (
+        "--ssl-key-file --ssl-cert-file --cors-origins --cors-methods --cors-headers",
+        Value,
+        Refused(SERVER),
+    ),
+    (
+        "--timeout -to --threads-http --sse-ping-interval --slot-save-path",
+        Value,
+        Refused(SERVER),
+    ),
+    (
+        "--models-dir --models-preset --models-max --sleep-idle-seconds",
+        Value,
+        Refused(SERVER),
+    ),
+    (
+        "--metrics --props --slots --no-slots --ui --webui --no-ui --no-webui",
+        Nothing,
+        Refused(SERVER),
+    ),
+    ("--reuse-port --cors-credentials", Nothing, Refused(SERVER)),
+    (
+        "--estimate-only",
+        Nothing,
+        Refused("`tokkata inspect` and `tokkata plan` tell what a model needs"),
+    ),
+    (
+        "--ttl --gpu --context-length",
+        Value,
+        Refused("nothing stays loaded; -c sets the context"),
+    ),
+];
+
+/// Every flag of other programs that is known.
+pub(super) fn all() -> impl Iterator<Item = &'static Flag> {
+    [SAME, IDLE, DRAFTS, NEVER].into_iter().flatten()
+}
+
+/// Commands of other programs that nothing here does, and what does instead.
+pub(super) const VERBS: &[(&str, &str)] = &[
+    (
+        "serve",
+        "there is no server; `tokkata run` chats, `tokkata complete` continues a text",
+    ),
+    (
+        "server",
+        "there is no server; `tokkata run` chats, `tokkata complete` continues a text",
+    ),
+    (
+        "ps",
+        "nothing stays loaded; `tokkata ls` lists the models in the cache",
+    ),
+    ("stop", "nothing stays loaded, so there is nothing to stop"),
+    (
+        "cp",
+        "models are files of the hub's cache; copy the file that `tokkata pull` names",
+    ),
+    (
+        "create",
+        "a model is a file; `tokkata convert` makes one from a directory",
+    ),
+    ("push", "models are downloaded, never uploaded"),
+    ("fit-params", "`tokkata plan` tells what a model needs"),
+    (
+        "batched-bench",
+        "`tokkata bench --npl 1,2,4` measures several sequences at once",
+    ),
+];

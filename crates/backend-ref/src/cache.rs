@@ -6,13 +6,13 @@
 use tokkata_core::DType;
 use tokkata_ir::step::NO_BLOCK;
 use tokkata_ir::{
-    ArenaLayout, BackendError, CacheGroup, GroupId, Program, SlotDef, SlotId, StepState,
+    ArenaLayout, BackendError, CacheGroup, CacheKind, GroupId, Program, SlotDef, SlotId, StepState,
 };
 use tokkata_quant::num::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 use crate::real::Real;
 
-/// One array of a slot: `[blocks, block_size, width]`.
+/// One array of a slot: `[blocks, entries of a block, width]`.
 struct Plane<R> {
     width: usize,
     data: Vec<R>,
@@ -39,6 +39,8 @@ impl<R: Real> Plane<R> {
 struct Group<R> {
     dtype: DType,
     block_size: usize,
+    /// Positions of an entry.
+    entry: usize,
     slots: Vec<Vec<Plane<R>>>,
 }
 
@@ -67,15 +69,19 @@ fn widths(slot: &SlotDef) -> Vec<usize> {
 
 impl<R: Real> Group<R> {
     fn new(def: &CacheGroup, n_blocks: usize) -> Self {
-        let positions = n_blocks * def.block_size as usize;
+        let entries = n_blocks * def.block_entries() as usize;
         let planes = |slot: &SlotDef| {
             let widths = widths(slot);
-            widths.iter().map(|&w| Plane::new(positions, w)).collect()
+            widths.iter().map(|&w| Plane::new(entries, w)).collect()
         };
         let states = def.slots.iter().any(|s| matches!(s, SlotDef::State { .. }));
         Group {
             dtype: if states { DType::F32 } else { def.dtype },
             block_size: def.block_size as usize,
+            entry: match def.kind {
+                CacheKind::Entries(n) => n as usize,
+                _ => 1,
+            },
             slots: def.slots.iter().map(planes).collect(),
         }
     }
@@ -122,7 +128,12 @@ impl<R: Real> Caches<R> {
         &self.groups[slot.group.index()].slots[slot.slot as usize]
     }
 
-    /// Physical position of a sequence's position, or `None` where no block is.
+    /// Positions of an entry of a group.
+    pub(crate) fn entry_positions(&self, group: GroupId) -> usize {
+        self.groups[group.index()].entry
+    }
+
+    /// Physical entry of a sequence's position, or `None` where no block is.
     pub(crate) fn place(
         &self,
         step: &StepState,
@@ -130,9 +141,14 @@ impl<R: Real> Caches<R> {
         seq: usize,
         pos: usize,
     ) -> Option<usize> {
-        let size = self.groups[group.index()].block_size;
+        let Group {
+            block_size: size,
+            entry,
+            ..
+        } = self.groups[group.index()];
         let block = *step.table(group, seq).get(pos / size)?;
-        (block != NO_BLOCK).then(|| self.index(group, block) * size + pos % size)
+        (block != NO_BLOCK)
+            .then(|| self.index(group, block) * (size / entry) + pos % size / entry)
     }
 
     /// Stores plane `plane` (0 keys, 1 values) of a position.
@@ -183,7 +199,7 @@ impl<R: Real> Caches<R> {
         let [from, to] = [from, to].map(|block| self.index(group, block));
         let group = &mut self.groups[group.index()];
         for plane in group.slots.iter_mut().flatten() {
-            let len = group.block_size * plane.width;
+            let len = group.block_size / group.entry * plane.width;
             let from = from * len;
             plane.data.copy_within(from..from + len, to * len);
         }
@@ -194,7 +210,7 @@ impl<R: Real> Caches<R> {
         let group = &self.groups[group.index()];
         let planes = group.slots.iter().flatten();
         let elems = planes.flat_map(|plane| {
-            let len = group.block_size * plane.width;
+            let len = group.block_size / group.entry * plane.width;
             &plane.data[block * len..][..len]
         });
         elems.map(|x| x.narrow()).collect()
@@ -205,7 +221,7 @@ impl<R: Real> Caches<R> {
         let group = &mut self.groups[group.index()];
         let mut data = data.iter();
         for plane in group.slots.iter_mut().flatten() {
-            let len = group.block_size * plane.width;
+            let len = group.block_size / group.entry * plane.width;
             let elems = &mut plane.data[block * len..][..len];
             for (to, &from) in elems.iter_mut().zip(data.by_ref()) {
                 *to = R::from(from);

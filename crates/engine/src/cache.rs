@@ -483,7 +483,7 @@ fn chain(path: &[Hit], hit: &Hit) -> Vec<NodeId> {
 
 /// The blocks of positions `start..end`, less those that a window has passed; `None` when all are, and for states.
 fn positions(group: &CacheGroup, table: &[u32], start: usize, end: usize) -> Option<Span> {
-    if !matches!(group.kind, CacheKind::Full | CacheKind::Window(_)) {
+    if matches!(group.kind, CacheKind::Recurrent | CacheKind::Cross) {
         return None;
     }
     let size = group.block_size as usize;

@@ -40,7 +40,7 @@ impl CacheTraits for CacheKind {
 
     fn can_truncate(&self, len: usize, first: usize) -> Truncate {
         match *self {
-            CacheKind::Full | CacheKind::Cross => Truncate::Exact,
+            CacheKind::Full | CacheKind::Entries(_) | CacheKind::Cross => Truncate::Exact,
             CacheKind::Recurrent => Truncate::Never,
             CacheKind::Window(_) if first == 0 => Truncate::Exact,
             CacheKind::Window(w) => {

@@ -168,6 +168,8 @@ pub enum CacheKind {
     Recurrent,
     /// An encoder's keys and values, written once.
     Cross,
+    /// One entry for every `n` positions, written by the last of them: what an indexer compares, or a summary.
+    Entries(u32),
 }
 
 /// One layer's part of a cache group.
@@ -198,7 +200,7 @@ pub struct CacheGroup {
     pub slots: Vec<SlotDef>,
     /// Element type of keys and values: F32, F16 or Q8_0. States are f32.
     pub dtype: DType,
-    /// Positions per block; 1 for recurrent groups.
+    /// Positions per block; 1 for recurrent groups, a multiple of `n` for entries of `n` positions.
     pub block_size: u32,
 }
 
@@ -226,7 +228,16 @@ impl CacheGroup {
                 let seen = u64::from(n) + u64::from(limits.rows);
                 whole.min(seen.div_ceil(u64::from(self.block_size)) + 1)
             }
-            CacheKind::Full | CacheKind::Cross => whole,
+            CacheKind::Full | CacheKind::Entries(_) | CacheKind::Cross => whole,
+        }
+    }
+
+    /// Entries of a block: one for each position, or for every few.
+    #[must_use]
+    pub fn block_entries(&self) -> u32 {
+        match self.kind {
+            CacheKind::Entries(n) => self.block_size / n,
+            _ => self.block_size,
         }
     }
 
@@ -243,7 +254,7 @@ impl CacheGroup {
                 dim_k,
                 dim_v,
             } => {
-                u64::from(self.block_size)
+                u64::from(self.block_entries())
                     * (elems(n_kv_heads * dim_k) + elems(n_kv_heads * dim_v.unwrap_or(0)))
             }
             SlotDef::State { len } => u64::from(len) * 4,

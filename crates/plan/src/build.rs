@@ -143,7 +143,11 @@ fn size_group(group: &tokkata_ir::spec::GroupSpec, limits: &Limits, block_size: 
         } else {
             kv_dtype(group, limits)
         },
-        block_size: if recurrent { 1 } else { block_size },
+        block_size: match group.kind {
+            CacheKind::Recurrent => 1,
+            CacheKind::Entries(n) => block_size.next_multiple_of(n),
+            _ => block_size,
+        },
     }
 }
 

@@ -11,6 +11,7 @@ mod attention;
 mod draft;
 mod env;
 mod ffn;
+mod indexer;
 mod meta;
 mod mixers;
 mod norm;
@@ -102,6 +103,8 @@ pub(crate) struct Resolver<'a> {
     depth: Cell<u32>,
     builtin: &'static BTreeMap<&'static str, Rule>,
     kv_slots: HashMap<u32, tokkata_ir::SlotId>,
+    /// Whether a layer before has an indexer.
+    chooses: bool,
 }
 
 impl<'a> Resolver<'a> {
@@ -129,6 +132,7 @@ impl<'a> Resolver<'a> {
             depth: Cell::new(0),
             builtin: env::builtin(),
             kv_slots: HashMap::new(),
+            chooses: false,
         }
     }
 

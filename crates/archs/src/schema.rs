@@ -656,6 +656,44 @@ pub struct LayerRule {
     pub end_norm: Option<Rule>,
 }
 
+/// What chooses the keys that `attention` or `mla` reads.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct IndexerRule {
+    /// The layers whose attention reads chosen keys.
+    pub when: Option<Rule>,
+    /// Of these, the layers that choose; the others read what the last one chose.
+    pub own: Option<Rule>,
+    /// Query heads.
+    pub heads: Option<Rule>,
+    /// Columns of a query and of the one key.
+    pub dim: Option<Rule>,
+    /// Tensor of the queries.
+    pub q: Option<String>,
+    /// The queries come from the block's input rather than from the low rank of its own queries.
+    pub from_input: bool,
+    /// Norm of each query head.
+    pub q_norm: Option<NormRule>,
+    /// Tensor of the key.
+    pub k: Option<String>,
+    /// Norm of the key.
+    pub k_norm: Option<NormRule>,
+    /// Tensor of the heads' weights; `none` lets each head choose for its own key head.
+    pub weights: Option<String>,
+    /// `adjacent` or `halves`, where it differs from the block's.
+    pub pairing: Option<Word>,
+    /// First rotated column.
+    pub offset: Option<Rule>,
+    /// Multiplies products of queries and keys.
+    pub scale: Option<Rule>,
+    /// Units chosen.
+    pub top_k: Option<Rule>,
+    /// Positions of a unit.
+    pub unit: Option<Rule>,
+    /// The last units up to the row, always chosen.
+    pub local: Option<Rule>,
+}
+
 /// Streams of AltUp.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -762,6 +800,8 @@ pub struct Descriptor {
     pub lightning: LightningRule,
     /// Rest of a layer.
     pub layer: LayerRule,
+    /// What chooses the keys that attention reads.
+    pub indexer: Option<IndexerRule>,
     /// Streams.
     pub altup: Option<AltUpRule>,
     /// States of a looped stack.

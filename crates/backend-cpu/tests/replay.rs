@@ -115,6 +115,7 @@ impl Decoder {
             bucket: None,
             mask,
             source: KvSource::Cache(slot),
+            selection: None,
         };
         let o = self
             .fixture

@@ -72,6 +72,11 @@ impl<'a, R> Args<'a, R> {
         data
     }
 
+    /// Columns of input `i`.
+    pub(crate) fn width(&self, i: usize) -> usize {
+        self.plan.value(self.node.ins[i]).shape.width()
+    }
+
     /// Columns of output `i`.
     pub(crate) fn out_width(&self, i: usize) -> usize {
         self.plan.value(self.node.outs[i]).shape.width()

@@ -11,3 +11,4 @@ pub(crate) mod norm;
 pub(crate) mod rope;
 pub(crate) mod rows;
 pub(crate) mod scan;
+pub(crate) mod selection;

@@ -10,6 +10,7 @@ use crate::kernels::matmul::Linear;
 use crate::kernels::norm::NormSpec;
 use crate::kernels::{
     attention, columns, conv, elementwise, experts, gather, matmul, norm, rope, rows, scan,
+    selection,
 };
 use crate::real::Real;
 
@@ -40,6 +41,7 @@ pub(crate) fn run_node<R: Real>(
         }
         Op::Shift { slot } => conv::shift(args, *slot, caches),
         Op::Scan { scan, slot } => scan::scan(args, scan, *slot, caches),
+        Op::Select(op) => return Ok(vec![Value::Ints(selection::select(args, op, caches))]),
         Op::Sample | Op::Route(_) | Op::Group { .. } => return integers(args),
         Op::Copy if matches!(args.values[args.node.ins[0].index()], Value::Ints(_)) => {
             return Ok(vec![Value::Ints(args.ints(0).to_vec())]);
@@ -132,6 +134,7 @@ fn row_local<R: Real>(args: &Args<'_, R>, op: &Op) -> Result<Vec<R>, BackendErro
             offset,
         } => rope::pos_scale(args, coef, length, offset),
         Op::Softmax { width } => norm::softmax(args.mat(0), width),
+        Op::Sinkhorn { n, iterations, eps } => norm::sinkhorn(args.mat(0), n, iterations, eps),
         Op::SumRuns { width } => norm::sum_runs(args.mat(0), width),
         Op::RmsRuns { width, eps } => norm::rms_runs(args.mat(0), width, eps),
         Op::GaussianTopK { z } => norm::gaussian_top_k(args.mat(0), z),

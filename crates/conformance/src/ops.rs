@@ -19,6 +19,7 @@ mod linear;
 mod measure;
 mod recurrent;
 mod rows;
+mod selection;
 mod within;
 
 use tokkata_core::DType;
@@ -85,6 +86,8 @@ pub enum Family {
     Columns,
     /// Attention over rows and caches.
     Attention,
+    /// Chosen keys and attention over them.
+    Selection,
     /// Mixtures of experts.
     Experts,
     /// Convolutions, shifts and recurrences.
@@ -102,6 +105,7 @@ impl Family {
             Family::Elementwise => elementwise::cases(),
             Family::Columns => elementwise::columns(),
             Family::Attention => attention::cases(),
+            Family::Selection => selection::cases(),
             Family::Experts => experts::cases(),
             Family::Recurrent => recurrent::cases(),
             Family::Fused => fused::cases(),
@@ -181,7 +185,8 @@ macro_rules! suite {
     ($subject:expr) => {
         $crate::suite!($subject =>
             matmul: Matmul, rows: Rows, norms: Norms, elementwise: Elementwise, columns: Columns,
-            attention: Attention, experts: Experts, recurrent: Recurrent, fused: Fused);
+            attention: Attention, selection: Selection, experts: Experts, recurrent: Recurrent,
+            fused: Fused);
 
         #[test]
         fn every_fusion_is_seen() {

@@ -150,6 +150,7 @@ const FAMILIES: [Family; 9] = [
     Family::Elementwise,
     Family::Columns,
     Family::Attention,
+    Family::Selection,
     Family::Experts,
     Family::Recurrent,
     Family::Fused,

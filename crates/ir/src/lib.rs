@@ -44,7 +44,7 @@ pub use host::{HostExecutor, Machine, StepInputs};
 pub use ids::{ConstId, DeviceId, GroupId, Site, SlotId, ValueId, WeightId};
 pub use op::{
     Act, AttentionOp, BinaryKind, GatherIndex, KvSource, Mask, NormKind, Op, Pairing, PoolKind,
-    RopeOp, RouteOp, Scan, Score,
+    RopeOp, RouteOp, Scan, Score, SelectOp, Selection,
 };
 pub use program::{
     CacheGroup, CacheKind, ConstData, Lead, Limits, Node, Plan, PlanRole, Port, Program, Shape,

@@ -85,8 +85,11 @@ pub enum Op {
         /// Where.
         slot: SlotId,
     },
-    /// Softmax attention. Inputs: q, then k and v when the source is the step's own rows.
+    /// Softmax attention. Inputs: q, then k and v when the source is the step's own rows, then the chosen units when
+    /// there is a selection.
     Attention(AttentionOp),
+    /// Chooses what a row's attention reads: see [`SelectOp`].
+    Select(SelectOp),
     /// `f(x)`.
     Unary(Act),
     /// `f(gate) · up`, inputs gate and up.
@@ -142,6 +145,16 @@ pub enum Op {
     Softmax {
         /// Columns per run.
         width: u32,
+    },
+    /// Makes each row, an `n × n` matrix m by rows, nearly doubly stochastic (Sinkhorn and Knopp, 1967): softmax of its
+    /// rows, plus `eps`; then columns, and `iterations − 1` times rows and columns, are divided by their sum plus `eps`.
+    Sinkhorn {
+        /// Rows and columns.
+        n: u32,
+        /// Divisions of the columns.
+        iterations: u32,
+        /// Added to the elements after the softmax and to every sum.
+        eps: f32,
     },
     /// Sums each run of `width` columns: `[T, D] → [T, D/width]`.
     SumRuns {
@@ -411,6 +424,56 @@ pub struct AttentionOp {
     pub mask: Mask,
     /// Where keys and values come from.
     pub source: KvSource,
+    /// Which units of positions are read, of those the mask shows: the last input holds their numbers.
+    pub selection: Option<Selection>,
+}
+
+/// What the numbers of a selection mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// Positions of a unit: number u stands for `u·unit .. (u + 1)·unit`.
+    pub unit: u32,
+    /// Selections per row: one for all heads, or one for each key head.
+    pub choices: u32,
+    /// The positions behind the last whole unit up to the row are read too.
+    pub tail: bool,
+}
+
+/// The units with the largest scores. Inputs: q `[T, H·D]` and, where heads are summed, their weights w `[T, H]`; output
+/// the numbers of the chosen units, i32 `[T, choices · top_k]`, ascending, −1 behind the last.
+///
+/// Entry e of the slot stands for the positions `e·n .. (e + 1)·n` of its group's [`CacheKind::Entries`]; row p sees
+/// those that end at p or before. With weights the score of an entry is `Σ_h w_h · max(scale · q_h·k_e, 0)` and there is
+/// one choice per row; without, each head chooses for itself by `scale · q_h·k_e`. A unit of several entries has the
+/// largest of their scores. Of equal scores the earlier unit counts as larger.
+///
+/// [`CacheKind::Entries`]: crate::CacheKind::Entries
+#[derive(Clone, Debug, PartialEq)]
+pub struct SelectOp {
+    /// The keys: one head, no values.
+    pub slot: SlotId,
+    /// Query heads.
+    pub n_heads: u32,
+    /// Columns of a query and of a key.
+    pub dim: u32,
+    /// Multiplies the products.
+    pub scale: f32,
+    /// Whether heads are summed by weights.
+    pub summed: bool,
+    /// Units chosen.
+    pub top_k: u32,
+    /// Entries of a unit.
+    pub unit: u32,
+    /// The last units up to the row, which are chosen whatever their scores.
+    pub local: u32,
+}
+
+impl SelectOp {
+    /// Choices of a row.
+    #[must_use]
+    pub fn choices(&self) -> u32 {
+        if self.summed { 1 } else { self.n_heads }
+    }
 }
 
 /// T5's relative position bias.
@@ -572,6 +635,7 @@ impl Op {
             Op::Prepare
                 | Op::CacheWrite { .. }
                 | Op::Attention(_)
+                | Op::Select(_)
                 | Op::Conv { .. }
                 | Op::Shift { .. }
                 | Op::Scan { .. }
@@ -677,6 +741,7 @@ impl Op {
             Op::PosScale { .. } => "pos_scale",
             Op::CacheWrite { .. } => "cache_write",
             Op::Attention(_) => "attention",
+            Op::Select(_) => "select",
             Op::Unary(_) => "unary",
             Op::Gate { .. } => "gate",
             Op::Binary { .. } => "binary",
@@ -686,6 +751,7 @@ impl Op {
             Op::Softcap { .. } => "softcap",
             Op::Clamp { .. } => "clamp",
             Op::Softmax { .. } => "softmax",
+            Op::Sinkhorn { .. } => "sinkhorn",
             Op::SumRuns { .. } => "sum_runs",
             Op::RmsRuns { .. } => "rms_runs",
             Op::GaussianTopK { .. } => "gaussian_top_k",

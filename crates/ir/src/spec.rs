@@ -385,6 +385,52 @@ pub struct AttentionSpec {
     pub out_scale: f32,
     /// Where keys and values live.
     pub kv: KvPlace,
+    /// What chooses the keys that are read, when not all that the mask shows.
+    pub reads: Reads,
+}
+
+/// Which keys an attention reads, of those its mask shows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reads {
+    /// All of them.
+    All,
+    /// Those that its own indexer chooses.
+    Own(Box<IndexerSpec>),
+    /// Those that the last indexer before it chose.
+    Last,
+}
+
+/// What scores keys and chooses those that attention reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IndexerSpec {
+    /// Query heads.
+    pub n_heads: u32,
+    /// Columns of a query and of the one key.
+    pub dim: u32,
+    /// `[H·dim, D]`, or `[H·dim, rank]` from the low rank of a latent attention's queries.
+    pub q: Proj,
+    /// The queries come from that low rank.
+    pub from_rank: bool,
+    /// Norm of each query head.
+    pub q_norm: Option<NormSpec>,
+    /// `[dim, D]`.
+    pub k: Proj,
+    /// Norm of the key.
+    pub k_norm: Option<NormSpec>,
+    /// Rotation of queries and keys.
+    pub rope: Option<RopeSpec>,
+    /// Weights of the heads, `[H, D]`; without, each head chooses for its own key head.
+    pub weights: Option<Proj>,
+    /// Multiplies products of queries and keys.
+    pub scale: f32,
+    /// Units chosen.
+    pub top_k: u32,
+    /// Positions of a unit.
+    pub unit: u32,
+    /// The last units up to the row, always chosen.
+    pub local: u32,
+    /// Its keys.
+    pub slot: SlotId,
 }
 
 /// Where an attention keeps its keys and values.
@@ -439,6 +485,8 @@ pub struct MlaSpec {
     pub out: Proj,
     /// Slot of the latent (keys only) or of the expanded keys and values.
     pub kv: KvPlace,
+    /// What chooses the keys that are read, when not all that the mask shows.
+    pub reads: Reads,
 }
 
 /// Query side of latent attention.

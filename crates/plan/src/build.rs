@@ -7,6 +7,7 @@ mod attention;
 mod cross;
 mod draft;
 mod ffn;
+mod indexer;
 mod mixers;
 mod rwkv;
 mod stack;
@@ -21,6 +22,8 @@ use tokkata_ir::{
 
 use crate::error::PlanError;
 use crate::passes;
+
+use indexer::Chosen;
 
 /// What a caller wants from a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,6 +180,8 @@ pub(crate) struct Builder<'a> {
     layer_start: usize,
     /// Value of the first layer, for mixers that mix it in.
     pub(crate) first_value: Option<ValueId>,
+    /// What the last indexer chose.
+    pub(crate) chosen: Option<Chosen>,
 }
 
 impl<'a> Builder<'a> {
@@ -195,6 +200,7 @@ impl<'a> Builder<'a> {
             role: String::new(),
             layer_start: 0,
             first_value: None,
+            chosen: None,
         }
     }
 

@@ -1,8 +1,8 @@
 //! What a step costs: bytes moved and arithmetic done, op by op.
 
 use tokkata_ir::{
-    KvSource, Lead, Limits, Mask, Node, Op, Plan, Program, SlotDef, SlotId, ValueId, WeightId,
-    WeightSource,
+    KvSource, Lead, Limits, Mask, Node, Op, Plan, Program, Selection, SlotDef, SlotId, ValueId,
+    WeightId, WeightSource,
 };
 
 use crate::memory::weight_bytes;
@@ -117,12 +117,19 @@ impl<'a> Costs<'a> {
             }
             Op::CacheWrite { slot } => cost.cache_bytes = rows * self.position_bytes(*slot),
             Op::Attention(a) => {
-                let keys = seen(a.mask, class);
+                let most = a.selection.map_or(u64::MAX, |s| most_read(plan, node, s));
+                let keys = seen(a.mask, class).min(rows.saturating_mul(most));
                 let width = u64::from(a.n_heads) * u64::from(a.dim_k + a.dim_v);
                 cost.flops = 2 * keys * width;
                 if let KvSource::Cache(slot) | KvSource::Cross(slot) = a.source {
-                    cost.cache_bytes = span(a.mask, class) * self.position_bytes(slot);
+                    let keys = span(a.mask, class).min(rows.saturating_mul(most));
+                    cost.cache_bytes = keys * self.position_bytes(slot);
                 }
+            }
+            Op::Select(s) => {
+                let width = u64::from(s.n_heads) * u64::from(s.dim);
+                cost.flops = 2 * seen(Mask::Causal, class) * width;
+                cost.cache_bytes = span(Mask::Causal, class) * self.position_bytes(s.slot);
             }
             Op::Scan { slot, .. }
             | Op::Shift { slot }
@@ -206,6 +213,13 @@ fn seen(mask: Mask, class: StepClass) -> u64 {
             .map(|keys| keys.min(w.into()))
             .sum(),
     }
+}
+
+/// Keys that a row reads at most of those that it sees.
+fn most_read(plan: &Plan, node: &Node, selection: Selection) -> u64 {
+    let ids = node.ins.last().map_or(0, |&v| plan.value(v).shape.width());
+    let tail = if selection.tail { selection.unit } else { 0 };
+    ids as u64 / u64::from(selection.choices.max(1)) * u64::from(selection.unit) + u64::from(tail)
 }
 
 /// Keys that some row sees.

@@ -4,6 +4,7 @@ use tokkata_ir::op::BucketBias;
 use tokkata_ir::spec::{AttentionSpec, BlockSpec, KvPlace, OutGate, Proj, Qkv, Temperature};
 use tokkata_ir::{Axis, CacheKind, ConstData, Mask, Recipe, SlotDef, SlotId, WeightId};
 
+use super::indexer::Served;
 use super::norm::Normed;
 use super::weights::Want;
 use super::{Resolver, Side};
@@ -96,6 +97,10 @@ impl Resolver<'_> {
             out,
             out_scale: self.number_of(rule.out_scale.as_ref(), "1")? as f32,
             kv: self.kv_place(mask, h, kv_layer, cross)?,
+            reads: self.reads(Served {
+                kv_heads: h.kv,
+                rank: None,
+            })?,
             qkv,
         };
         Ok(BlockSpec::Attention(Box::new(spec)))

@@ -7,6 +7,7 @@ use tokkata_ir::spec::{
 use tokkata_ir::{Axis, CacheKind, ConstData, Recipe, Scan, SlotDef, SlotId, WeightId};
 
 use super::Resolver;
+use super::indexer::Served;
 use super::norm::Normed;
 use super::weights::Want;
 use crate::error::ArchError;
@@ -84,6 +85,16 @@ impl Resolver<'_> {
             },
         };
         let k_rope_norm = self.norm_opt(r.k_rope_norm.as_ref(), Normed::row(dim_rope))?;
+        let served = Served {
+            kv_heads: match form {
+                MlaForm::Absorbed { .. } => 1,
+                MlaForm::Expanded { .. } => n,
+            },
+            rank: match &q {
+                MlaQuery::LowRank { a, .. } => Some(self.spec.weights[a.weight.index()].shape[0]),
+                MlaQuery::Full(_) => None,
+            },
+        };
         let spec = MlaSpec {
             n_heads: n,
             kv_rank: rank,
@@ -116,6 +127,7 @@ impl Resolver<'_> {
             },
             out: self.proj("attn_output", want(&[d, n * dim_v]))?,
             kv: tokkata_ir::spec::KvPlace::Own(self.own_slot(mask, slot)),
+            reads: self.reads(served)?,
         };
         Ok(BlockSpec::Mla(Box::new(spec)))
     }

@@ -527,6 +527,9 @@ impl Lower<'_> {
         op: &AttentionOp,
         planned: &Planned,
     ) -> Result<Prepared, BackendError> {
+        if op.selection.is_some() {
+            return Err(unsupported(node, "a selection"));
+        }
         let value = |i: usize| node.ins.get(i).map(|&v| self.place(v));
         let own = (op.source == KvSource::Rows)
             .then(|| value(1).map(|k| (k, value(2))))

@@ -1,13 +1,14 @@
 //! Cache writes and softmax attention. Keys are visited in the order of their positions, whatever their blocks.
 
 use tokkata_ir::op::BucketBias;
-use tokkata_ir::{AttentionOp, KvSource, Mask, SlotId};
+use tokkata_ir::{AttentionOp, KvSource, Mask, Selection, SlotId};
 
 use crate::args::Args;
 use crate::cache::Caches;
 use crate::real::{Real, dot};
 
-/// Stores k (and v) of every row at its place. A row whose block is gone is not stored.
+/// Stores k (and v) of every row at its place: of rows that share an entry the last one's stay. A row whose block is gone
+/// is not stored.
 pub(crate) fn cache_write<R: Real>(args: &Args<'_, R>, slot: SlotId, caches: &mut Caches<R>) {
     for (seq, rows) in args.sequences() {
         let past = args.step.past_len(seq);
@@ -27,6 +28,7 @@ struct Keys<'a, R> {
     args: &'a Args<'a, R>,
     caches: &'a Caches<R>,
     source: KvSource,
+    selection: Option<Selection>,
     seq: usize,
     first_row: usize,
 }
@@ -43,6 +45,31 @@ impl<R: Real> Keys<'_, R> {
         }
     }
 
+    /// The visible positions that each choice of a row reads.
+    fn read(&self, row: usize, pos: usize, seen: &[usize]) -> Vec<Vec<usize>> {
+        let Some(selection) = self.selection else {
+            return vec![seen.to_vec()];
+        };
+        let ids = self.args.node.ins.len() - 1;
+        let width = self.args.width(ids);
+        let chosen = &self.args.ints(ids)[row * width..][..width];
+        let unit = selection.unit as usize;
+        let whole = (pos + 1) / unit * unit;
+        let reads = |ids: &[i32], key: usize| {
+            ids.binary_search(&((key / unit) as i32)).is_ok() || selection.tail && key >= whole
+        };
+        let choices = chosen.chunks_exact(width / selection.choices as usize);
+        choices
+            .map(|ids| {
+                let ids = &ids[..ids.iter().take_while(|&&id| id >= 0).count()];
+                seen.iter()
+                    .copied()
+                    .filter(|&key| reads(ids, key))
+                    .collect()
+            })
+            .collect()
+    }
+
     /// Key row and value row of a position.
     fn at(&self, pos: usize) -> (&[R], &[R]) {
         match self.source {
@@ -56,7 +83,7 @@ impl<R: Real> Keys<'_, R> {
             }
             KvSource::Rows => {
                 let row = self.first_row + pos - self.args.step.past_len(self.seq);
-                let values = self.args.node.ins.len() - 1;
+                let values = self.rows_of_keys();
                 (self.args.mat(1).row(row), self.args.mat(values).row(row))
             }
         }
@@ -77,12 +104,15 @@ pub(crate) fn attention<R: Real>(
             args,
             caches,
             source: op.source,
+            selection: op.selection,
             seq,
             first_row: rows.start,
         };
         for (i, row) in rows.enumerate() {
             let pos = past + i;
-            let visible: Vec<usize> = keys.range().filter(|&k| sees(op.mask, pos, k)).collect();
+            let seen: Vec<usize> = keys.range().filter(|&k| sees(op.mask, pos, k)).collect();
+            let read = keys.read(row, pos, &seen);
+            let per_choice = op.n_heads as usize / read.len();
             for (head, query) in q.row(row).chunks_exact(op.dim_k as usize).enumerate() {
                 attend(
                     &Query {
@@ -92,7 +122,7 @@ pub(crate) fn attention<R: Real>(
                         pos,
                         query,
                     },
-                    &visible,
+                    &read[head / per_choice],
                     &mut out,
                 );
             }
@@ -152,10 +182,15 @@ fn attend<R: Real>(q: &Query<'_, R>, visible: &[usize], out: &mut Vec<R>) {
 }
 
 impl<R: Real> Keys<'_, R> {
+    /// The input that holds the values of the step's own rows: the keys where there are no others.
+    fn rows_of_keys(&self) -> usize {
+        self.args.node.ins.len() - 1 - usize::from(self.selection.is_some())
+    }
+
     fn value_stride(&self, dim_k: usize, dim_v: usize) -> usize {
         let keys_only = match self.source {
             KvSource::Cache(slot) | KvSource::Cross(slot) => self.caches.keys_only(slot),
-            KvSource::Rows => self.args.node.ins.len() == 2,
+            KvSource::Rows => self.rows_of_keys() == 1,
         };
         if keys_only { dim_k } else { dim_v }
     }

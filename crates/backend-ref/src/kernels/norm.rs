@@ -73,6 +73,29 @@ pub(crate) fn softmax_run<R: Real>(run: &mut [R]) {
     run.iter_mut().for_each(|x| *x = *x / sum);
 }
 
+/// Each row as a square matrix, its rows and columns divided by their sums in turns.
+pub(crate) fn sinkhorn<R: Real>(x: Mat<'_, R>, n: u32, iterations: u32, eps: f32) -> Vec<R> {
+    let (n, eps) = (n as usize, R::from(eps));
+    let mut out = x.data.to_vec();
+    for matrix in out.chunks_exact_mut(n * n) {
+        matrix.chunks_exact_mut(n).for_each(softmax_run);
+        matrix.iter_mut().for_each(|x| *x += eps);
+        for i in 0..iterations {
+            if i > 0 {
+                (0..n).for_each(|row| share(matrix, (0..n).map(|c| row * n + c), eps));
+            }
+            (0..n).for_each(|column| share(matrix, (0..n).map(|r| r * n + column), eps));
+        }
+    }
+    out
+}
+
+/// Divides elements by their sum plus `eps`.
+fn share<R: Real>(matrix: &mut [R], places: impl Iterator<Item = usize> + Clone, eps: R) {
+    let sum = places.clone().fold(R::ZERO, |sum, i| sum + matrix[i]) + eps;
+    places.for_each(|i| matrix[i] = matrix[i] / sum);
+}
+
 /// Sum of each run.
 pub(crate) fn sum_runs<R: Real>(x: Mat<'_, R>, width: u32) -> Vec<R> {
     x.data.chunks_exact(width as usize).map(total).collect()

@@ -1,6 +1,8 @@
 //! Rules of ops that look along a sequence.
 
-use tokkata_ir::{AttentionOp, KvSource, Lead, Op, Scan, SlotDef, SlotId, WeightId};
+use tokkata_ir::{
+    AttentionOp, KvSource, Lead, Op, Scan, SelectOp, Selection, SlotDef, SlotId, ValType, WeightId,
+};
 
 use super::{Checked, Checker, Fault, at_most, divide, size};
 
@@ -9,6 +11,7 @@ impl Checker<'_> {
         match &self.node.op {
             Op::CacheWrite { slot } => self.cache_write(*slot),
             Op::Attention(op) => self.attention(op),
+            Op::Select(op) => self.select(op),
             Op::Conv {
                 weight,
                 bias,
@@ -67,9 +70,11 @@ impl Checker<'_> {
         let (keys, values) = (op.n_kv_heads * op.dim_k, op.n_kv_heads * op.dim_v);
         let (keys, values) = (keys as usize, values as usize);
         divide("key heads", op.n_kv_heads, heads)?;
+        let chosen = usize::from(op.selection.is_some());
+        let others = self.node.ins.len().saturating_sub(chosen);
         match op.source {
             KvSource::Cache(slot) | KvSource::Cross(slot) => {
-                self.counts(1, 1)?;
+                self.counts(1 + chosen, 1)?;
                 let (slot_keys, slot_values) = self.kv(slot)?;
                 size("columns of the keys", keys, slot_keys)?;
                 match slot_values {
@@ -78,9 +83,9 @@ impl Checker<'_> {
                 }
             }
             KvSource::Rows => {
-                self.counts(self.node.ins.len().clamp(2, 3), 1)?;
+                self.counts(others.clamp(2, 3) + chosen, 1)?;
                 self.input(1, Lead::Rows, keys)?;
-                match self.node.ins.len() {
+                match others {
                     3 => self.input(2, Lead::Rows, values)?,
                     _ => at_most("columns of a value", op.dim_v as usize, op.dim_k as usize)?,
                 }
@@ -88,7 +93,37 @@ impl Checker<'_> {
         }
         self.input(0, Lead::Rows, heads * op.dim_k as usize)?;
         self.attention_extras(op, heads)?;
+        if let Some(selection) = &op.selection {
+            self.selection(op, selection)?;
+        }
         self.output(0, Lead::Rows, heads * op.dim_v as usize)
+    }
+
+    /// The last input numbers units, as many for each choice.
+    fn selection(&self, op: &AttentionOp, selection: &Selection) -> Checked {
+        let last = self.node.ins.len() - 1;
+        let width = self.width(last);
+        at_most("least positions of a unit", 1, selection.unit as usize)?;
+        divide("choices", selection.choices, width)?;
+        divide("choices", selection.choices, op.n_kv_heads as usize)?;
+        let shape = (Lead::Rows, width, ValType::I32);
+        self.value(self.node.ins[last], shape)
+    }
+
+    fn select(&self, op: &SelectOp) -> Checked {
+        self.counts(if op.summed { 2 } else { 1 }, 1)?;
+        let (keys, values) = self.kv(op.slot)?;
+        size("columns of the keys", op.dim as usize, keys)?;
+        size("columns of the values", values.unwrap_or(0), 0)?;
+        at_most("least units chosen", 1, op.top_k as usize)?;
+        at_most("least entries of a unit", 1, op.unit as usize)?;
+        at_most("units chosen always", op.local as usize, op.top_k as usize)?;
+        self.input(0, Lead::Rows, (op.n_heads * op.dim) as usize)?;
+        if op.summed {
+            self.input(1, Lead::Rows, op.n_heads as usize)?;
+        }
+        let width = (op.choices() * op.top_k) as usize;
+        self.value(self.node.outs[0], (Lead::Rows, width, ValType::I32))
     }
 
     fn attention_extras(&self, op: &AttentionOp, heads: usize) -> Checked {

@@ -13,6 +13,7 @@ impl Checker<'_> {
             Op::Gather { table, .. } => self.gather(*table),
             Op::CacheWrite { .. }
             | Op::Attention(_)
+            | Op::Select(_)
             | Op::Conv { .. }
             | Op::Shift { .. }
             | Op::Scan { .. } => self.mixer(),
@@ -73,6 +74,11 @@ impl Checker<'_> {
                     divide("columns of a run", run, width)?;
                 }
                 Ok(width * times as usize)
+            }
+            Op::Sinkhorn { n, iterations, .. } => {
+                size("elements of the matrix", (n * n) as usize, width)?;
+                at_most("least divisions", 1, iterations as usize)?;
+                Ok(width)
             }
             Op::SumRuns { width: run } | Op::RmsRuns { width: run, .. } => {
                 divide("columns of a run", run, width)

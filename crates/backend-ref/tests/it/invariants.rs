@@ -85,6 +85,7 @@ fn attend(f: &mut Fixture, x: ValueId, slot: SlotId, mask: Mask) -> ValueId {
         bucket: None,
         mask,
         source: KvSource::Cache(slot),
+        selection: None,
     };
     let mixed = f.op(Op::Attention(op), &[q], &[D]);
     add(f, x, mixed)

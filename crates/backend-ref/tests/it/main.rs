@@ -8,5 +8,6 @@ mod invariants;
 mod linear;
 mod rows;
 mod scans;
+mod selection;
 mod shapes;
 mod support;

@@ -135,3 +135,44 @@ fn slots_that_keep_something_else() {
         "node 0 (cache_write at cache_write): slot g0.3 is None, expected keys and values"
     );
 }
+
+#[test]
+fn selections_that_do_not_fit() {
+    let mut f = Fixture::default();
+    let slot = SlotDef::Kv {
+        n_kv_heads: 1,
+        dim_k: 4,
+        dim_v: Some(0),
+    };
+    let group = f.cache(CacheKind::Entries(1), 4, vec![slot]);
+    let q = f.input(&[12]);
+    let ids = f.value(Lead::Rows, &[8], ValType::I32);
+    let op = tokkata_ir::SelectOp {
+        slot: SlotId { group, slot: 0 },
+        n_heads: 2,
+        dim: 6,
+        scale: 1.0,
+        summed: false,
+        top_k: 4,
+        unit: 1,
+        local: 0,
+    };
+    f.node(Op::Select(op), &[q], &[ids]);
+    let text = "node 0 (select at select): columns of the keys: 6 does not fit 4";
+    assert_eq!(fault(&f), text);
+    let node = |f: &mut Fixture, change: fn(&mut tokkata_ir::SelectOp)| {
+        let Op::Select(op) = &mut f.program_mut().plans[0].nodes[0].op else {
+            unreachable!("made above");
+        };
+        change(op);
+        fault(f)
+    };
+    let text = "node 0 (select at select): %0 is F32 [Rows, 12], expected F32 [Rows, 8]";
+    assert_eq!(node(&mut f, |op| op.dim = 4), text);
+    let text = "node 0 (select at select): %1 is I32 [Rows, 8], expected I32 [Rows, 3]";
+    assert_eq!(node(&mut f, |op| (op.n_heads, op.top_k) = (3, 1)), text);
+    let text = "node 0 (select at select): units chosen always: 5 does not fit 1";
+    assert_eq!(node(&mut f, |op| op.local = 5), text);
+    let text = "node 0 (select at select): 1 inputs, expected 2";
+    assert_eq!(node(&mut f, |op| op.summed = true), text);
+}

@@ -5,7 +5,7 @@ use tokkata_ir::{BackendError, Lead, ValType, ValueId};
 
 use super::Subject;
 use super::case::Case;
-use super::{attention, experts, fused, linear, recurrent};
+use super::{attention, experts, fused, linear, recurrent, selection};
 use crate::fixture::{Feed, Rows};
 
 /// Formats whose kernels differ most; a batch of five sequences of several rows each.
@@ -29,6 +29,7 @@ pub(crate) fn check(subject: &Subject) {
     let mut cases = linear::products();
     cases.extend(linear::norms());
     cases.extend(attention::cases());
+    cases.extend(selection::cases());
     cases.extend(experts::cases());
     cases.extend(recurrent::cases());
     cases.extend(fused::cases());

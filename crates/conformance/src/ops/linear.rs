@@ -153,6 +153,16 @@ fn statistics() -> Vec<Case> {
         let cut = one_op(name("gaussian_top_k"), (row, row), op(cut));
         cases.push(cut.ulps(4.0 + sum_ulps(row)).all_rows(1.0));
     }
+    for (n, iterations) in [(2, 1), (3, 5), (4, 20)] {
+        let op = Op::Sinkhorn {
+            n,
+            iterations,
+            eps: 1e-6,
+        };
+        let name = format!("sinkhorn/{n}/{iterations}");
+        let case = one_op(name, (n * n, n * n), |_| op);
+        cases.push(case.ulps(8.0 + f64::from(iterations)).all_rows(2.0));
+    }
     cases
 }
 

@@ -28,8 +28,10 @@ impl Builder<'_> {
             self.at("attn_v")
                 .positioned(v, a.v_norm.as_ref(), None, a.dim_v)
         });
+        let chosen = self.reads(&a.reads, x, None);
         self.at("attn");
-        let (source, ins) = self.place(a.kv, q, k, v);
+        let (source, mut ins) = self.place(a.kv, q, k, v);
+        ins.extend(chosen.map(|c| c.ids));
         let op = Op::Attention(AttentionOp {
             n_heads: a.n_heads,
             n_kv_heads: a.n_kv_heads,
@@ -42,6 +44,7 @@ impl Builder<'_> {
             bucket: a.bucket,
             mask: a.mask,
             source,
+            selection: chosen.map(|c| c.selection),
         });
         let mut y = self.one(op, &ins, a.n_heads * a.dim_v);
         if let Some(gate) = parts.gate {

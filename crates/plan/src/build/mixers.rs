@@ -8,6 +8,7 @@ use tokkata_ir::spec::{
 use tokkata_ir::{Act, AttentionOp, BinaryKind, NormKind, Op, ValueId};
 
 use super::Builder;
+use super::indexer::Chosen;
 
 impl Builder<'_> {
     pub(crate) fn mixer(&mut self, block: &BlockSpec, x: ValueId) -> ValueId {
@@ -45,14 +46,15 @@ impl Builder<'_> {
             offset: 0,
             ..r.clone()
         });
-        let q = match &m.q {
-            MlaQuery::Full(p) => self.at("attn_q").matmul(x, p),
+        let (q, low) = match &m.q {
+            MlaQuery::Full(p) => (self.at("attn_q").matmul(x, p), None),
             MlaQuery::LowRank { a, norm, b } => {
                 let low = self.at("attn_q_a").matmul(x, a);
                 let low = self.norm(low, norm);
-                self.at("attn_q_b").matmul(low, b)
+                (self.at("attn_q_b").matmul(low, b), Some(low))
             }
         };
+        let chosen = self.reads(&m.reads, x, low);
         let q = self.rope(q, q_rope.as_ref(), dim_k);
         let both = self.at("attn_kv_a").matmul(x, &m.kv_a);
         let latent = self.slice(both, m.kv_rank + m.dim_rope, 0, m.kv_rank);
@@ -62,7 +64,7 @@ impl Builder<'_> {
         let k_pe = self.rope(k_pe, k_rope.as_ref(), m.dim_rope);
         let y = match &m.form {
             MlaForm::Absorbed { k_b, v_b } => {
-                let y = self.mla_absorbed(m, *k_b, q, latent, k_pe);
+                let y = self.mla_absorbed(m, *k_b, [q, latent, k_pe], chosen);
                 let op = Op::HeadMatmul {
                     weight: *v_b,
                     heads: m.n_heads,
@@ -71,7 +73,7 @@ impl Builder<'_> {
             }
             MlaForm::Expanded { kv_b } => {
                 let kv = self.at("attn_kv_b").matmul(latent, kv_b);
-                self.mla_expanded(m, q, kv, k_pe)
+                self.mla_expanded(m, [q, kv, k_pe], chosen)
             }
         };
         let y = self.gated(y, m.gate.as_ref(), x, m.dim_v);
@@ -82,9 +84,8 @@ impl Builder<'_> {
         &mut self,
         m: &MlaSpec,
         k_b: tokkata_ir::WeightId,
-        q: ValueId,
-        latent: ValueId,
-        k_pe: ValueId,
+        [q, latent, k_pe]: [ValueId; 3],
+        chosen: Option<Chosen>,
     ) -> ValueId {
         let (h, dim_k, wide) = (m.n_heads, m.dim_nope + m.dim_rope, m.kv_rank + m.dim_rope);
         let nope = self.at("attn_k_b").slice(q, dim_k, 0, m.dim_nope);
@@ -100,17 +101,22 @@ impl Builder<'_> {
         let q = self.at("attn_q").concat(h, &[nope, pe], h * wide);
         let q = self.tempered(q, m.temperature);
         let k = self.at("attn_k").concat(1, &[latent, k_pe], wide);
-        self.mla_attention(m, [1, wide, m.kv_rank], q, k, None)
+        self.mla_attention(m, [1, wide, m.kv_rank], (q, k, None), chosen)
     }
 
-    fn mla_expanded(&mut self, m: &MlaSpec, q: ValueId, kv: ValueId, k_pe: ValueId) -> ValueId {
+    fn mla_expanded(
+        &mut self,
+        m: &MlaSpec,
+        [q, kv, k_pe]: [ValueId; 3],
+        chosen: Option<Chosen>,
+    ) -> ValueId {
         let (h, dim_k) = (m.n_heads, m.dim_nope + m.dim_rope);
         let q = self.tempered(q, m.temperature);
         let k = self.at("attn_k").mla_keys(m, kv, k_pe);
         let v = self
             .at("attn_v")
             .slice(kv, m.dim_nope + m.dim_v, m.dim_nope, m.dim_v);
-        self.mla_attention(m, [h, dim_k, m.dim_v], q, k, Some(v))
+        self.mla_attention(m, [h, dim_k, m.dim_v], (q, k, Some(v)), chosen)
     }
 
     /// Keys of every head: their own columns, then the shared rotated ones.
@@ -132,12 +138,12 @@ impl Builder<'_> {
         &mut self,
         m: &MlaSpec,
         dims: [u32; 3],
-        q: ValueId,
-        k: ValueId,
-        v: Option<ValueId>,
+        (q, k, v): (ValueId, ValueId, Option<ValueId>),
+        chosen: Option<Chosen>,
     ) -> ValueId {
         let [n_kv_heads, dim_k, dim_v] = dims;
-        let (source, ins) = self.at("attn").place(m.kv, q, Some(k), v);
+        let (source, mut ins) = self.at("attn").place(m.kv, q, Some(k), v);
+        ins.extend(chosen.map(|c| c.ids));
         let op = AttentionOp {
             n_heads: m.n_heads,
             n_kv_heads,
@@ -150,6 +156,7 @@ impl Builder<'_> {
             bucket: None,
             mask: m.mask,
             source,
+            selection: chosen.map(|c| c.selection),
         };
         self.one(Op::Attention(op), &ins, m.n_heads * dim_v)
     }

@@ -11,6 +11,7 @@ mod attention;
 mod draft;
 mod env;
 mod ffn;
+mod frames;
 mod indexer;
 mod meta;
 mod mixers;

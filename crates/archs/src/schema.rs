@@ -337,6 +337,8 @@ blocks! {
         temperature_offset: Option<Rule>,
         /// Tensor of the sinks.
         sinks: Option<String>,
+        /// Whether the sinks must exist.
+        sinks_required: bool,
         /// Tensor of the output gate.
         gate: Option<String>,
         /// Activation of the output gate.
@@ -527,8 +529,8 @@ blocks! {
         z_act: Option<Word>,
         /// Bound of the bounded decay; 0 is the softplus decay.
         lower_bound: Option<Rule>,
-        /// The stored decay is +e^A.
-        positive_a: bool,
+        /// The stored decay is −e^A, also where it is bounded.
+        negative_a: bool,
     }
 
     /// Gated short convolution.
@@ -704,6 +706,40 @@ pub struct AltUpRule {
     pub active: Option<Rule>,
 }
 
+/// Streams that every step reads and writes by weights of its own.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConnectedRule {
+    /// Streams.
+    pub n: Option<Rule>,
+    /// For each step of a layer, the beginning of its tensors' names: `_fn`, `_base` and `_scale` follow.
+    pub tensors: Vec<String>,
+    /// Added to the reading weights.
+    pub read_eps: Option<Rule>,
+    /// Multiplies the writing weights.
+    pub write_scale: Option<Rule>,
+    /// Added to the writing weights.
+    pub write_eps: Option<Rule>,
+    /// Divisions of the mix's columns; 0 where streams do not mix.
+    pub mix: Option<Rule>,
+    /// Added to the mix and its sums.
+    pub mix_eps: Option<Rule>,
+    /// The same beginning for the collapse, which takes the mean without it.
+    pub collapse: Option<String>,
+}
+
+/// A stream that starts afresh every few layers and a bank of what it was.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BankedRule {
+    /// Layers from one entry of the bank to the next.
+    pub every: Option<Rule>,
+    /// For each step of a layer, the tensor that scores the bank and the stream before it.
+    pub scores: Vec<String>,
+    /// The tensor that scores before the head.
+    pub head: String,
+}
+
 /// A looped stack of two states: one starts as the embedding, the other as a tensor.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -804,6 +840,10 @@ pub struct Descriptor {
     pub indexer: Option<IndexerRule>,
     /// Streams.
     pub altup: Option<AltUpRule>,
+    /// Streams, in another way.
+    pub connected: Option<ConnectedRule>,
+    /// A stream and its past.
+    pub banked: Option<BankedRule>,
     /// States of a looped stack.
     #[serde(rename = "loop")]
     pub states: Option<LoopRule>,

@@ -71,7 +71,7 @@ pub struct StackSpec {
     /// Input stage; `None` when the stack takes embeddings only.
     pub embed: Option<EmbedSpec>,
     /// The residual frame when it is not a single stream.
-    pub streams: Option<AltUpSpec>,
+    pub frame: Option<FrameSpec>,
     /// Start `[1, D]` of a second state that layers read and write; the first starts as the embedding.
     pub second_state: Option<WeightId>,
     /// Layers in execution order.
@@ -959,6 +959,71 @@ pub struct LaurelSpec {
     pub up: Proj,
     /// Of the product.
     pub norm: Option<NormSpec>,
+}
+
+/// A residual frame other than a single stream.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FrameSpec {
+    /// Streams that predict and correct each other.
+    AltUp(AltUpSpec),
+    /// Streams that every step reads and writes by weights of its own.
+    Connected(ConnectedSpec),
+    /// A stream that starts afresh every few layers, and a bank of what it was.
+    Banked(BankedSpec),
+}
+
+/// Hyper-connections: n streams `x_i`, all the embedding at first. A step reads `Σ_i a_i x_i` and its output y goes to all:
+/// `x_j ← b_j y + Σ_i m_ij x_i`, or `x_j ← b_j y + x_j` without a mix. The weights come from the streams themselves:
+/// [`Connection`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConnectedSpec {
+    /// Streams.
+    pub n: u32,
+    /// Norm of all streams as one row, before the weights are computed.
+    pub norm: NormSpec,
+    /// Added to the sigmoid that gives a.
+    pub read_eps: f32,
+    /// Multiplies the sigmoid that gives b.
+    pub write_scale: f32,
+    /// Added after it.
+    pub write_eps: f32,
+    /// How m becomes nearly doubly stochastic; `None` where streams do not mix.
+    pub mix: Option<MixSpec>,
+    /// Per layer, the connection of each step.
+    pub layers: Vec<Vec<Connection>>,
+    /// The connection `[n, n·D]` whose reading weights collapse the streams; their mean without one.
+    pub collapse: Option<Connection>,
+}
+
+/// Weights of a step by rows of a map `[n + n + n·n, n·D]`: those that read, those that write, and m by rows of sources.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Connection {
+    /// With a scale and a bias for each row.
+    pub map: Proj,
+}
+
+/// Sinkhorn's division of a mix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MixSpec {
+    /// Divisions of the columns.
+    pub iterations: u32,
+    /// Added to elements and sums.
+    pub eps: f32,
+}
+
+/// Residual attention: before a step and before the head, a softmax over the bank and the stream weighs them, by
+/// `score · norm(x)` of each. At the start of every `every`-th layer the stream enters the bank, and the layer's first
+/// step replaces it rather than adding to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BankedSpec {
+    /// Layers from one entry to the next.
+    pub every: u32,
+    /// Norm of each candidate before it is scored.
+    pub norm: NormSpec,
+    /// Per layer, the vector `[D]` that scores before each step.
+    pub layers: Vec<Vec<WeightId>>,
+    /// The one before the head.
+    pub head: WeightId,
 }
 
 /// AltUp streams of Gemma 3n.

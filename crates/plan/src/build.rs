@@ -4,6 +4,7 @@
 //! equal inputs inside a layer become one, so that branches that share a norm share its op.
 
 mod attention;
+mod connected;
 mod cross;
 mod draft;
 mod ffn;

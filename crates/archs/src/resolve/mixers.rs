@@ -4,7 +4,7 @@ use tokkata_ir::spec::{
     BlockSpec, ConvSpec, DeltaDecay, DeltaInput, DeltaSpec, LightningSpec, MambaLayout, MambaSpec,
     MlaForm, MlaQuery, MlaSpec, NormSpec, Proj, ShortConvSpec, XParts,
 };
-use tokkata_ir::{Axis, CacheKind, ConstData, Recipe, Scan, SlotDef, SlotId, WeightId};
+use tokkata_ir::{Axis, CacheKind, ConstData, Fold, Recipe, Scan, SlotDef, SlotId, WeightId};
 
 use super::Resolver;
 use super::indexer::Served;
@@ -118,6 +118,7 @@ impl Resolver<'_> {
             )?,
             mask,
             sinks: match &r.sinks {
+                Some(t) if r.sinks_required => Some(self.weight(t, want(&[n]))?),
                 Some(t) => self.weight_opt(t, want(&[n]))?,
                 None => None,
             },
@@ -507,7 +508,7 @@ impl Resolver<'_> {
             beta: self.proj("ssm_beta", want(&[heads, d]))?,
             beta_alpha_grouped: false,
             decay: DeltaDecay {
-                a: self.spread_heads("ssm_a", heads, dim)?,
+                a: self.spread_heads("ssm_a", heads, dim, r.negative_a && lower_bound.is_some())?,
                 dt_bias: self.bias("ssm_dt", wide)?,
                 lower_bound,
             },
@@ -557,10 +558,26 @@ impl Resolver<'_> {
         ))
     }
 
-    /// One value per head, repeated over the head's columns.
-    fn spread_heads(&mut self, tensor: &str, heads: u32, dim: u32) -> Result<WeightId, ArchError> {
+    /// One value per head, repeated over the head's columns, its sign perhaps turned.
+    fn spread_heads(
+        &mut self,
+        tensor: &str,
+        heads: u32,
+        dim: u32,
+        turned: bool,
+    ) -> Result<WeightId, ArchError> {
         let id = self.weight(tensor, want(&[heads, 1]))?;
-        let of = Box::new(self.spec.weights[id.index()].recipe.clone());
+        let single = Recipe::Reshape {
+            of: Box::new(self.spec.weights[id.index()].recipe.clone()),
+            cols: 1,
+        };
+        let of = match turned {
+            true => Box::new(Recipe::Map {
+                of: Box::new(single),
+                fold: Fold::MulConst(-1.0),
+            }),
+            false => Box::new(single),
+        };
         let name = format!("{} (per column)", self.spec.weights[id.index()].name);
         let map = (0..heads * dim).map(|i| i / dim).collect();
         let site = self.site(tensor);

@@ -32,7 +32,7 @@ impl Resolver<'_> {
         self.layer.set(None);
         Ok(StackSpec {
             embed,
-            streams: self.altup(count)?,
+            frame: self.frame(&layers)?,
             second_state: self.second_state()?,
             layers,
             head: self.head(side)?,

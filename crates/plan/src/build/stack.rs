@@ -1,8 +1,8 @@
 //! Embedding, residual steps and head.
 
 use tokkata_ir::spec::{
-    BlockSpec, BranchSpec, ClassifierSpec, EmbedSpec, HeadSpec, LayerSpec, PerLayerEmbed,
-    PerLayerInject, Proj, Skip, Source, StackSpec, StepSpec,
+    BlockSpec, BranchSpec, ClassifierSpec, EmbedSpec, FrameSpec, HeadSpec, LayerSpec,
+    PerLayerEmbed, PerLayerInject, Proj, Skip, Source, StackSpec, StepSpec,
 };
 use tokkata_ir::{
     Act, BinaryKind, GatherIndex, Lead, Op, PlanRole, PoolKind, Shape, ValType, ValueDef, ValueId,
@@ -29,8 +29,10 @@ impl Builder<'_> {
             embed: x,
             per_layer,
         };
-        x = match &stack.streams {
-            Some(streams) => self.altup(stack, streams, carry),
+        x = match &stack.frame {
+            Some(FrameSpec::AltUp(a)) => self.altup(stack, a, carry),
+            Some(FrameSpec::Connected(c)) => self.connected(stack, c, x),
+            Some(FrameSpec::Banked(b)) => self.banked(stack, b, x),
             None => self.layers(stack, x, carry),
         };
         self.head(&stack.head, x);
@@ -150,20 +152,7 @@ impl Builder<'_> {
     }
 
     pub(crate) fn step(&mut self, step: &StepSpec, x: ValueId, layer_input: ValueId) -> ValueId {
-        let mut sum: Option<ValueId> = None;
-        let mut normed = x;
-        let mut previous = x;
-        for (i, branch) in step.branches.iter().enumerate() {
-            let (y, n) = self.branch(branch, x, layer_input, previous);
-            if i == 0 {
-                normed = n;
-            }
-            previous = y;
-            sum = Some(sum.map_or(y, |s| self.binary(BinaryKind::Add, s, y)));
-        }
-        let sum = sum.expect("a step has branches");
-        let sum = self.affine(sum, step.scale, 0.0);
-        let sum = self.norm_opt(sum, step.post_norm.as_ref());
+        let (sum, normed) = self.step_sum(step, x, layer_input);
         let skip = if step.skip == Skip::Stream { x } else { normed };
         let width = self.width(x);
         let add = Op::Binary {
@@ -178,6 +167,29 @@ impl Builder<'_> {
             out = self.norm(out, norm);
         }
         out
+    }
+
+    /// What a step adds to the stream, and the first branch's normed input.
+    pub(crate) fn step_sum(
+        &mut self,
+        step: &StepSpec,
+        x: ValueId,
+        layer_input: ValueId,
+    ) -> (ValueId, ValueId) {
+        let mut sum: Option<ValueId> = None;
+        let mut normed = x;
+        let mut previous = x;
+        for (i, branch) in step.branches.iter().enumerate() {
+            let (y, n) = self.branch(branch, x, layer_input, previous);
+            if i == 0 {
+                normed = n;
+            }
+            previous = y;
+            sum = Some(sum.map_or(y, |s| self.binary(BinaryKind::Add, s, y)));
+        }
+        let sum = sum.expect("a step has branches");
+        let sum = self.affine(sum, step.scale, 0.0);
+        (self.norm_opt(sum, step.post_norm.as_ref()), normed)
     }
 
     /// The branch's output and its normed input.

@@ -46,7 +46,7 @@ impl Builder<'_> {
         self.slice(all, a.n * d, i * d, d)
     }
 
-    fn join(&mut self, parts: &[ValueId]) -> ValueId {
+    pub(crate) fn join(&mut self, parts: &[ValueId]) -> ValueId {
         let width = parts.iter().map(|&p| self.width(p)).sum();
         self.one(Op::Concat { groups: 1 }, parts, width)
     }
@@ -140,7 +140,7 @@ impl Builder<'_> {
         self.binary(BinaryKind::Add, moved, predicted)
     }
 
-    fn copies(&mut self, x: ValueId, times: u32) -> ValueId {
+    pub(crate) fn copies(&mut self, x: ValueId, times: u32) -> ValueId {
         let width = self.width(x);
         let op = Op::Repeat {
             width,

@@ -244,7 +244,7 @@ fn programs(goldens: &[&Golden]) -> String {
 fn kind(goldens: &[&Golden]) -> &'static str {
     match goldens.first().map(|g| g.rows) {
         None => "–",
-        Some(Rows::Logits | Rows::Steps) => "text",
+        Some(Rows::Logits | Rows::Steps | Rows::Flash) => "text",
         Some(Rows::Vectors) => "vectors",
         Some(Rows::Decoder) => "text to text",
     }

@@ -19,6 +19,7 @@ mod norm;
 mod rope;
 mod rwkv;
 mod stack;
+mod summary;
 mod weights;
 mod words;
 

@@ -349,7 +349,7 @@ blocks! {
 
     /// Feed-forward.
     FfnRule {
-        /// `gated`, `fused`, `plain` or `auto` (by the tensors and their shapes).
+        /// `gated`, `fused`, `plain`, `auto` (by the tensors and their shapes) or `none`: the activation alone.
         form: Option<Word>,
         /// Width.
         width: Option<Rule>,
@@ -395,6 +395,8 @@ blocks! {
         score: Option<Word>,
         /// Score that selects, when another.
         select: Option<Word>,
+        /// Layers whose experts follow from the token.
+        by_token: Option<Rule>,
         /// Tensor of the selection bias.
         bias: Option<String>,
         /// The bias must exist.
@@ -547,6 +549,24 @@ blocks! {
         rank: Option<Rule>,
     }
 
+    /// Attention over a window and summaries of what lies before; keys are values.
+    SummaryRule {
+        /// Heads.
+        heads: Option<Rule>,
+        /// Columns of a head.
+        dim: Option<Rule>,
+        /// Columns of the query's low rank.
+        q_rank: Option<Rule>,
+        /// Positions of a summary; 0 on layers without.
+        ratio: Option<Rule>,
+        /// Whether a summary reaches into the positions of the one before.
+        overlap: Option<Rule>,
+        /// Groups of heads in the output.
+        groups: Option<Rule>,
+        /// Columns of a group's low rank.
+        out_rank: Option<Rule>,
+    }
+
     /// Linear attention with fixed decay.
     LightningRule {
         /// Norm of the output.
@@ -690,10 +710,18 @@ pub struct IndexerRule {
     pub scale: Option<Rule>,
     /// Units chosen.
     pub top_k: Option<Rule>,
-    /// Positions of a unit.
+    /// Keys of a unit.
     pub unit: Option<Rule>,
     /// The last units up to the row, always chosen.
     pub local: Option<Rule>,
+    /// Positions that share a key.
+    pub ratio: Option<Rule>,
+    /// A shared key reaches into the positions of the one before.
+    pub overlap: bool,
+    /// A shared key is normed rather than those of its positions.
+    pub norm_shared: bool,
+    /// Positions behind the last whole unit are read too.
+    pub tail: Option<Rule>,
 }
 
 /// Streams of AltUp.
@@ -834,6 +862,8 @@ pub struct Descriptor {
     pub laurel: LaurelRule,
     /// Block.
     pub lightning: LightningRule,
+    /// Block.
+    pub summary: SummaryRule,
     /// Rest of a layer.
     pub layer: LayerRule,
     /// What chooses the keys that attention reads.

@@ -81,6 +81,7 @@ impl Decoder {
             magnitude: 1.0,
             channels: None,
             inverse: false,
+            back: 0,
         };
         self.fixture.op(Op::Rope(op), &[x], &[width])
     }
@@ -115,6 +116,7 @@ impl Decoder {
             bucket: None,
             mask,
             source: KvSource::Cache(slot),
+            entries: None,
             selection: None,
         };
         let o = self

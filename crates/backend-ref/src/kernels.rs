@@ -2,6 +2,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod columns;
+pub(crate) mod compress;
 pub(crate) mod conv;
 pub(crate) mod elementwise;
 pub(crate) mod experts;

@@ -9,8 +9,8 @@ use crate::kernels::experts::Experts;
 use crate::kernels::matmul::Linear;
 use crate::kernels::norm::NormSpec;
 use crate::kernels::{
-    attention, columns, conv, elementwise, experts, gather, matmul, norm, rope, rows, scan,
-    selection,
+    attention, columns, compress, conv, elementwise, experts, gather, matmul, norm, rope, rows,
+    scan, selection,
 };
 use crate::real::Real;
 
@@ -39,6 +39,7 @@ pub(crate) fn run_node<R: Real>(
             };
             conv::conv(args, &taps, *slot, caches)
         }
+        Op::Compress(op) => compress::compress(args, op, caches),
         Op::Shift { slot } => conv::shift(args, *slot, caches),
         Op::Scan { scan, slot } => scan::scan(args, scan, *slot, caches),
         Op::Select(op) => return Ok(vec![Value::Ints(selection::select(args, op, caches))]),
@@ -55,7 +56,7 @@ pub(crate) fn run_node<R: Real>(
 fn integers<R: Real>(args: &Args<'_, R>) -> Result<Vec<Value<R>>, BackendError> {
     Ok(match &args.node.op {
         Op::Route(op) => {
-            let (ids, weights) = experts::route(args.mat(0), op, args.maybe(op.bias));
+            let (ids, weights) = experts::route(args, op);
             vec![Value::Ints(ids), Value::Floats(weights)]
         }
         Op::Group { .. } => {

@@ -2,8 +2,8 @@
 // usage: oracle_rows MODEL.gguf OUT.bin KIND ID,ID,... [DECODER_ID,...]
 //   A KIND that ends in +nodes writes every float tensor of the graph to OUT.bin.nodes too: a line of its name, its op and
 //   how many values follow, then these.
-//   KIND logits: T x vocabulary; steps: the same, one token at a time; vectors: T x width, no pooling; decoder: logits of the decoder's ids over encoded ids
-// F32 keys and values, no flash attention, no repacking, one thread.
+//   KIND logits: T x vocabulary; steps: the same, one token at a time; flash: the same by flash attention; vectors: T x width, no pooling; decoder: logits of the decoder's ids over encoded ids
+// F32 keys and values, no flash attention but for KIND flash, no repacking, one thread.
 #include "llama.h"
 #include "ggml.h"
 #include "ggml-backend.h"
@@ -57,6 +57,7 @@ int main(int argc, char ** argv) {
     if (nodes) { cp.cb_eval = write_node; cp.cb_eval_user_data = nodes; }
     const bool steps = kind == "steps";
     const bool vectors = kind == "vectors";
+    if (kind == "flash") cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     if (vectors) { cp.embeddings = true; cp.pooling_type = LLAMA_POOLING_TYPE_NONE; }
     llama_context * ctx = llama_init_from_model(model, cp);
     if (!ctx) return 1;

@@ -41,6 +41,26 @@ const SPREADS: &[(&str, f32, f32)] = &[
     (".bias", 0.0, 0.2),
 ];
 
+/// Experts of a token in a table of them: as many different ones below eight as a row has.
+fn listed(name: &str, shape: &[usize]) -> Vec<f32> {
+    let k = shape.last().copied().unwrap_or(1);
+    let rows = shape.iter().product::<usize>() / k.max(1);
+    let first = |row| ((noise(name, row) + 1.0) * 4.0) as usize;
+    let expert = |row, j| ((first(row) + 3 * j) % 8) as f32;
+    (0..rows)
+        .flat_map(|row| (0..k).map(move |j| (row, j)))
+        .map(|(row, j)| expert(row, j))
+        .collect()
+}
+
+/// Tables of numbers are integers in files.
+fn dtype(name: &str) -> DType {
+    match name.contains("tid2eid") {
+        true => DType::I32,
+        false => DType::F32,
+    }
+}
+
 fn spread(name: &str, shape: &[usize]) -> Spread {
     let named = SPREADS.iter().find(|s| name.contains(s.0));
     if let Some(&(_, centre, spread)) = named {
@@ -56,6 +76,9 @@ fn spread(name: &str, shape: &[usize]) -> Spread {
 /// The values of a tensor.
 #[must_use]
 pub fn values(name: &str, shape: &[usize]) -> Vec<f32> {
+    if dtype(name) == DType::I32 {
+        return listed(name, shape);
+    }
     let Spread { centre, spread } = spread(name, shape);
     let len = shape.iter().product();
     (0..len).map(|i| centre + spread * noise(name, i)).collect()
@@ -71,10 +94,14 @@ pub fn gguf(golden: &Golden) -> Result<Vec<u8>, Failure> {
     let mut data = Vec::new();
     for (name, shape) in &golden.tensors {
         writer
-            .declare(name, DType::F32, shape)
+            .declare(name, dtype(name), shape)
             .map_err(|e| e.to_string())?;
         let values = values(name, shape).into_iter();
-        data.push(values.flat_map(f32::to_le_bytes).collect::<Vec<u8>>());
+        let bytes = |v: f32| match dtype(name) {
+            DType::I32 => (v as i32).to_le_bytes(),
+            _ => v.to_le_bytes(),
+        };
+        data.push(values.flat_map(bytes).collect::<Vec<u8>>());
     }
     writer
         .to_bytes(data.iter().map(Vec::as_slice))

@@ -28,6 +28,8 @@ pub enum Rows {
     Logits,
     /// The same, decoded one by one, where the oracle treats rows of a batch differently.
     Steps,
+    /// The same by flash attention, without which the oracle selects no keys.
+    Flash,
     /// The vector of every position.
     Vectors,
     /// Logits of the decoder's positions over an encoded sequence.
@@ -36,9 +38,10 @@ pub enum Rows {
 
 impl Rows {
     /// All, with the names that files and the oracle's driver use.
-    pub const ALL: [(Rows, &'static str); 4] = [
+    pub const ALL: [(Rows, &'static str); 5] = [
         (Rows::Logits, "logits"),
         (Rows::Steps, "steps"),
+        (Rows::Flash, "flash"),
         (Rows::Vectors, "vectors"),
         (Rows::Decoder, "decoder"),
     ];

@@ -90,6 +90,8 @@ pub enum Op {
     Attention(AttentionOp),
     /// Chooses what a row's attention reads: see [`SelectOp`].
     Select(SelectOp),
+    /// Summarises runs of positions: see [`CompressOp`].
+    Compress(CompressOp),
     /// `f(x)`.
     Unary(Act),
     /// `f(gate) · up`, inputs gate and up.
@@ -371,6 +373,8 @@ pub struct RopeOp {
     pub channels: Option<ConstId>,
     /// Rotate backwards.
     pub inverse: bool,
+    /// Rows are rotated as those this many positions before, at least those of position 0.
+    pub back: u32,
 }
 
 /// Which keys a row may see, by positions p (row) and q (key).
@@ -424,19 +428,41 @@ pub struct AttentionOp {
     pub mask: Mask,
     /// Where keys and values come from.
     pub source: KvSource,
-    /// Which units of positions are read, of those the mask shows: the last input holds their numbers.
+    /// Entries that are read besides, each a key that is its own value: those of [`CacheKind::Entries`] that end at the row
+    /// or before.
+    ///
+    /// [`CacheKind::Entries`]: crate::CacheKind::Entries
+    pub entries: Option<SlotId>,
+    /// Which units of positions are read, of those the mask shows, or which of the entries where there are some: the last
+    /// input holds their numbers.
     pub selection: Option<Selection>,
 }
 
 /// What the numbers of a selection mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// Positions of a unit: number u stands for `u·unit .. (u + 1)·unit`.
+    /// Positions (or entries) of a unit: number u stands for `u·unit .. (u + 1)·unit`.
     pub unit: u32,
     /// Selections per row: one for all heads, or one for each key head.
     pub choices: u32,
     /// The positions behind the last whole unit up to the row are read too.
     pub tail: bool,
+}
+
+/// Each run of `ratio` positions as one row. Inputs: values x and scores s, `[T, D]` each, or `[T, 2·D]` with overlap; output
+/// `[T, D]`. The row that ends a run gets `Σ_q w_q ⊙ x_q` over the run's positions q, w the softmax over q of
+/// `s_q + ape[q mod ratio]` in each column; other rows get zeros. With overlap the first D columns of the run before count
+/// too, and of the run's own positions the last D; before the first run there is none. Inputs are kept in the slot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompressOp {
+    /// Keys and values as wide as the inputs, over a window of a run, or of two with overlap.
+    pub slot: SlotId,
+    /// Positions of a run.
+    pub ratio: u32,
+    /// Whether a run reaches into the one before.
+    pub overlap: bool,
+    /// Added to scores, `[ratio, D]` or `[ratio, 2·D]`.
+    pub ape: WeightId,
 }
 
 /// The units with the largest scores. Inputs: q `[T, H·D]` and, where heads are summed, their weights w `[T, H]`; output
@@ -526,6 +552,8 @@ pub struct RouteOp {
     pub select: Option<Score>,
     /// Added to the selection score only, `[E]`.
     pub bias: Option<WeightId>,
+    /// Experts chosen by token, `[V, top_k]`, whatever their scores; a row of the step has a token.
+    pub table: Option<WeightId>,
     /// Selection is limited to the best groups (scored by the sum of their best two).
     pub groups: Option<ExpertGroups>,
     /// Softmax over the chosen scores.
@@ -636,6 +664,7 @@ impl Op {
                 | Op::CacheWrite { .. }
                 | Op::Attention(_)
                 | Op::Select(_)
+                | Op::Compress(_)
                 | Op::Conv { .. }
                 | Op::Shift { .. }
                 | Op::Scan { .. }
@@ -652,6 +681,7 @@ impl Op {
         matches!(
             self,
             Op::CacheWrite { .. }
+                | Op::Compress(_)
                 | Op::Shift { .. }
                 | Op::Scan { .. }
                 | Op::Conv { slot: Some(_), .. }
@@ -694,7 +724,8 @@ impl Op {
                 ids.extend(&mut a.sinks);
                 ids.extend(a.bucket.as_mut().map(|b| &mut b.table));
             }
-            Op::Route(r) => ids.extend(&mut r.bias),
+            Op::Compress(c) => ids.push(&mut c.ape),
+            Op::Route(r) => ids.extend([&mut r.bias, &mut r.table].into_iter().flatten()),
             Op::Scan { scan, .. } => match scan {
                 Scan::Mamba1 { a, d, .. } => ids.extend([a, d]),
                 Scan::Mamba2 { a, d, dt_bias, .. } => {
@@ -742,6 +773,7 @@ impl Op {
             Op::CacheWrite { .. } => "cache_write",
             Op::Attention(_) => "attention",
             Op::Select(_) => "select",
+            Op::Compress(_) => "compress",
             Op::Unary(_) => "unary",
             Op::Gate { .. } => "gate",
             Op::Binary { .. } => "binary",

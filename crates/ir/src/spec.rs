@@ -270,6 +270,10 @@ pub enum BlockSpec {
     Laurel(Box<LaurelSpec>),
     /// Linear attention with fixed decay.
     Lightning(Box<LightningSpec>),
+    /// Attention over a window and summaries of what lies before.
+    Summary(Box<SummarySpec>),
+    /// The activation of the input, without a matrix.
+    Activation(Act),
 }
 
 /// Rotary embedding of one layer.
@@ -400,6 +404,15 @@ pub enum Reads {
     Last,
 }
 
+/// When the key that several positions share is normed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlace {
+    /// Each position's, before they become one.
+    Before,
+    /// The shared one.
+    After,
+}
+
 /// What scores keys and chooses those that attention reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IndexerSpec {
@@ -413,11 +426,13 @@ pub struct IndexerSpec {
     pub from_rank: bool,
     /// Norm of each query head.
     pub q_norm: Option<NormSpec>,
-    /// `[dim, D]`.
+    /// `[dim, D]`, or `[2·dim, D]` where runs overlap.
     pub k: Proj,
     /// Norm of the key.
     pub k_norm: Option<NormSpec>,
-    /// Rotation of queries and keys.
+    /// How several positions share a key, which is normed before or after.
+    pub compress: Option<(CompressSpec, NormPlace)>,
+    /// Rotation of queries and keys, a shared key as the first of its positions.
     pub rope: Option<RopeSpec>,
     /// Weights of the heads, `[H, D]`; without, each head chooses for its own key head.
     pub weights: Option<Proj>,
@@ -425,12 +440,80 @@ pub struct IndexerSpec {
     pub scale: f32,
     /// Units chosen.
     pub top_k: u32,
-    /// Positions of a unit.
+    /// Keys of a unit.
     pub unit: u32,
     /// The last units up to the row, always chosen.
     pub local: u32,
+    /// Positions behind the last whole unit are read too.
+    pub tail: bool,
     /// Its keys.
     pub slot: SlotId,
+}
+
+/// Summaries of runs of positions, see [`crate::CompressOp`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompressSpec {
+    /// Positions of a run.
+    pub ratio: u32,
+    /// Runs reach into those before.
+    pub overlap: bool,
+    /// Scores `[D, n_embd]` or, with overlap, `[2·D, n_embd]`.
+    pub scores: Proj,
+    /// Added to them.
+    pub ape: WeightId,
+    /// The positions of a run that is not whole.
+    pub slot: SlotId,
+}
+
+/// Attention of many heads over vectors that are keys and values at once: those of a window, and summaries of runs of
+/// positions. What it reads of a vector's rotated columns is rotated back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SummarySpec {
+    /// Heads.
+    pub n_heads: u32,
+    /// Columns of a head and of a vector.
+    pub dim: u32,
+    /// Query projection.
+    pub q: MlaQuery,
+    /// Norm of each query head.
+    pub q_norm: NormSpec,
+    /// `[dim, D]`.
+    pub kv: Proj,
+    /// Norm of a vector.
+    pub kv_norm: NormSpec,
+    /// Rotation of queries, vectors and, back, of the output.
+    pub rope: RopeSpec,
+    /// Multiplies scores.
+    pub scale: f32,
+    /// Which positions are seen.
+    pub mask: Mask,
+    /// Extra logit per head.
+    pub sinks: WeightId,
+    /// The window's vectors.
+    pub slot: SlotId,
+    /// Summaries of what lies before.
+    pub history: Option<HistorySpec>,
+    /// `[groups, rank, H·dim / groups]`.
+    pub out_a: WeightId,
+    /// Groups of heads in the output.
+    pub groups: u32,
+    /// `[D, groups·rank]`.
+    pub out_b: Proj,
+}
+
+/// Summaries that an attention reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HistorySpec {
+    /// `[D, n_embd]` or, with overlap, `[2·D, n_embd]`.
+    pub kv: Proj,
+    /// How rows become summaries.
+    pub compress: CompressSpec,
+    /// Norm of a summary, before its rotation.
+    pub norm: NormSpec,
+    /// Summaries.
+    pub slot: SlotId,
+    /// Which of them are read.
+    pub reads: Reads,
 }
 
 /// Where an attention keeps its keys and values.
@@ -607,6 +690,8 @@ pub struct MoeSpec {
     pub select: Option<Score>,
     /// Selection bias.
     pub bias: Option<WeightId>,
+    /// Experts by token.
+    pub table: Option<WeightId>,
     /// Group limit.
     pub groups: Option<ExpertGroups>,
     /// Softmax over the chosen.

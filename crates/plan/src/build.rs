@@ -13,6 +13,7 @@ mod mixers;
 mod rwkv;
 mod stack;
 mod streams;
+mod summary;
 
 use tokkata_core::DType;
 use tokkata_ir::spec::{NormSpec, Proj, StackSpec};

@@ -143,7 +143,11 @@ impl Resolver<'_> {
         }
     }
 
-    fn check_rope(&self, rope: &tokkata_ir::spec::RopeSpec, dim_k: u32) -> Result<(), ArchError> {
+    pub(crate) fn check_rope(
+        &self,
+        rope: &tokkata_ir::spec::RopeSpec,
+        dim_k: u32,
+    ) -> Result<(), ArchError> {
         let pairs = self.spec.consts[rope.freqs.index()].f32s().len() as u32;
         if rope.offset + 2 * pairs <= dim_k {
             return Ok(());

@@ -86,6 +86,11 @@ impl Resolver<'_> {
     }
 
     pub(crate) fn ffn(&mut self, rule: &FfnRule) -> Result<BlockSpec, ArchError> {
+        if self.word(rule.form.as_ref(), "gated")? == "none" {
+            return Ok(BlockSpec::Activation(
+                self.act(rule.act.as_ref(), &rule.params)?,
+            ));
+        }
         let names = [
             name(rule.gate.as_ref(), "ffn_gate"),
             name(rule.up.as_ref(), "ffn_up"),
@@ -217,6 +222,7 @@ impl Resolver<'_> {
                 .map(|w| self.score(Some(w), "softmax"))
                 .transpose()?,
             bias: self.selection_bias(rule, experts)?,
+            table: self.expert_table(rule, top_k)?,
             groups: self.expert_groups(experts)?,
             softmax_chosen: self.softmax_chosen(rule)?,
             sigmoid_chosen: rule.sigmoid_chosen,
@@ -325,6 +331,9 @@ impl Resolver<'_> {
         let Some(base) = &rule.bias else {
             return Ok(None);
         };
+        if self.truth_of(rule.by_token.as_ref(), "0")? {
+            return Ok(None);
+        }
         let want = Want {
             shape: &[experts],
             axes: &[Axis::Experts],
@@ -342,6 +351,22 @@ impl Resolver<'_> {
             });
         }
         Ok(None)
+    }
+
+    /// Experts of every token, on the layers that do not choose them by scores.
+    fn expert_table(
+        &mut self,
+        rule: &MoeRule,
+        top_k: u32,
+    ) -> Result<Option<tokkata_ir::WeightId>, ArchError> {
+        if !self.truth_of(rule.by_token.as_ref(), "0")? {
+            return Ok(None);
+        }
+        let want = Want {
+            shape: &[self.spec.n_vocab, top_k],
+            axes: &[Axis::Vocab, Axis::Other],
+        };
+        self.weight("ffn_gate_tid2eid", want).map(Some)
     }
 
     fn expert_groups(&self, experts: u32) -> Result<Option<ExpertGroups>, ArchError> {

@@ -1,6 +1,6 @@
 //! Indexers: what attention reads of the keys that its mask shows.
 
-use tokkata_ir::spec::{IndexerSpec, Reads, RopeSpec};
+use tokkata_ir::spec::{CompressSpec, IndexerSpec, NormPlace, Reads, RopeSpec};
 use tokkata_ir::{Axis, CacheKind, Pairing, SlotDef};
 
 use super::Resolver;
@@ -62,8 +62,13 @@ impl Resolver<'_> {
             let kv = served.kv_heads;
             return Err(self.bad_indexer(format!("{n} heads choose for {kv} key heads")));
         }
+        let ratio = self.size_of(rule.ratio.as_ref(), "1")?;
+        if ratio == 0 {
+            return Err(self.bad_indexer("0 positions share a key".to_owned()));
+        }
         // More units than the context has are all of them.
-        let top_k = top_k.min(self.options.ctx.div_ceil(unit).max(local).max(1));
+        let positions = unit.saturating_mul(ratio);
+        let top_k = top_k.min(self.options.ctx.div_ceil(positions).max(local).max(1));
         let (q, k) = (
             named(rule.q.as_ref(), "indexer.attn_q_b"),
             named(rule.k.as_ref(), "indexer.attn_k"),
@@ -92,8 +97,9 @@ impl Resolver<'_> {
                     .map(|n| n.norm),
                 None => None,
             },
-            k: self.proj(&k, want(&[dim, d]))?,
+            k: self.proj(&k, want(&[if rule.overlap { 2 * dim } else { dim }, d]))?,
             k_norm: self.norm(&k_norm, key)?,
+            compress: self.shared_key(rule, dim, ratio)?,
             rope: self.indexer_rope(rule, dim)?,
             weights: match summed {
                 true => {
@@ -105,8 +111,9 @@ impl Resolver<'_> {
             top_k,
             unit,
             local,
+            tail: self.truth_of(rule.tail.as_ref(), "0")?,
             slot: self.spec.add_slot(
-                CacheKind::Entries(1),
+                CacheKind::Entries(ratio),
                 SlotDef::Kv {
                     n_kv_heads: 1,
                     dim_k: dim,
@@ -114,6 +121,24 @@ impl Resolver<'_> {
                 },
             ),
         })
+    }
+
+    /// How the positions of a shared key become one, where keys are shared.
+    fn shared_key(
+        &mut self,
+        rule: &IndexerRule,
+        dim: u32,
+        ratio: u32,
+    ) -> Result<Option<(CompressSpec, NormPlace)>, ArchError> {
+        if ratio == 1 {
+            return Ok(None);
+        }
+        let compress = self.compress("indexer_compressor", dim, (ratio, rule.overlap))?;
+        let place = match rule.norm_shared {
+            true => NormPlace::After,
+            false => NormPlace::Before,
+        };
+        Ok(Some((compress, place)))
     }
 
     fn query_columns(&self, rule: &IndexerRule, served: Served) -> Result<u32, ArchError> {

@@ -11,7 +11,7 @@ use super::indexer::Served;
 use super::norm::Normed;
 use super::weights::Want;
 use crate::error::ArchError;
-use crate::schema::{DeltaRule, MambaRule, MlaRule, NormRule, NormTable};
+use crate::schema::{DeltaRule, MambaRule, MlaRule, NormRule, NormTable, Rule};
 
 fn named(rule: Option<&NormRule>, usual: &str) -> NormRule {
     rule.cloned()
@@ -31,6 +31,7 @@ impl Resolver<'_> {
             "delta" => self.delta(&desc.delta),
             "short_conv" => self.short_conv(),
             "lightning" => self.lightning(),
+            "summary" => self.summary(&desc.summary),
             "rwkv6" => self.rwkv6(&desc.rwkv6),
             "rwkv7" => self.rwkv7(&desc.rwkv7),
             "channel_mix" => self.channel_mix(&desc.channel_mix),
@@ -43,7 +44,7 @@ impl Resolver<'_> {
             .add_slot(CacheKind::Recurrent, SlotDef::State { len })
     }
 
-    fn sure_norm(&mut self, rule: &NormRule, of: Normed) -> Result<NormSpec, ArchError> {
+    pub(crate) fn sure_norm(&mut self, rule: &NormRule, of: Normed) -> Result<NormSpec, ArchError> {
         let found = self.norm(rule, of)?;
         found.ok_or_else(|| ArchError::Rule {
             rule: self.context("norm"),
@@ -68,7 +69,7 @@ impl Resolver<'_> {
             rule: self.context("mla"),
             what: format!("{dim_rope} rotated columns do not fit a head of {dim_k}"),
         })?;
-        let q = self.mla_query(r, n * dim_k)?;
+        let q = self.mla_query(r.q_rank.as_ref(), r.q_norm.as_ref(), n * dim_k)?;
         let kv_a = self.proj("attn_kv_a_mqa", want(&[rank + dim_rope, d]))?;
         let form = self.mla_form(n, rank, dim_nope, dim_v)?;
         let mask = self.mask(&crate::schema::AttentionRule::default())?;
@@ -90,10 +91,7 @@ impl Resolver<'_> {
                 MlaForm::Absorbed { .. } => 1,
                 MlaForm::Expanded { .. } => n,
             },
-            rank: match &q {
-                MlaQuery::LowRank { a, .. } => Some(self.spec.weights[a.weight.index()].shape[0]),
-                MlaQuery::Full(_) => None,
-            },
+            rank: self.query_rank(&q),
         };
         let spec = MlaSpec {
             n_heads: n,
@@ -133,20 +131,30 @@ impl Resolver<'_> {
         Ok(BlockSpec::Mla(Box::new(spec)))
     }
 
-    fn mla_query(&mut self, r: &MlaRule, rows: u32) -> Result<MlaQuery, ArchError> {
+    pub(crate) fn mla_query(
+        &mut self,
+        rank: Option<&Rule>,
+        norm: Option<&NormRule>,
+        rows: u32,
+    ) -> Result<MlaQuery, ArchError> {
         let d = self.spec.n_embd;
         if self.find("attn_q_a").is_none() {
             return Ok(MlaQuery::Full(self.proj("attn_q", want(&[rows, d]))?));
         }
-        let rank = self.size_of(r.q_rank.as_ref(), "attention.q_lora_rank")?;
+        let rank = self.size_of(rank, "attention.q_lora_rank")?;
         Ok(MlaQuery::LowRank {
             a: self.proj("attn_q_a", want(&[rank, d]))?,
-            norm: self.sure_norm(
-                &named(r.q_norm.as_ref(), "attn_q_a_norm"),
-                Normed::row(rank),
-            )?,
+            norm: self.sure_norm(&named(norm, "attn_q_a_norm"), Normed::row(rank))?,
             b: self.proj("attn_q_b", want(&[rows, rank]))?,
         })
+    }
+
+    /// Columns of the low rank that queries come from.
+    pub(crate) fn query_rank(&self, q: &MlaQuery) -> Option<u32> {
+        match q {
+            MlaQuery::LowRank { a, .. } => Some(self.spec.weights[a.weight.index()].shape[0]),
+            MlaQuery::Full(_) => None,
+        }
     }
 
     fn mla_form(&mut self, n: u32, rank: u32, nope: u32, v: u32) -> Result<MlaForm, ArchError> {
@@ -600,7 +608,7 @@ impl Resolver<'_> {
         heads: u32,
         dim: u32,
     ) -> Result<Option<NormSpec>, ArchError> {
-        let eps = Some(crate::schema::Rule::of("64e-5"));
+        let eps = Some(Rule::of("64e-5"));
         let (kind, per) = (
             Some(crate::schema::Word::of("layer")),
             Some(crate::schema::Word::of("distinct")),

@@ -550,6 +550,7 @@ fn branch_rule<'d>(d: &'d Descriptor, name: &str) -> Option<(BranchRule<'d>, &'s
         "delta" => (d.delta.branch(), "attn_norm"),
         "short_conv" => (d.short_conv.branch(), "attn_norm"),
         "lightning" => (d.lightning.branch(), "attn_norm"),
+        "summary" => (d.summary.branch(), "attn_norm"),
         "laurel" => (d.laurel.branch(), "attn_norm"),
         _ => return None,
     })

@@ -158,6 +158,7 @@ impl Lower<'_> {
                 let (logits, out) = (self.place(node.ins[0]), self.place(node.outs[0]));
                 Ok(Box::new(Sample { logits, out }))
             }
+            Op::Route(op) if op.table.is_some() => Err(unsupported(node, "experts by token")),
             Op::Route(op) => Ok(Box::new(Route {
                 logits: self.place(node.ins[0]),
                 ids: self.place(node.outs[0]),
@@ -396,6 +397,9 @@ impl Lower<'_> {
             Op::SumRuns { width } => runs(width, Statistic::Sum),
             Op::RmsRuns { width, eps } => runs(width, Statistic::Rms { eps }),
             Op::GaussianTopK { z } => boxed(GaussianTopK { x, z }, out, deal),
+            Op::Rope(ref op) if op.back > 0 => {
+                return Err(unsupported(node, "an earlier position"));
+            }
             Op::Rope(ref op) => {
                 let rotation = self.rotation(op);
                 boxed(Rope { x, rotation }, out, deal)
@@ -527,7 +531,7 @@ impl Lower<'_> {
         op: &AttentionOp,
         planned: &Planned,
     ) -> Result<Prepared, BackendError> {
-        if op.selection.is_some() {
+        if op.selection.is_some() || op.entries.is_some() {
             return Err(unsupported(node, "a selection"));
         }
         let value = |i: usize| node.ins.get(i).map(|&v| self.place(v));

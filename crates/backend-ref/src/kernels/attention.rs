@@ -1,7 +1,7 @@
 //! Cache writes and softmax attention. Keys are visited in the order of their positions, whatever their blocks.
 
 use tokkata_ir::op::BucketBias;
-use tokkata_ir::{AttentionOp, KvSource, Mask, Selection, SlotId};
+use tokkata_ir::{AttentionOp, KvSource, Mask, SlotId};
 
 use crate::args::Args;
 use crate::cache::Caches;
@@ -27,10 +27,18 @@ pub(crate) fn cache_write<R: Real>(args: &Args<'_, R>, slot: SlotId, caches: &mu
 struct Keys<'a, R> {
     args: &'a Args<'a, R>,
     caches: &'a Caches<R>,
-    source: KvSource,
-    selection: Option<Selection>,
+    op: &'a AttentionOp,
     seq: usize,
     first_row: usize,
+}
+
+/// A key that is seen.
+#[derive(Clone, Copy)]
+enum Seen {
+    /// That of a position.
+    Position(usize),
+    /// That of an entry, by its first position.
+    Entry(usize),
 }
 
 impl<R: Real> Keys<'_, R> {
@@ -38,41 +46,69 @@ impl<R: Real> Keys<'_, R> {
     fn range(&self) -> std::ops::Range<usize> {
         let step = self.args.step;
         let past = step.past_len(self.seq);
-        match self.source {
+        match self.op.source {
             KvSource::Cache(_) => 0..past + step.row_count(self.seq),
             KvSource::Rows => past..past + step.row_count(self.seq),
             KvSource::Cross(_) => 0..step.enc_len(self.seq),
         }
     }
 
-    /// The visible positions that each choice of a row reads.
-    fn read(&self, row: usize, pos: usize, seen: &[usize]) -> Vec<Vec<usize>> {
-        let Some(selection) = self.selection else {
-            return vec![seen.to_vec()];
+    /// The visible keys that each choice of a row reads.
+    fn read(&self, row: usize, pos: usize) -> Vec<Vec<Seen>> {
+        let positions: Vec<usize> = self
+            .range()
+            .filter(|&k| sees(self.op.mask, pos, k))
+            .collect();
+        let entry = self
+            .op
+            .entries
+            .map(|slot| self.caches.entry_positions(slot.group));
+        let whole = entry.map_or(0, |n| (pos + 1) / n);
+        let entries: Vec<usize> = (0..whole).collect();
+        let choose = |reads: &dyn Fn(usize) -> bool| {
+            let (of_positions, of_entries) = (entry.is_none(), entry.is_some());
+            let positions = positions.iter().filter(|&&k| !of_positions || reads(k));
+            let entries = entries.iter().filter(|&&e| !of_entries || reads(e));
+            let places = entries.map(|&e| Seen::Entry(e * entry.unwrap_or(1)));
+            positions
+                .map(|&k| Seen::Position(k))
+                .chain(places)
+                .collect()
+        };
+        let Some(selection) = self.op.selection else {
+            return vec![choose(&|_| true)];
         };
         let ids = self.args.node.ins.len() - 1;
         let width = self.args.width(ids);
         let chosen = &self.args.ints(ids)[row * width..][..width];
         let unit = selection.unit as usize;
-        let whole = (pos + 1) / unit * unit;
-        let reads = |ids: &[i32], key: usize| {
-            ids.binary_search(&((key / unit) as i32)).is_ok() || selection.tail && key >= whole
+        let tail = if selection.tail {
+            (pos + 1) / unit * unit
+        } else {
+            usize::MAX
         };
         let choices = chosen.chunks_exact(width / selection.choices as usize);
         choices
             .map(|ids| {
                 let ids = &ids[..ids.iter().take_while(|&&id| id >= 0).count()];
-                seen.iter()
-                    .copied()
-                    .filter(|&key| reads(ids, key))
-                    .collect()
+                choose(&|k| k >= tail || ids.binary_search(&((k / unit) as i32)).is_ok())
             })
             .collect()
     }
 
-    /// Key row and value row of a position.
-    fn at(&self, pos: usize) -> (&[R], &[R]) {
-        match self.source {
+    /// Key row and value row.
+    fn at(&self, seen: Seen) -> (&[R], &[R]) {
+        let pos = match (seen, self.op.entries) {
+            (Seen::Entry(pos), Some(slot)) => {
+                let place = self.caches.place(self.args.step, slot.group, self.seq, pos);
+                let key = self
+                    .caches
+                    .keys(slot, place.expect("a whole entry has a block"));
+                return (key, key);
+            }
+            (Seen::Position(pos) | Seen::Entry(pos), _) => pos,
+        };
+        match self.op.source {
             KvSource::Cache(slot) | KvSource::Cross(slot) => {
                 let place = self.caches.place(self.args.step, slot.group, self.seq, pos);
                 let place = place.expect("a visible position has a block");
@@ -103,15 +139,13 @@ pub(crate) fn attention<R: Real>(
         let keys = Keys {
             args,
             caches,
-            source: op.source,
-            selection: op.selection,
+            op,
             seq,
             first_row: rows.start,
         };
         for (i, row) in rows.enumerate() {
             let pos = past + i;
-            let seen: Vec<usize> = keys.range().filter(|&k| sees(op.mask, pos, k)).collect();
-            let read = keys.read(row, pos, &seen);
+            let read = keys.read(row, pos);
             let per_choice = op.n_heads as usize / read.len();
             for (head, query) in q.row(row).chunks_exact(op.dim_k as usize).enumerate() {
                 attend(
@@ -152,7 +186,7 @@ struct Query<'a, R> {
 }
 
 /// Appends `Σ softmax(score) · value` over the visible positions.
-fn attend<R: Real>(q: &Query<'_, R>, visible: &[usize], out: &mut Vec<R>) {
+fn attend<R: Real>(q: &Query<'_, R>, visible: &[Seen], out: &mut Vec<R>) {
     let (dim_k, dim_v) = (q.op.dim_k as usize, q.op.dim_v as usize);
     let kv_head = q.head / (q.op.n_heads / q.op.n_kv_heads) as usize;
     // With keys only, a value head lies where its key head does.
@@ -184,11 +218,11 @@ fn attend<R: Real>(q: &Query<'_, R>, visible: &[usize], out: &mut Vec<R>) {
 impl<R: Real> Keys<'_, R> {
     /// The input that holds the values of the step's own rows: the keys where there are no others.
     fn rows_of_keys(&self) -> usize {
-        self.args.node.ins.len() - 1 - usize::from(self.selection.is_some())
+        self.args.node.ins.len() - 1 - usize::from(self.op.selection.is_some())
     }
 
     fn value_stride(&self, dim_k: usize, dim_v: usize) -> usize {
-        let keys_only = match self.source {
+        let keys_only = match self.op.source {
             KvSource::Cache(slot) | KvSource::Cross(slot) => self.caches.keys_only(slot),
             KvSource::Rows => self.rows_of_keys() == 1,
         };
@@ -197,9 +231,10 @@ impl<R: Real> Keys<'_, R> {
 }
 
 impl<R: Real> Query<'_, R> {
-    fn score(&self, pos: usize, kv_head: usize) -> R {
+    fn score(&self, seen: Seen, kv_head: usize) -> R {
         let dim_k = self.op.dim_k as usize;
-        let key = &self.keys.at(pos).0[kv_head * dim_k..][..dim_k];
+        let (Seen::Position(pos) | Seen::Entry(pos)) = seen;
+        let key = &self.keys.at(seen).0[kv_head * dim_k..][..dim_k];
         let mut score = dot(self.query, key) * R::from(self.op.scale);
         if let Some(cap) = self.op.cap.map(R::from) {
             score = cap * (score / cap).tanh();

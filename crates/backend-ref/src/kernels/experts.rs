@@ -9,15 +9,15 @@ use crate::kernels::norm::softmax_run;
 use crate::real::{Real, sigmoid, softplus, total};
 
 /// Chosen ids and their weights, best first.
-pub(crate) fn route<R: Real>(
-    logits: Mat<'_, R>,
-    op: &RouteOp,
-    bias: Option<&[f32]>,
-) -> (Vec<i32>, Vec<R>) {
+pub(crate) fn route<R: Real>(args: &Args<'_, R>, op: &RouteOp) -> (Vec<i32>, Vec<R>) {
     let (mut ids, mut weights) = (Vec::new(), Vec::new());
-    for row in logits.rows() {
+    let (bias, table) = (args.maybe(op.bias), args.maybe(op.table));
+    for (row, step_row) in args.mat(0).rows().zip(args.step_rows()) {
         let scores = score(op.score, row);
-        let chosen = choose(op, &selection(op, row, &scores, bias));
+        let chosen = match table {
+            Some(table) => listed(table, op, args.step.tokens()[step_row]),
+            None => choose(op, &selection(op, row, &scores, bias)),
+        };
         let mut chosen_weights = match op.near_ties > 0.0 {
             true => near_ties(&scores, &chosen, R::from(op.near_ties)),
             false => chosen.iter().map(|&e| scores[e]).collect(),
@@ -69,6 +69,13 @@ fn mask_groups<R: Real>(groups: ExpertGroups, scores: &mut [R]) {
             group.fill(-R::INFINITY);
         }
     }
+}
+
+/// The experts that a table lists for a token.
+fn listed(table: &[f32], op: &RouteOp, token: u32) -> Vec<usize> {
+    let k = op.top_k as usize;
+    let row = &table[token as usize * k..][..k];
+    row.iter().map(|&e| e as usize).collect()
 }
 
 fn choose<R: Real>(op: &RouteOp, selection: &[R]) -> Vec<usize> {

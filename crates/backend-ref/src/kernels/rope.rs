@@ -25,7 +25,7 @@ pub(crate) fn rope<R: Real>(args: &Args<'_, R>, op: &RopeOp) -> Vec<R> {
 
 /// Cosine and sine of each pair at a row's position.
 fn turns<R: Real>(args: &Args<'_, R>, op: &RopeOp, row: usize) -> Vec<(R, R)> {
-    let positions = args.step.pos4(row);
+    let positions = args.step.pos4(row).map(|p| p.saturating_sub(op.back));
     let channels = op.channels.map(|c| args.program.constant(c).u32s());
     let magnitude = f64::from(op.magnitude);
     let sign = if op.inverse { -1.0 } else { 1.0 };

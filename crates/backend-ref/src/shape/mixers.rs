@@ -1,7 +1,8 @@
 //! Rules of ops that look along a sequence.
 
 use tokkata_ir::{
-    AttentionOp, KvSource, Lead, Op, Scan, SelectOp, Selection, SlotDef, SlotId, ValType, WeightId,
+    AttentionOp, CompressOp, KvSource, Lead, Op, Scan, SelectOp, Selection, SlotDef, SlotId,
+    ValType, WeightId,
 };
 
 use super::{Checked, Checker, Fault, at_most, divide, size};
@@ -12,6 +13,7 @@ impl Checker<'_> {
             Op::CacheWrite { slot } => self.cache_write(*slot),
             Op::Attention(op) => self.attention(op),
             Op::Select(op) => self.select(op),
+            Op::Compress(op) => self.compress(op),
             Op::Conv {
                 weight,
                 bias,
@@ -93,6 +95,13 @@ impl Checker<'_> {
         }
         self.input(0, Lead::Rows, heads * op.dim_k as usize)?;
         self.attention_extras(op, heads)?;
+        if let Some(slot) = op.entries {
+            let (keys, values) = self.kv(slot)?;
+            size("columns of the entries", keys, op.dim_k as usize)?;
+            size("columns of the values", values.unwrap_or(0), 0)?;
+            size("key heads", op.n_kv_heads as usize, 1)?;
+            at_most("columns of a value", op.dim_v as usize, op.dim_k as usize)?;
+        }
         if let Some(selection) = &op.selection {
             self.selection(op, selection)?;
         }
@@ -135,6 +144,18 @@ impl Checker<'_> {
             Some(bias) => self.weight(bias.table, bias.buckets as usize * heads),
             None => Ok(()),
         }
+    }
+
+    fn compress(&self, op: &CompressOp) -> Checked {
+        self.counts(2, 1)?;
+        let (keys, values) = self.kv(op.slot)?;
+        size("columns of the scores", values.unwrap_or(0), keys)?;
+        at_most("least positions of a run", 1, op.ratio as usize)?;
+        self.input(0, Lead::Rows, keys)?;
+        self.input(1, Lead::Rows, keys)?;
+        self.weight(op.ape, op.ratio as usize * keys)?;
+        let halves: u32 = if op.overlap { 2 } else { 1 };
+        self.output(0, Lead::Rows, divide("columns of a run", halves, keys)?)
     }
 
     fn conv(

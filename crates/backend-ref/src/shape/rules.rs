@@ -14,6 +14,7 @@ impl Checker<'_> {
             Op::CacheWrite { .. }
             | Op::Attention(_)
             | Op::Select(_)
+            | Op::Compress(_)
             | Op::Conv { .. }
             | Op::Shift { .. }
             | Op::Scan { .. } => self.mixer(),
@@ -208,6 +209,10 @@ impl Checker<'_> {
         let (lead, width) = self.x()?;
         size("logits of the experts", width, op.n_experts as usize)?;
         self.weight(op.bias, width)?;
+        if let Some(table) = op.table {
+            let listed = self.program.weights[table.index()].cols();
+            size("experts of a token", listed, op.top_k as usize)?;
+        }
         let mut open = width;
         if let Some(groups) = op.groups {
             at_most("groups kept", groups.used as usize, groups.count as usize)?;

@@ -23,6 +23,7 @@ fn one_head() -> AttentionOp {
         bucket: None,
         mask: Mask::Full,
         source: KvSource::Rows,
+        entries: None,
         selection: None,
     }
 }

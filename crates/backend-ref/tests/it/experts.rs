@@ -15,6 +15,7 @@ fn top(top_k: u32, n_experts: u32) -> RouteOp {
         score: Score::Softmax,
         select: None,
         bias: None,
+        table: None,
         groups: None,
         softmax_chosen: false,
         sigmoid_chosen: false,
@@ -248,4 +249,33 @@ fn experts_take_a_shared_row_or_their_own_part() {
 fn combine_weighs_the_parts() {
     let x = [1.0, 2.0, 10.0, 20.0];
     several(Op::Combine, &[(4, &x), (2, &[0.5, 0.25])], &[3.0, 6.0]);
+}
+
+#[test]
+fn a_table_lists_the_experts_of_a_token() {
+    let mut f = Fixture::default();
+    let op = RouteOp {
+        table: Some(f.vector(&[3, 2], &[0.0, 1.0, 3.0, 2.0, 1.0, 0.0])),
+        ..top(2, 4)
+    };
+    let x = f.input(&[4]);
+    let ids = f.value(Lead::Rows, &[2], ValType::I32);
+    let weights = f.value(Lead::Rows, &[2], ValType::F32);
+    f.node(Op::Route(op), &[x], &[ids, weights]);
+    tokkata_backend_ref::shape::check(&f.program().plans[0], f.program()).unwrap();
+    let rows = Rows {
+        tokens: vec![1, 0, 2],
+        ..Rows::first(3)
+    };
+    for precision in BOTH {
+        let backend = RefBackend { precision };
+        let mut run = f.load(&backend, &LoadOptions::default()).unwrap();
+        run.step(
+            std::slice::from_ref(&rows),
+            &feed(&[(x, &TENTHS.repeat(3))]),
+        )
+        .unwrap();
+        assert_eq!(run.ints(ids), [3, 2, 0, 1, 1, 0]);
+        near(&run.floats(weights), &[0.3, 0.4, 0.1, 0.2, 0.2, 0.1]);
+    }
 }

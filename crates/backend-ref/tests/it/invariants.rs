@@ -69,6 +69,7 @@ fn attend(f: &mut Fixture, x: ValueId, slot: SlotId, mask: Mask) -> ValueId {
         magnitude: 1.0,
         channels: None,
         inverse: false,
+        back: 0,
     };
     let q = f.op(Op::Rope(rope.clone()), &[q], &[D]);
     let k = f.op(Op::Rope(rope), &[k], &[D / HEADS]);
@@ -85,6 +86,7 @@ fn attend(f: &mut Fixture, x: ValueId, slot: SlotId, mask: Mask) -> ValueId {
         bucket: None,
         mask,
         source: KvSource::Cache(slot),
+        entries: None,
         selection: None,
     };
     let mixed = f.op(Op::Attention(op), &[q], &[D]);

@@ -168,6 +168,7 @@ fn rope_op(f: &mut Fixture, freqs: &[f32], head_dim: u32) -> RopeOp {
         magnitude: 1.0,
         channels: None,
         inverse: false,
+        back: 0,
     }
 }
 

@@ -10,4 +10,5 @@ mod rows;
 mod scans;
 mod selection;
 mod shapes;
+mod summaries;
 mod support;

@@ -163,6 +163,7 @@ fn attention_reads_the_chosen_units_that_it_sees() {
         bucket: None,
         mask: Mask::Causal,
         source: KvSource::Cache(slot),
+        entries: None,
         selection: Some(Selection {
             unit: 2,
             choices: 2,

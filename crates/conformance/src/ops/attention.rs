@@ -48,6 +48,7 @@ fn plain(sizes: Sizes, mask: Mask, source: KvSource) -> AttentionOp {
         bucket: None,
         mask,
         source,
+        entries: None,
         selection: None,
     }
 }

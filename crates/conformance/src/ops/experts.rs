@@ -31,6 +31,7 @@ fn routes() -> Vec<Case> {
         score: Score::Softmax,
         select: None,
         bias: None,
+        table: None,
         groups: None,
         softmax_chosen: false,
         sigmoid_chosen: false,
@@ -84,7 +85,26 @@ fn routes() -> Vec<Case> {
     });
     let mut cases: Vec<Case> = ops.iter().map(|op| route(op, false)).collect();
     cases.push(route(&plain, true));
+    cases.push(by_token(&plain));
     cases
+}
+
+/// Experts that a table lists for a row's token, here token 0.
+fn by_token(plain: &RouteOp) -> Case {
+    let mut f = Fixture::default();
+    let listed: Vec<f32> = (0..TOP_K).map(|j| ((5 * j + 1) % EXPERTS) as f32).collect();
+    let op = RouteOp {
+        table: Some(f.vector(&[1, TOP_K], &listed)),
+        renormalise: true,
+        ..plain.clone()
+    };
+    let x = f.input(&[EXPERTS]);
+    let ids = f.value(Lead::Rows, &[TOP_K], ValType::I32);
+    let weights = f.value(Lead::Rows, &[TOP_K], ValType::F32);
+    f.node(Op::Route(op), &[x], &[ids, weights]);
+    Case::new("route_by_token", f, vec![ids, weights])
+        .ulps(12.0)
+        .all_rows(2.0)
 }
 
 fn route(op: &RouteOp, biased: bool) -> Case {

@@ -180,6 +180,7 @@ fn ropes() -> Vec<Case> {
                         magnitude: 1.25,
                         channels: None,
                         inverse,
+                        back: 0,
                     })
                 };
                 let row = head_dim * heads;

@@ -1,13 +1,13 @@
-//! Keys chosen by an indexer and attention over them, over prompt and decode steps.
+//! Keys chosen by an indexer, summaries of positions and attention over them, over prompt and decode steps.
 
 use tokkata_core::DType;
 use tokkata_ir::{
-    AttentionOp, CacheKind, KvSource, Lead, Limits, Mask, Op, SelectOp, Selection, SlotDef, SlotId,
-    ValType,
+    AttentionOp, CacheKind, CompressOp, KvSource, Lead, Limits, Mask, Op, SelectOp, Selection,
+    SlotDef, SlotId, ValType,
 };
 
 use super::case::{Case, Rounds};
-use crate::fixture::{Fixture, small_limits};
+use crate::fixture::{Fixture, noises, small_limits};
 
 /// Rounding of scores, of the softmax and of the sum of values.
 const ULPS: f64 = 8.0;
@@ -69,7 +69,83 @@ pub(crate) fn cases() -> Vec<Case> {
         }
         cases.push(selected(indexer, (DType::F32, indexer.entry), true));
     }
+    for (ratio, overlap) in [(1, false), (4, false), (4, true), (7, true)] {
+        for chosen in [false, true] {
+            cases.push(summarised((ratio, overlap), chosen));
+        }
+    }
     cases
+}
+
+/// A window and summaries, all of them or those that an indexer chooses.
+fn summarised((ratio, overlap): (u32, bool), chosen: bool) -> Case {
+    const DIM: u32 = 16;
+    let mut f = Fixture::new(Limits {
+        kv_dtype: DType::F32,
+        ..small_limits()
+    });
+    let runs = if overlap { 2 } else { 1 };
+    let wide = runs * DIM;
+    let key = |dim_v| SlotDef::Kv {
+        n_kv_heads: 1,
+        dim_k: DIM,
+        dim_v,
+    };
+    let parts = SlotDef::Kv {
+        n_kv_heads: 1,
+        dim_k: wide,
+        dim_v: Some(wide),
+    };
+    let window = slot(&mut f, CacheKind::Window(6), 4, key(None));
+    let rolling = slot(&mut f, CacheKind::Window(runs * ratio), 4, parts);
+    let block = ratio * 4;
+    let whole = slot(&mut f, CacheKind::Entries(ratio), block, key(Some(0)));
+    let [q, k, x, s] = [4 * DIM, DIM, wide, wide].map(|width| f.input(&[width]));
+    f.node(Op::CacheWrite { slot: window }, &[k], &[]);
+    let ape = noises("ape", (ratio * wide) as usize);
+    let compress = CompressOp {
+        slot: rolling,
+        ratio,
+        overlap,
+        ape: f.vector(&[ratio, wide], &ape),
+    };
+    let summary = f.op(Op::Compress(compress), &[x, s], &[DIM]);
+    f.node(Op::CacheWrite { slot: whole }, &[summary], &[]);
+    let mut ins = vec![q];
+    if chosen {
+        let [iq, weights] = [3 * DIM, 3].map(|width| f.input(&[width]));
+        let op = SelectOp {
+            slot: whole,
+            n_heads: 3,
+            dim: DIM,
+            scale: 0.5,
+            summed: true,
+            top_k: 2,
+            unit: 1,
+            local: 0,
+        };
+        let ids = f.value(Lead::Rows, &[1, 2], ValType::I32);
+        f.node(Op::Select(op), &[iq, weights], &[ids]);
+        ins.push(ids);
+    }
+    let op = AttentionOp {
+        n_heads: 4,
+        n_kv_heads: 1,
+        dim_v: DIM,
+        mask: Mask::Window(6),
+        entries: Some(whole),
+        selection: chosen.then_some(Selection {
+            unit: 1,
+            choices: 1,
+            tail: false,
+        }),
+        ..attention(window, PLAIN, 1)
+    };
+    let out = f.op(Op::Attention(op), &ins, &[4 * DIM]);
+    let name = format!("select/summaries/{ratio}/overlap={overlap}/chosen={chosen}");
+    Case::new(name, f, vec![summary, out])
+        .ulps(ULPS)
+        .mixed_steps()
 }
 
 fn slot(f: &mut Fixture, kind: CacheKind, block: u32, def: SlotDef) -> SlotId {
@@ -137,6 +213,7 @@ fn attention(cache: SlotId, i: Indexer, choices: u32) -> AttentionOp {
         bucket: None,
         mask: Mask::Causal,
         source: KvSource::Cache(cache),
+        entries: None,
         selection: Some(Selection {
             unit: i.entry * i.unit,
             choices,

@@ -44,6 +44,7 @@ impl Builder<'_> {
             bucket: a.bucket,
             mask: a.mask,
             source,
+            entries: None,
             selection: chosen.map(|c| c.selection),
         });
         let mut y = self.one(op, &ins, a.n_heads * a.dim_v);
@@ -176,16 +177,11 @@ impl Builder<'_> {
 
     pub(crate) fn rope(&mut self, x: ValueId, rope: Option<&RopeSpec>, head_dim: u32) -> ValueId {
         let Some(r) = rope else { return x };
+        self.rotated(x, rotation(r, head_dim))
+    }
+
+    pub(crate) fn rotated(&mut self, x: ValueId, op: RopeOp) -> ValueId {
         let width = self.width(x);
-        let op = RopeOp {
-            pairing: r.pairing,
-            head_dim,
-            offset: r.offset,
-            freqs: r.freqs,
-            magnitude: r.magnitude,
-            channels: r.channels,
-            inverse: false,
-        };
         self.one(Op::Rope(op), &[x], width)
     }
 
@@ -228,5 +224,19 @@ impl Builder<'_> {
             &[y, gate],
             width,
         )
+    }
+}
+
+/// The op that rotates every head of a row forwards, by the row's own position.
+pub(crate) fn rotation(r: &RopeSpec, head_dim: u32) -> RopeOp {
+    RopeOp {
+        pairing: r.pairing,
+        head_dim,
+        offset: r.offset,
+        freqs: r.freqs,
+        magnitude: r.magnitude,
+        channels: r.channels,
+        inverse: false,
+        back: 0,
     }
 }

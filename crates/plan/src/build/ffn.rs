@@ -115,6 +115,7 @@ impl Builder<'_> {
             score: m.score,
             select: m.select,
             bias: m.bias,
+            table: m.table,
             groups: m.groups,
             softmax_chosen: m.softmax_chosen,
             sigmoid_chosen: m.sigmoid_chosen,

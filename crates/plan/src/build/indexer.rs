@@ -1,6 +1,6 @@
 //! Indexers: what attention reads of the keys that its mask shows.
 
-use tokkata_ir::spec::{IndexerSpec, Reads};
+use tokkata_ir::spec::{IndexerSpec, NormPlace, Reads};
 use tokkata_ir::{Op, SelectOp, Selection, Shape, ValType, ValueDef, ValueId};
 
 use super::Builder;
@@ -40,9 +40,7 @@ impl Builder<'_> {
         let q = self.at("indexer_q").matmul(from, &i.q);
         let q = self.norm_opt(q, i.q_norm.as_ref());
         let q = self.rope(q, i.rope.as_ref(), i.dim);
-        let k = self.at("indexer_k").matmul(x, &i.k);
-        let k = self.norm_opt(k, i.k_norm.as_ref());
-        let k = self.rope(k, i.rope.as_ref(), i.dim);
+        let k = self.indexer_key(i, x);
         self.push(Op::CacheWrite { slot: i.slot }, &[k], &[]);
         let weights = i.weights.as_ref();
         let weights = weights.map(|p| self.at("indexer_weights").matmul(x, p));
@@ -56,10 +54,11 @@ impl Builder<'_> {
             unit: i.unit,
             local: i.local,
         };
+        let positions = i.compress.as_ref().map_or(1, |(c, _)| c.ratio);
         let selection = Selection {
-            unit: i.unit,
+            unit: i.unit * positions,
             choices: op.choices(),
-            tail: false,
+            tail: i.tail,
         };
         let ins: Vec<ValueId> = [Some(q), weights].into_iter().flatten().collect();
         let ids = ValueDef {
@@ -71,5 +70,21 @@ impl Builder<'_> {
         };
         let ids = self.at("indexer").push(Op::Select(op), &ins, &[ids])[0];
         Chosen { ids, selection }
+    }
+
+    fn indexer_key(&mut self, i: &IndexerSpec, x: ValueId) -> ValueId {
+        let mut k = self.at("indexer_k").matmul(x, &i.k);
+        let Some((compress, place)) = &i.compress else {
+            k = self.norm_opt(k, i.k_norm.as_ref());
+            return self.rope(k, i.rope.as_ref(), i.dim);
+        };
+        if *place == NormPlace::Before {
+            k = self.norm_opt(k, i.k_norm.as_ref());
+        }
+        k = self.compress(compress, k, x);
+        if *place == NormPlace::After {
+            k = self.norm_opt(k, i.k_norm.as_ref());
+        }
+        self.rope_summary(k, i.rope.as_ref(), i.dim, compress.ratio)
     }
 }

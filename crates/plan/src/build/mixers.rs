@@ -22,6 +22,8 @@ impl Builder<'_> {
             BlockSpec::Rwkv7(r) => self.rwkv7(r, x),
             BlockSpec::ChannelMix(c) => self.channel_mix(c, x),
             BlockSpec::Laurel(l) => self.laurel(l, x),
+            BlockSpec::Summary(s) => self.summary(s, x),
+            BlockSpec::Activation(act) => self.unary(x, *act),
             BlockSpec::Attention(_)
             | BlockSpec::Ffn(_)
             | BlockSpec::Moe(_)
@@ -46,25 +48,20 @@ impl Builder<'_> {
             offset: 0,
             ..r.clone()
         });
-        let (q, low) = match &m.q {
-            MlaQuery::Full(p) => (self.at("attn_q").matmul(x, p), None),
-            MlaQuery::LowRank { a, norm, b } => {
-                let low = self.at("attn_q_a").matmul(x, a);
-                let low = self.norm(low, norm);
-                (self.at("attn_q_b").matmul(low, b), Some(low))
-            }
-        };
+        let (q, low) = self.mla_query(&m.q, x);
         let chosen = self.reads(&m.reads, x, low);
         let q = self.rope(q, q_rope.as_ref(), dim_k);
         let both = self.at("attn_kv_a").matmul(x, &m.kv_a);
         let latent = self.slice(both, m.kv_rank + m.dim_rope, 0, m.kv_rank);
         let latent = self.norm(latent, &m.kv_norm);
-        let k_pe = self.slice(both, m.kv_rank + m.dim_rope, m.kv_rank, m.dim_rope);
-        let k_pe = self.norm_opt(k_pe, m.k_rope_norm.as_ref());
-        let k_pe = self.rope(k_pe, k_rope.as_ref(), m.dim_rope);
+        let k_pe = (m.dim_rope > 0).then(|| {
+            let k_pe = self.slice(both, m.kv_rank + m.dim_rope, m.kv_rank, m.dim_rope);
+            let k_pe = self.norm_opt(k_pe, m.k_rope_norm.as_ref());
+            self.rope(k_pe, k_rope.as_ref(), m.dim_rope)
+        });
         let y = match &m.form {
             MlaForm::Absorbed { k_b, v_b } => {
-                let y = self.mla_absorbed(m, *k_b, [q, latent, k_pe], chosen);
+                let y = self.mla_absorbed(m, *k_b, (q, latent, k_pe), chosen);
                 let op = Op::HeadMatmul {
                     weight: *v_b,
                     heads: m.n_heads,
@@ -73,18 +70,30 @@ impl Builder<'_> {
             }
             MlaForm::Expanded { kv_b } => {
                 let kv = self.at("attn_kv_b").matmul(latent, kv_b);
-                self.mla_expanded(m, [q, kv, k_pe], chosen)
+                self.mla_expanded(m, (q, kv, k_pe), chosen)
             }
         };
         let y = self.gated(y, m.gate.as_ref(), x, m.dim_v);
         self.at("attn_output").matmul(y, &m.out)
     }
 
+    /// Queries and, where they have one, their low rank.
+    pub(crate) fn mla_query(&mut self, q: &MlaQuery, x: ValueId) -> (ValueId, Option<ValueId>) {
+        match q {
+            MlaQuery::Full(p) => (self.at("attn_q").matmul(x, p), None),
+            MlaQuery::LowRank { a, norm, b } => {
+                let low = self.at("attn_q_a").matmul(x, a);
+                let low = self.norm(low, norm);
+                (self.at("attn_q_b").matmul(low, b), Some(low))
+            }
+        }
+    }
+
     fn mla_absorbed(
         &mut self,
         m: &MlaSpec,
         k_b: tokkata_ir::WeightId,
-        [q, latent, k_pe]: [ValueId; 3],
+        (q, latent, k_pe): (ValueId, ValueId, Option<ValueId>),
         chosen: Option<Chosen>,
     ) -> ValueId {
         let (h, dim_k, wide) = (m.n_heads, m.dim_nope + m.dim_rope, m.kv_rank + m.dim_rope);
@@ -97,17 +106,23 @@ impl Builder<'_> {
             &[nope],
             h * m.kv_rank,
         );
-        let pe = self.slice(q, dim_k, m.dim_nope, m.dim_rope);
-        let q = self.at("attn_q").concat(h, &[nope, pe], h * wide);
+        let (q, k) = match k_pe {
+            Some(k_pe) => {
+                let pe = self.slice(q, dim_k, m.dim_nope, m.dim_rope);
+                let q = self.at("attn_q").concat(h, &[nope, pe], h * wide);
+                let k = self.at("attn_k").concat(1, &[latent, k_pe], wide);
+                (q, k)
+            }
+            None => (nope, latent),
+        };
         let q = self.tempered(q, m.temperature);
-        let k = self.at("attn_k").concat(1, &[latent, k_pe], wide);
         self.mla_attention(m, [1, wide, m.kv_rank], (q, k, None), chosen)
     }
 
     fn mla_expanded(
         &mut self,
         m: &MlaSpec,
-        [q, kv, k_pe]: [ValueId; 3],
+        (q, kv, k_pe): (ValueId, ValueId, Option<ValueId>),
         chosen: Option<Chosen>,
     ) -> ValueId {
         let (h, dim_k) = (m.n_heads, m.dim_nope + m.dim_rope);
@@ -120,8 +135,11 @@ impl Builder<'_> {
     }
 
     /// Keys of every head: their own columns, then the shared rotated ones.
-    fn mla_keys(&mut self, m: &MlaSpec, kv: ValueId, k_pe: ValueId) -> ValueId {
+    fn mla_keys(&mut self, m: &MlaSpec, kv: ValueId, k_pe: Option<ValueId>) -> ValueId {
         let width = m.n_heads * (m.dim_nope + m.dim_rope);
+        let Some(k_pe) = k_pe else {
+            return self.slice(kv, m.dim_nope + m.dim_v, 0, m.dim_nope);
+        };
         if m.dim_nope == 0 {
             let op = Op::Repeat {
                 width: m.dim_rope,
@@ -156,6 +174,7 @@ impl Builder<'_> {
             bucket: None,
             mask: m.mask,
             source,
+            entries: None,
             selection: chosen.map(|c| c.selection),
         };
         self.one(Op::Attention(op), &ins, m.n_heads * dim_v)

@@ -330,6 +330,8 @@ fn block_role(block: &BlockSpec) -> &'static str {
         BlockSpec::ShortConv(_) => "short_conv",
         BlockSpec::Lightning(_) => "lightning",
         BlockSpec::Laurel(_) => "laurel",
+        BlockSpec::Summary(_) => "summary",
+        BlockSpec::Activation(_) => "activation",
     }
 }
 

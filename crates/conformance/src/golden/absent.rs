@@ -149,7 +149,8 @@ fn with_factors(golden: &Golden) -> Tensors {
     let mut tensors = golden.tensors.clone();
     let key = format!("{}.rope.dimension_count", golden.arch());
     let absent = tensors.iter().all(|t| !t.0.starts_with("rope_f"));
-    if let (Some(columns), true) = (golden.metadata.uint(&key), absent) {
+    let columns = golden.metadata.uint(&key).filter(|&columns| columns > 0);
+    if let (Some(columns), true) = (columns, absent) {
         tensors.push(("rope_freqs.weight".to_owned(), vec![columns as usize / 2]));
     }
     tensors

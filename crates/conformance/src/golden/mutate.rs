@@ -39,6 +39,11 @@ const FACTS: &[&str] = &[
     "softmax_chosen",
     "draft",
     "swin",
+    "chooses",
+    "own",
+    "overlap",
+    "by_token",
+    "tail",
 ];
 
 /// A descriptor with one change.

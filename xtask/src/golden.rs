@@ -11,7 +11,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use tokkata_conformance::golden::{AGREES, Golden, Rows, absent, entry, sample, tensors};
+use tokkata_archs::Registry;
+use tokkata_backend_ref::RefBackend;
+use tokkata_conformance::golden::{
+    AGREES, Golden, Rows, Selected, absent, entry, sample, selection, tensors,
+};
 use tokkata_conformance::models::nmse;
 use tokkata_core::{Array, Metadata, Value};
 use tokkata_formats::ModelFile;
@@ -222,6 +226,7 @@ fn refresh(oracle: &Oracle, mut golden: Golden) -> Result<String> {
     let width = full.len() / rows;
     golden.stride = full.len().div_ceil(MOST);
     golden.want = sample(&full, width, golden.stride);
+    golden.selections = selections(oracle, &golden)?;
     keep_answers(&mut golden);
     golden.oracle = oracle.title();
     golden.write(&Golden::folder()).map_err(|e| anyhow!(e))?;
@@ -236,6 +241,19 @@ fn refresh(oracle: &Oracle, mut golden: Golden) -> Result<String> {
         "{rows} × {width}, every {}th, rms {rms:.2}",
         golden.stride
     ))
+}
+
+/// What indexers choose by the oracle's scores, where a descriptor knows the model.
+fn selections(oracle: &Oracle, golden: &Golden) -> Result<Vec<Selected>> {
+    let registry = Registry::builtin();
+    let known = selection::found(golden, &registry, &RefBackend::default());
+    match known {
+        Ok(chosen) if !chosen.is_empty() => {
+            let nodes = oracle.nodes(golden)?;
+            selection::recorded(golden, &registry, &nodes).map_err(|e| anyhow!(e))
+        }
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// Takes over what others said about the golden of this name, if its rows are the same as before.
@@ -323,6 +341,7 @@ fn describe(path: &Path, name: &str) -> Result<Golden> {
         want: Vec::new(),
         second: None,
         optional: None,
+        selections: Vec::new(),
         also: Vec::new(),
     })
 }

@@ -9,6 +9,7 @@ pub mod bisect;
 mod check;
 mod expect;
 pub mod mutate;
+pub mod selection;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use tokkata_core::Metadata;
 
 pub use check::{Outcome, Way, outcomes, verify, ways};
 pub use expect::{AGREES, COARSE, Expectations};
+pub use selection::Selected;
 pub use text::{entry, from_json, tensors, to_json};
 
 use crate::models::Failure;
@@ -77,6 +79,8 @@ pub struct Golden {
     pub stride: usize,
     /// What the oracle can do without and the forms that it takes, where it was asked: see [`absent`].
     pub optional: Option<Vec<String>>,
+    /// What indexers choose by the oracle's scores.
+    pub selections: Vec<Selected>,
     /// The oracle's rows.
     pub want: Vec<f32>,
     /// The second program's rows.

@@ -8,8 +8,8 @@ use tokkata_formats::ModelFile;
 use tokkata_ir::step::NO_BLOCK;
 use tokkata_ir::{
     ArenaLayout, BlockCopy, CacheGroup, CacheKind, Delta, Device, Executor, GroupId, Limits,
-    LoadOptions, LogitRow, Op, PlanRole, Port, Program, SeqRows, SeqSlot, Site, Ticket, ValType,
-    ValueId, Work,
+    LoadOptions, LogitRow, Node, Op, PlanRole, Port, Program, SelectOp, SeqRows, SeqSlot, Site,
+    Ticket, ValType, ValueId, Work,
 };
 use tokkata_plan::BuildOptions;
 
@@ -44,6 +44,17 @@ pub struct Seen {
     pub site: Site,
     /// What it gave.
     pub floats: Vec<f32>,
+}
+
+/// What one layer's indexer chose.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// The layer.
+    pub layer: u32,
+    /// The indexer.
+    pub op: SelectOp,
+    /// Numbers of units, as many for each choice of each row.
+    pub ids: Vec<i32>,
 }
 
 /// Anything that can go wrong, as text.
@@ -147,6 +158,38 @@ pub fn trace(
         })
     });
     seen.collect()
+}
+
+/// What every indexer of the first plan chooses when `ids` are fed whole.
+///
+/// # Errors
+/// The text of whatever failed.
+pub fn choices(
+    file: &ModelFile,
+    registry: &Registry,
+    target: &Target<'_>,
+    ids: &[u32],
+) -> Result<Vec<Chosen>, Failure> {
+    let (mut program, bidirectional) = compile(file, registry, target)?;
+    let plan = &mut program.plans[0];
+    let select = |node: &Node| match &node.op {
+        Op::Select(op) => Some((node.site.layer.unwrap_or(0), op.clone(), node.outs[0])),
+        _ => None,
+    };
+    let indexers: Vec<_> = plan.nodes.iter().filter_map(select).collect();
+    plan.outputs
+        .extend(indexers.iter().map(|(_, _, value)| Port {
+            name: value.to_string(),
+            value: *value,
+        }));
+    let mut loaded = load_program(file, program, bidirectional, target)?;
+    loaded.keep.extend(indexers.iter().map(|i| i.2));
+    let (_, last) = loaded.feed(ids, 0, Feeding::WHOLE)?;
+    let chosen = |(layer, op, value): (u32, SelectOp, ValueId)| {
+        let ids = loaded.read_ints(&last, value)?;
+        Ok(Chosen { layer, op, ids })
+    };
+    indexers.into_iter().map(chosen).collect()
 }
 
 fn compile(
@@ -341,6 +384,17 @@ impl Loaded {
         let width = self.program.plans[0].value(value).shape.width();
         let mut out = vec![0.0; rows * width];
         let read = self.executor.read(ticket, value, 0..rows, &mut out);
+        read.map(|()| out).map_err(|e| e.to_string())
+    }
+
+    fn read_ints(&mut self, ticket: &Ticket, value: ValueId) -> Result<Vec<i32>, Failure> {
+        let rows = self
+            .executor
+            .rows(ticket, value)
+            .map_err(|e| e.to_string())?;
+        let width = self.program.plans[0].value(value).shape.width();
+        let mut out = vec![0; rows * width];
+        let read = self.executor.read_ints(ticket, value, 0..rows, &mut out);
         read.map(|()| out).map_err(|e| e.to_string())
     }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json, json};
 use tokkata_core::{Array, Metadata, Value};
 
-use super::{Golden, Rows};
+use super::{Golden, Rows, Selected};
 use crate::models::Failure;
 
 /// A golden's description, without its rows.
@@ -23,9 +23,16 @@ pub fn to_json(golden: &Golden) -> String {
     let second = second.map(|s| format!("  \"second\": {},\n", Json::from(s)));
     let optional = golden.optional.as_ref();
     let optional = optional.map(|o| format!(",\n  \"optional\": {}", Json::from(o.clone())));
+    let selections = match golden.selections.is_empty() {
+        true => String::new(),
+        false => {
+            let lines: Vec<String> = golden.selections.iter().map(selected).collect();
+            format!(",\n  \"selections\": [\n{}\n  ]", lines.join(",\n"))
+        }
+    };
     let (metadata, tensors): (Vec<_>, Vec<_>) = (metadata.collect(), tensors.collect());
     format!(
-        "{{\n  \"oracle\": {},\n{}  \"rows\": \"{}\",\n  \"positions\": {},\n  \"seed\": {},\n  \"stride\": {},\n  \"metadata\": {{\n{}\n  }},\n  \"tensors\": {{\n{}\n  }}{}\n}}\n",
+        "{{\n  \"oracle\": {},\n{}  \"rows\": \"{}\",\n  \"positions\": {},\n  \"seed\": {},\n  \"stride\": {},\n  \"metadata\": {{\n{}\n  }},\n  \"tensors\": {{\n{}\n  }}{}{}\n}}\n",
         Json::from(golden.oracle.as_str()),
         second.unwrap_or_default(),
         golden.rows.name(),
@@ -35,7 +42,26 @@ pub fn to_json(golden: &Golden) -> String {
         metadata.join(",\n"),
         tensors.join(",\n"),
         optional.unwrap_or_default(),
+        selections,
     )
+}
+
+/// One layer's choices, a hexadecimal number of bits each.
+fn selected(s: &Selected) -> String {
+    let units: Vec<String> = s.units.iter().map(|u| format!("{u:x}")).collect();
+    let (layer, margin, units) = (s.layer, float(s.margin), Json::from(units.join(" ")));
+    format!("    {{\"layer\": {layer}, \"margin\": {margin}, \"units\": {units}}}")
+}
+
+fn unselected(json: &Json) -> Option<Selected> {
+    let units = json["units"].as_str()?.split(' ');
+    Some(Selected {
+        layer: json["layer"].as_u64()?.try_into().ok()?,
+        margin: unfloat(&json["margin"])?,
+        units: units
+            .map(|u| u64::from_str_radix(u, 16).ok())
+            .collect::<Option<_>>()?,
+    })
 }
 
 /// Reads a description.
@@ -59,6 +85,12 @@ pub fn from_json(name: &str, text: &str) -> Result<Golden, Failure> {
         metadata: metadata(object("metadata")?)?,
         tensors: unfold(object("tensors")?)?,
         optional: list(&json["optional"], |j| Some(j.as_str()?.to_owned())),
+        selections: match json["selections"].is_null() {
+            true => Vec::new(),
+            false => {
+                list(&json["selections"], unselected).ok_or("selections are no list of them")?
+            }
+        },
         want: Vec::new(),
         also: Vec::new(),
     })
@@ -250,6 +282,11 @@ mod tests {
                 .map(tensor)
                 .to_vec(),
             optional: Some(vec!["out".to_owned()]),
+            selections: vec![Selected {
+                layer: 1,
+                margin: 0.25,
+                units: vec![1, 0x1f],
+            }],
             want: Vec::new(),
             also: Vec::new(),
         };

@@ -202,7 +202,7 @@ fn docs(goldens: &[Golden]) -> Result<()> {
         };
         let against = match (&descriptor.unsupported, own.first()) {
             (Some(why), _) => format!("not supported: {why}"),
-            (None, Some(_)) if !fails(&names[0]) => {
+            (None, Some(_)) if !fails(names[0]) => {
                 verified += 1;
                 from_directories += usize::from(descriptor.containers(name) != "GGUF");
                 let where_it_runs = match names[1..].iter().any(|d| fails(d)) {

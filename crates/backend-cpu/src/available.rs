@@ -30,7 +30,9 @@ fn groups() -> Option<u64> {
     let root = std::path::Path::new("/sys/fs/cgroup");
     let folder = root.join(path.trim_start_matches('/'));
     let inside = folder.ancestors().take_while(|f| f.starts_with(root));
-    inside.filter_map(|folder| group(&|name| std::fs::read_to_string(folder.join(name)).ok())).min()
+    inside
+        .filter_map(|folder| group(&|name| std::fs::read_to_string(folder.join(name)).ok()))
+        .min()
 }
 
 /// What one control group leaves; pages of files that can be dropped count as free. `None` without a limit.
@@ -77,7 +79,9 @@ mod tests {
             move |name: &str| match name {
                 "memory.max" => Some(max.to_owned()),
                 "memory.current" => Some("700\n".to_owned()),
-                "memory.stat" => Some("anon 500\nfile 200\nactive_file 90\ninactive_file 60\n".to_owned()),
+                "memory.stat" => {
+                    Some("anon 500\nfile 200\nactive_file 90\ninactive_file 60\n".to_owned())
+                }
                 _ => None,
             }
         };

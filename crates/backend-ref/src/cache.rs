@@ -147,8 +147,7 @@ impl<R: Real> Caches<R> {
             ..
         } = self.groups[group.index()];
         let block = *step.table(group, seq).get(pos / size)?;
-        (block != NO_BLOCK)
-            .then(|| self.index(group, block) * (size / entry) + pos % size / entry)
+        (block != NO_BLOCK).then(|| self.index(group, block) * (size / entry) + pos % size / entry)
     }
 
     /// Stores plane `plane` (0 keys, 1 values) of a position.

@@ -112,14 +112,18 @@ impl Constraint for Walk {
     }
 
     fn accept(&mut self, token: u32, forced: &mut Vec<u32>) -> std::result::Result<(), String> {
-        self.state.accept(token).map_err(|error| error.to_string())?;
+        self.state
+            .accept(token)
+            .map_err(|error| error.to_string())?;
         self.go_on(forced);
         Ok(())
     }
 
     fn mask(&mut self) -> std::result::Result<Option<Mask>, String> {
         let mut words = vec![0; self.words];
-        self.state.mask(&mut words).map_err(|error| error.to_string())?;
+        self.state
+            .mask(&mut words)
+            .map_err(|error| error.to_string())?;
         Ok(Some(Mask::new(words)))
     }
 }

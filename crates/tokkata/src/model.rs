@@ -286,7 +286,11 @@ pub(crate) fn arena(program: &Program, loaded: &dyn Loaded, bytes: Option<u64>) 
         Some(available) if all.bytes() > available / 16 * 15 => {
             let one = ArenaLayout::for_counts(&block_bytes, &counts(1));
             let most = ArenaLayout::new(&block_bytes, available / 16 * 15);
-            if most.bytes() > one.bytes() { most } else { one }
+            if most.bytes() > one.bytes() {
+                most
+            } else {
+                one
+            }
         }
         _ => all,
     }

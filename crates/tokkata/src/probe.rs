@@ -141,7 +141,11 @@ impl<'a> Probe<'a> {
         let found = self.program.plan(role);
         let (number, plan) = found.ok_or(EngineError::MissingOutput("encoder"))?;
         let input: Option<ValueId> = plan.inputs.first().map(|port| port.value);
-        let wanted = if role == PlanRole::Encoder { 0 } else { ids.len() };
+        let wanted = if role == PlanRole::Encoder {
+            0
+        } else {
+            ids.len()
+        };
         let slot = SeqSlot(0);
         let logit = |row| LogitRow {
             row: row as u32,

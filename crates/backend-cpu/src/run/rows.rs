@@ -165,7 +165,10 @@ impl Sample {
         let seq = cx.step.seqs()[row] as usize;
         let none = SampleSide::default();
         let side = cx.inputs.sample.get(i).unwrap_or(&none);
-        let row = side.row(cx.row(self.logits, i), cx.step.index_in_sequence(row) as u32);
+        let row = side.row(
+            cx.row(self.logits, i),
+            cx.step.index_in_sequence(row) as u32,
+        );
         let token = sample(&cx.step.sampler(seq), &row, scratch);
         token.map_or_else(BadLogits::code, |token| token as i32)
     }

@@ -1,7 +1,7 @@
 //! What indexers choose: recorded from the oracle's scores, and compared with a backend's choices.
 
 use tokkata_archs::Registry;
-use tokkata_ir::{Backend, SelectOp};
+use tokkata_ir::{Device, SelectOp};
 
 use super::Golden;
 use super::bisect::Named;
@@ -66,10 +66,10 @@ pub fn recorded(
 pub fn found(
     golden: &Golden,
     registry: &Registry,
-    backend: &dyn Backend,
+    device: &dyn Device,
 ) -> Result<Vec<Chosen>, Failure> {
     let target = Target {
-        backend,
+        device,
         ctx: golden.positions,
         feeding: Feeding::WHOLE,
         output: None,

@@ -111,6 +111,7 @@ impl Net {
     fn rope(&mut self, x: ValueId) -> ValueId {
         let freqs = (0..DIM / 2).map(|i| 100f32.powf(-(i as f32) / 16.0));
         let op = RopeOp {
+            back: 0,
             pairing: Pairing::Halves,
             head_dim: DIM,
             offset: 0,
@@ -174,6 +175,8 @@ fn attention(dtype: DType) -> Case {
     let (q, k) = (net.rope(q), net.rope(k));
     net.0.node(Op::CacheWrite { slot }, &[k, v], &[]);
     let op = AttentionOp {
+        entries: None,
+        selection: None,
         n_heads: HEADS,
         n_kv_heads: 2,
         dim_k: DIM,
@@ -262,6 +265,7 @@ fn experts() -> Case {
     let h = net.norm(NormKind::Rms, x, true);
     let scores = net.product(DType::F32, h, EXPERTS);
     let op = RouteOp {
+        table: None,
         n_experts: EXPERTS,
         top_k: 2,
         score: Score::Softmax,

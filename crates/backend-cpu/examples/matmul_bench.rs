@@ -1,6 +1,6 @@
 //! Speed of the matmul kernels against this machine's arithmetic and memory.
 //!
-//! `cargo run --release -p tokkata-backend-cpu --example matmul_bench -- [threads] [set] [formats] [shapes]`
+//! `cargo run --release -p tokkata-backend-cpu --example matmul_bench -- [threads] [set] [formats] [shapes] [tuning]`
 //!
 //! Prints, per format, shape and number of rows, multiply–adds per core cycle, bytes of weights per
 //! second and the share of the bandwidth that plain sequential reads reach in the same run. The
@@ -20,7 +20,7 @@ use tokkata_core::DType;
 
 /// Outputs and inputs of the measured products.
 const SHAPES: [(usize, usize); 4] = [(128, 1024), (3072, 1024), (8192, 2048), (151_936, 1024)];
-const ROWS: [usize; 6] = [1, 2, 4, 8, 16, 252];
+const ROWS: [usize; 9] = [1, 2, 4, 8, 12, 16, 32, 64, 252];
 /// Time per measurement; the best repetition counts.
 const BUDGET: Duration = Duration::from_millis(150);
 /// Weights that one repetition streams, so that caches do not help single rows.
@@ -34,7 +34,7 @@ fn main() {
     let caps = args.next().map_or_else(Caps::detect, |name| {
         Caps::limited_to(&name).expect("a set of this machine")
     });
-    let kernel = Kernel::new(&caps).expect("a kernel set");
+    let mut kernel = Kernel::new(&caps).expect("a kernel set");
     let wanted = args
         .next()
         .unwrap_or_else(|| "F16,BF16,Q4_0,Q8_0,Q4_K,Q5_K,Q6_K".to_owned());
@@ -42,6 +42,9 @@ fn main() {
         .next()
         .and_then(|a| a.parse().ok())
         .unwrap_or(SHAPES.len());
+    if let Some(text) = args.next() {
+        kernel = kernel.tuned(&text.parse().expect("a tuning"));
+    }
     let pool = Pool::new(threads);
     let (ghz, bandwidth) = (clock_ghz(), bandwidth(&pool));
     println!(

@@ -5,8 +5,18 @@
 pub enum Level {
     /// Plain Rust, any processor.
     Portable,
+    /// NEON on 64-bit ARM.
+    Neon,
+    /// NEON and dot products of bytes.
+    Dotprod,
+    /// NEON, dot products and 8-bit matrix instructions.
+    I8mm,
     /// AVX2, FMA and F16C.
     Avx2,
+    /// AVX2 and VNNI on 256 bits.
+    AvxVnni,
+    /// AVX-512 F, BW, DQ and VL.
+    Avx512Bw,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
     /// AVX-512, and tiles of bytes and of bfloat16.
@@ -15,17 +25,86 @@ pub enum Level {
 
 impl Level {
     /// Every level, slowest first.
-    pub const ALL: [Level; 4] = [Level::Portable, Level::Avx2, Level::Avx512, Level::Amx];
+    pub const ALL: [Level; 9] = [
+        Level::Portable,
+        Level::Neon,
+        Level::Dotprod,
+        Level::I8mm,
+        Level::Avx2,
+        Level::AvxVnni,
+        Level::Avx512Bw,
+        Level::Avx512,
+        Level::Amx,
+    ];
 
     /// The name that `--cpu-features` takes.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Level::Portable => "portable",
+            Level::Neon => "neon",
+            Level::Dotprod => "dotprod",
+            Level::I8mm => "i8mm",
             Level::Avx2 => "avx2",
+            Level::AvxVnni => "avxvnni",
+            Level::Avx512Bw => "avx512bw",
             Level::Avx512 => "avx512",
             Level::Amx => "amx",
         }
+    }
+
+    /// Whether both sets give the same bits: all do but the set with tiles.
+    #[must_use]
+    pub const fn agrees_with(self, other: Level) -> bool {
+        matches!(self, Level::Amx) == matches!(other, Level::Amx)
+    }
+
+    /// The vectors that everything but products of weights is computed with.
+    pub(crate) const fn vectors(self) -> Vectors {
+        match self {
+            Level::Portable => Vectors::Portable,
+            Level::Neon | Level::Dotprod | Level::I8mm => Vectors::Neon,
+            Level::Avx2 | Level::AvxVnni => Vectors::Avx2,
+            Level::Avx512Bw | Level::Avx512 | Level::Amx => Vectors::Avx512,
+        }
+    }
+}
+
+/// Vectors of sixteen floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Vectors {
+    /// Plain Rust.
+    Portable,
+    /// Four of 128 bits.
+    Neon,
+    /// Two of 256 bits.
+    Avx2,
+    /// One of 512 bits.
+    Avx512,
+}
+
+/// A family of processors that other choices suit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Processor {
+    /// AMD's, since Zen.
+    Amd,
+    /// Every other.
+    Other,
+}
+
+impl Processor {
+    /// The processor at hand.
+    #[must_use]
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let id = std::arch::x86_64::__cpuid(0);
+            let vendor = [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes);
+            if vendor.as_flattened() == b"AuthenticAMD" {
+                return Self::Amd;
+            }
+        }
+        Self::Other
     }
 }
 
@@ -33,7 +112,9 @@ impl Level {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CapsError {
     /// No kernel set has this name.
-    #[error("unknown CPU feature set `{0}`: use portable, avx2, avx512 or amx")]
+    #[error(
+        "unknown CPU feature set `{0}`: use portable, neon, dotprod, i8mm, avx2, avxvnni, avx512bw, avx512 or amx"
+    )]
     Unknown(String),
     /// The processor lacks the instructions of the set.
     #[error("this processor cannot run the `{wanted}` kernels; its best set is `{best}`")]
@@ -104,22 +185,35 @@ impl Caps {
 #[cfg(target_arch = "x86_64")]
 fn supported(level: Level) -> bool {
     use std::arch::is_x86_feature_detected as has;
-    let avx2 = has!("avx2") && has!("fma") && has!("f16c");
     match level {
         Level::Portable => true,
-        Level::Avx2 => avx2,
-        Level::Amx => supported(Level::Avx512) && crate::kernels::matmul::amx::available(),
-        Level::Avx512 => {
-            avx2 && has!("avx512f")
+        Level::Avx2 => has!("avx2") && has!("fma") && has!("f16c"),
+        Level::AvxVnni => supported(Level::Avx2) && has!("avxvnni"),
+        Level::Avx512Bw => {
+            supported(Level::Avx2)
+                && has!("avx512f")
                 && has!("avx512bw")
                 && has!("avx512dq")
                 && has!("avx512vl")
-                && has!("avx512vnni")
         }
+        Level::Avx512 => supported(Level::Avx512Bw) && has!("avx512vnni"),
+        Level::Amx => supported(Level::Avx512) && crate::kernels::matmul::amx::available(),
+        Level::Neon | Level::Dotprod | Level::I8mm => false,
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+fn supported(level: Level) -> bool {
+    use std::arch::is_aarch64_feature_detected as has;
+    match level {
+        Level::Portable | Level::Neon => true,
+        Level::Dotprod => has!("dotprod"),
+        Level::I8mm => supported(Level::Dotprod) && has!("i8mm"),
+        _ => false,
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn supported(level: Level) -> bool {
     level == Level::Portable
 }
@@ -143,7 +237,7 @@ mod tests {
         let error = Caps::limited_to("mmx").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown CPU feature set `mmx`: use portable, avx2, avx512 or amx"
+            "unknown CPU feature set `mmx`: use portable, neon, dotprod, i8mm, avx2, avxvnni, avx512bw, avx512 or amx"
         );
     }
 }

@@ -20,33 +20,34 @@ pub use matmul::{Add, Epilogue, MAX_STREAM_ROWS, Scratch, Store};
 pub use quantize::{Activations, Forms, RowWriter};
 
 use crate::caps::{Caps, Level};
-use crate::tuning::Tuning;
-use matmul::portable::Portable;
+use crate::tuning::{Fetch, Tuning};
 use matmul::simd::{Simd, Task};
 
 /// A kernel set that this processor can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel {
     level: Level,
+    /// The set that multiplies few rows; it gives the same bits.
+    few: Level,
     stream_rows: usize,
     group_bytes: usize,
+    pub(crate) fetch: Fetch,
 }
 
 impl Kernel {
     /// The set that `caps` allows, or `None` when it was not built into this program.
     #[must_use]
     pub fn new(caps: &Caps) -> Option<Self> {
-        let built = cfg!(target_arch = "x86_64") || caps.level() == Level::Portable;
-        let Tuning {
-            stream_rows,
-            group_kib,
-            ..
-        } = Tuning::usual(caps.level());
-        built.then_some(Self {
+        let vectors = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
+        let built = vectors || caps.level() == Level::Portable;
+        let kernel = Self {
             level: caps.level(),
-            stream_rows,
-            group_bytes: group_kib << 10,
-        })
+            few: caps.level(),
+            stream_rows: 1,
+            group_bytes: 0,
+            fetch: Fetch::default(),
+        };
+        built.then(|| kernel.tuned(&Tuning::usual(caps.level())))
     }
 
     /// This set with the other choices of `tuning`.
@@ -54,9 +55,31 @@ impl Kernel {
     pub fn tuned(self, tuning: &Tuning) -> Self {
         Self {
             level: self.level,
+            few: self.few_of(tuning.few),
             stream_rows: tuning.stream_rows.clamp(1, MAX_STREAM_ROWS),
             group_bytes: tuning.group_kib << 10,
+            fetch: tuning.fetch,
         }
+    }
+
+    /// `few` where the processor has it and it gives the bits of this set.
+    fn few_of(self, few: Level) -> Level {
+        let same = few.agrees_with(self.level) && Caps::limited_to(few.name()).is_ok();
+        if same { few } else { self.level }
+    }
+
+    /// The set that multiplies `rows` rows.
+    pub(crate) fn level_for(&self, rows: usize) -> Level {
+        if rows <= self.stream_rows {
+            self.few
+        } else {
+            self.level
+        }
+    }
+
+    /// Bytes of unpacked panels that stay in cache.
+    pub(crate) fn group_bytes(&self) -> usize {
+        self.group_bytes
     }
 
     /// The set.
@@ -75,15 +98,12 @@ impl Kernel {
     pub(crate) fn vectorize<T: Task>(&self, task: T) {
         // SAFETY: the value proves that the processor has the set.
         unsafe {
-            match self.level {
-                Level::Portable => Portable::vectorize(task),
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => matmul::avx2::Avx2::vectorize(task),
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx512 | Level::Amx => matmul::avx512::Avx512::vectorize(task),
-                #[cfg(not(target_arch = "x86_64"))]
-                _ => unreachable!("`new` refuses sets that are not built"),
+            macro_rules! go {
+                ($set:ty) => {
+                    <$set>::vectorize(task)
+                };
             }
+            matmul::with_set!(self.level, go);
         }
     }
 }

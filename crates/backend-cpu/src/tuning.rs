@@ -1,7 +1,7 @@
 //! Choices of kernels, measured on the machine at hand. None changes a result but the set with tiles, which quantises
 //! or splits activations for some formats.
 //!
-//! A tuning is text of the form `set=avx512 stream=8 group=384`, so that it can be kept in a file.
+//! A tuning is text of the form `set=avx512 few=avx2 stream=8 group=192 fetch=l1:4096`, so that it can be kept in a file.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -10,30 +10,100 @@ use std::time::{Duration, Instant};
 
 use tokkata_core::DType;
 
-use crate::caps::{Caps, Level};
+use crate::caps::{Caps, Level, Processor};
+use crate::device::available_bytes;
 use crate::kernels::{Activations, Kernel, MAX_STREAM_ROWS, Scratch, Store};
 use crate::layout::{LayoutError, Matrix, Order, Part};
 use crate::pool::Pool;
+
+/// How stored panels are fetched before they are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fetch {
+    /// How far ahead.
+    pub ahead_bytes: usize,
+    /// Into the first-level cache rather than the second.
+    pub first_level: bool,
+}
+
+impl fmt::Display for Fetch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let level = if self.first_level { 1 } else { 2 };
+        write!(f, "l{level}:{}", self.ahead_bytes)
+    }
+}
+
+impl Fetch {
+    /// So many bytes ahead, into the first-level cache.
+    #[must_use]
+    pub const fn first(ahead_bytes: usize) -> Self {
+        Fetch {
+            ahead_bytes,
+            first_level: true,
+        }
+    }
+
+    /// So many bytes ahead, into the second-level cache.
+    #[must_use]
+    pub const fn second(ahead_bytes: usize) -> Self {
+        Fetch {
+            ahead_bytes,
+            first_level: false,
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (level, bytes) = text.split_once(':')?;
+        let first_level = match level {
+            "l1" => true,
+            "l2" => false,
+            _ => return None,
+        };
+        let ahead_bytes = bytes.parse().ok().filter(|&b| b <= MOST_AHEAD)?;
+        Some(Fetch {
+            ahead_bytes,
+            first_level,
+        })
+    }
+}
+
+/// More than any cache holds.
+const MOST_AHEAD: usize = 1 << 20;
 
 /// The choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// The kernel set.
     pub set: Level,
+    /// The set that multiplies as many rows as are streamed, one that gives the same bits.
+    pub few: Level,
     /// Rows up to which stored panels are streamed rather than unpacked first.
     pub stream_rows: usize,
     /// KiB of unpacked panels that stay in cache.
     pub group_kib: usize,
+    /// How panels are fetched.
+    pub fetch: Fetch,
 }
 
 impl Tuning {
-    /// What is used on a machine that was not measured.
+    /// What is used on a machine that was not measured: what suits its family of processors.
     #[must_use]
-    pub const fn usual(set: Level) -> Self {
+    pub fn usual(set: Level) -> Self {
+        Self::of(set, Processor::detect())
+    }
+
+    /// What suits a family of processors.
+    #[must_use]
+    pub const fn of(set: Level, processor: Processor) -> Self {
+        let (group_kib, fetch) = match processor {
+            Processor::Amd => (192, Fetch::first(4 << 10)),
+            Processor::Other => (384, Fetch::second(16 << 10)),
+        };
         Tuning {
             set,
+            few: set,
             stream_rows: 8,
-            group_kib: 384,
+            group_kib,
+            fetch,
         }
     }
 }
@@ -42,13 +112,15 @@ impl fmt::Display for Tuning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tuning {
             set,
+            few,
             stream_rows,
             group_kib,
+            fetch,
         } = self;
+        let (set, few) = (set.name(), few.name());
         write!(
             f,
-            "set={} stream={stream_rows} group={group_kib}",
-            set.name()
+            "set={set} few={few} stream={stream_rows} group={group_kib} fetch={fetch}"
         )
     }
 }
@@ -56,7 +128,8 @@ impl fmt::Display for Tuning {
 /// A text that is no tuning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "found '{0}', expected kernel choices such as 'set=avx2 stream=8 group=384'; run `tokkata tune` again"
+    "found '{0}', expected kernel choices such as 'set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096'; \
+     run `tokkata tune` again"
 )]
 pub struct TuningError(String);
 
@@ -71,19 +144,19 @@ impl FromStr for Tuning {
             let (name, value) = word.split_once('=').ok_or_else(wrong)?;
             let number = || value.parse::<usize>().map_err(|_| wrong());
             match name {
-                "set" => {
-                    let known = Level::ALL.into_iter().find(|l| l.name() == value);
-                    tuning.set = known.ok_or_else(wrong)?;
-                }
+                "set" => tuning.set = level(value).ok_or_else(wrong)?,
+                "few" => tuning.few = level(value).ok_or_else(wrong)?,
+                "fetch" => tuning.fetch = Fetch::parse(value).ok_or_else(wrong)?,
                 "stream" => tuning.stream_rows = number()?,
                 "group" => tuning.group_kib = number()?,
                 _ => return Err(wrong()),
             }
             seen += 1;
         }
-        let fits = (1..=MAX_STREAM_ROWS).contains(&tuning.stream_rows)
+        let fits = tuning.few.agrees_with(tuning.set)
+            && (1..=MAX_STREAM_ROWS).contains(&tuning.stream_rows)
             && (1..=1 << 20).contains(&tuning.group_kib);
-        if seen == 3 && fits {
+        if seen == 5 && fits {
             Ok(tuning)
         } else {
             Err(wrong())
@@ -91,14 +164,29 @@ impl FromStr for Tuning {
     }
 }
 
+fn level(name: &str) -> Option<Level> {
+    Level::ALL.into_iter().find(|l| l.name() == name)
+}
+
 /// One measured choice: what was tried and multiply–adds per second.
 pub type Report<'a> = &'a mut dyn FnMut(&str, f64);
 
-/// Shape of the product that is measured: a feed-forward matrix of a small model.
+/// Shape of the product that is measured in cache: a feed-forward matrix of a small model.
 const SHAPE: (usize, usize) = (3072, 1024);
+/// Outputs of a product that is read from memory.
+const LONG_ROWS: usize = 1 << 18;
+/// No more than this part of the memory that is left.
+const SHARE_OF_MEMORY: u64 = 16;
 /// Rows of a prompt.
 const PROMPT: usize = 192;
 const GROUPS: [usize; 5] = [96, 192, 384, 768, 1536];
+const FETCHES: [Fetch; 5] = [
+    Fetch::first(2 << 10),
+    Fetch::first(4 << 10),
+    Fetch::first(8 << 10),
+    Fetch::second(4 << 10),
+    Fetch::second(16 << 10),
+];
 /// Measurements of one choice; the best counts.
 const ROUNDS: usize = 5;
 /// A choice must be this much faster than the one before it: differences below are chance.
@@ -109,31 +197,68 @@ const MARGIN: f64 = 1.03;
 /// # Errors
 /// When a worker fails.
 pub fn measure(threads: usize, report: Report<'_>) -> Result<Tuning, LayoutError> {
-    let bench = Bench::new(threads)?;
+    let bench = Bench::new(threads, SHAPE.0)?;
     // The usual choice comes first: others must beat it. Plain Rust is tried only where there is nothing else.
-    let usual = Caps::detect();
-    let fast = |c: &Caps| *c != usual && c.level() > Level::Portable;
-    let sets = std::iter::once(usual).chain(Caps::all().into_iter().filter(fast));
-    let sets = sets.map(|caps| Tuning::usual(caps.level()));
-    let mut tuning = bench.best(PROMPT, sets, report)?;
-    let groups = GROUPS.map(|group_kib| Tuning {
-        group_kib,
-        ..tuning
-    });
-    let usual = groups.iter().filter(|t| t.group_kib == tuning.group_kib);
-    let others = groups.iter().filter(|t| t.group_kib != tuning.group_kib);
-    tuning = bench.best(PROMPT, usual.chain(others).copied(), report)?;
+    let mut tuning = bench.best(PROMPT, sets(), report)?;
+    tuning = bench.best(PROMPT, others_last(tuning, groups(tuning)), report)?;
     for rows in (2..=MAX_STREAM_ROWS).rev() {
         let [unpacked, streamed] = [rows - 1, rows].map(|stream_rows| Tuning {
             stream_rows,
             ..tuning
         });
-        if bench.best(rows, [unpacked, streamed].into_iter(), report)? == streamed {
-            return Ok(streamed);
+        tuning = bench.best(rows, vec![unpacked, streamed], report)?;
+        if tuning == streamed {
+            break;
         }
-        tuning = unpacked;
     }
-    Ok(tuning)
+    single(tuning, &Bench::long(threads)?, report)
+}
+
+/// A quick check of what one row depends on, the most of what processors differ in: the usual choice, unless another is
+/// faster by more than [`MARGIN`] twice.
+///
+/// # Errors
+/// When a worker fails.
+pub fn check(threads: usize) -> Result<Tuning, LayoutError> {
+    let usual = Tuning::usual(Caps::detect().level());
+    let bench = Bench::long(threads)?;
+    let found = single(usual, &bench, &mut |_, _| {})?;
+    bench.best(1, vec![usual, found], &mut |_, _| {})
+}
+
+/// `tuning` with what suits one row that reads weights from memory.
+fn single(tuning: Tuning, bench: &Bench, report: Report<'_>) -> Result<Tuning, LayoutError> {
+    let fetches = FETCHES.map(|fetch| Tuning { fetch, ..tuning });
+    let tuning = bench.best(1, others_last(tuning, fetches.to_vec()), report)?;
+    let agree = |t: &Tuning| t.few.agrees_with(tuning.set);
+    let few = sets().into_iter().map(|t| Tuning {
+        few: t.set,
+        ..tuning
+    });
+    bench.best(1, others_last(tuning, few.filter(agree).collect()), report)
+}
+
+/// The usual choices with each set of this machine, the best set first; plain Rust only where there is nothing else.
+fn sets() -> Vec<Tuning> {
+    let usual = Caps::detect();
+    let fast = |c: &Caps| *c != usual && c.level() > Level::Portable;
+    let sets = std::iter::once(usual).chain(Caps::all().into_iter().filter(fast));
+    sets.map(|caps| Tuning::usual(caps.level())).collect()
+}
+
+fn groups(tuning: Tuning) -> Vec<Tuning> {
+    GROUPS
+        .map(|group_kib| Tuning {
+            group_kib,
+            ..tuning
+        })
+        .to_vec()
+}
+
+/// `first`, then the others.
+fn others_last(first: Tuning, all: Vec<Tuning>) -> Vec<Tuning> {
+    let others = all.into_iter().filter(|t| *t != first);
+    std::iter::once(first).chain(others).collect()
 }
 
 struct Bench {
@@ -142,9 +267,10 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(threads: usize) -> Result<Self, LayoutError> {
+    /// A matrix with so many outputs.
+    fn new(threads: usize, rows: usize) -> Result<Self, LayoutError> {
         let pool = Pool::new(threads);
-        let ((rows, k), dtype) = (SHAPE, DType::Q4_K);
+        let dtype = DType::Q4_K;
         let parts = [Part { dtype, rows }];
         let source = |_: usize, _: std::ops::Range<usize>, to: &mut [u8]| {
             // Small scales, any codes.
@@ -153,27 +279,32 @@ impl Bench {
                 .for_each(|(i, b)| *b = (i * 37 % 251) as u8 & 0x3b);
             Ok(())
         };
-        let matrix = Matrix::pack(&pool, k, &parts, Order::Sequential, &source)?;
+        let matrix = Matrix::pack(&pool, SHAPE.1, &parts, Order::Sequential, &source)?;
         Ok(Bench { pool, matrix })
+    }
+
+    /// A matrix that no cache holds, if there is memory for it.
+    fn long(threads: usize) -> Result<Self, LayoutError> {
+        let room = available_bytes().map_or(u64::MAX, |b| b / SHARE_OF_MEMORY);
+        let row = DType::Q4_K.row_bytes(SHAPE.1).unwrap_or(SHAPE.1) as u64;
+        let rows = usize::try_from(room / row).unwrap_or(LONG_ROWS);
+        Self::new(threads, rows.clamp(SHAPE.0, LONG_ROWS))
     }
 
     /// The fastest of some choices for this many rows, an earlier one unless a later one is clearly faster.
     fn best(
         &self,
         rows: usize,
-        choices: impl Iterator<Item = Tuning>,
+        choices: Vec<Tuning>,
         report: Report<'_>,
     ) -> Result<Tuning, LayoutError> {
-        let mut rated = Vec::new();
-        for tuning in choices {
-            rated.push((tuning, f64::MAX));
-        }
+        let mut rated: Vec<_> = choices.into_iter().map(|c| (c, f64::MAX)).collect();
         for _ in 0..ROUNDS {
             for (tuning, least) in &mut rated {
                 *least = least.min(self.time(rows, *tuning)?.as_secs_f64());
             }
         }
-        let work = (rows * SHAPE.0 * SHAPE.1) as f64;
+        let work = (rows * self.matrix.rows() * SHAPE.1) as f64;
         let mut best = rated[0];
         for &(tuning, least) in &rated {
             report(&format!("{rows} rows, {tuning}"), work / least);
@@ -191,7 +322,7 @@ impl Bench {
         let kernel = kernel
             .expect("only sets of this machine are tried")
             .tuned(&tuning);
-        let (n, k) = SHAPE;
+        let (n, k) = (self.matrix.rows(), SHAPE.1);
         let mut x = Activations::default();
         let writer = x.begin(rows, k, kernel.forms(&self.matrix));
         let row: Vec<f32> = (0..k).map(|i| (i * 29 % 63) as f32 - 31.0).collect();
@@ -217,11 +348,14 @@ mod tests {
     #[test]
     fn a_tuning_survives_its_text() {
         let tuning = Tuning {
-            set: Level::Avx2,
+            set: Level::Avx512,
+            few: Level::Avx2,
             stream_rows: 5,
             group_kib: 768,
+            fetch: Fetch::first(4096),
         };
-        assert_eq!(tuning.to_string(), "set=avx2 stream=5 group=768");
+        let text = "set=avx512 few=avx2 stream=5 group=768 fetch=l1:4096";
+        assert_eq!(tuning.to_string(), text);
         assert_eq!(tuning.to_string().parse(), Ok(tuning));
     }
 
@@ -230,14 +364,59 @@ mod tests {
         for text in [
             "",
             "set=avx2",
-            "set=mmx stream=8 group=384",
-            "set=avx2 stream=0 group=384",
-            "set=avx2 stream=13 group=384",
-            "set=avx2 stream=8 group=x",
-            "set=avx2 stream=8 group=384 more",
+            "set=mmx few=avx2 stream=8 group=384 fetch=l1:4096",
+            "set=avx2 few=mmx stream=8 group=384 fetch=l1:4096",
+            "set=avx2 few=amx stream=8 group=384 fetch=l1:4096",
+            "set=avx2 few=avx2 stream=0 group=384 fetch=l1:4096",
+            "set=avx2 few=avx2 stream=13 group=384 fetch=l1:4096",
+            "set=avx2 few=avx2 stream=8 group=x fetch=l1:4096",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l3:4096",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4000000",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096 more",
+            "set=avx2 stream=8 group=384",
         ] {
             assert!(text.parse::<Tuning>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn each_family_has_its_own_way_to_fetch() {
+        let of = |processor| Tuning::of(Level::Avx512, processor).fetch;
+        assert_eq!(of(Processor::Amd).to_string(), "l1:4096");
+        assert_eq!(of(Processor::Other).to_string(), "l2:16384");
+    }
+
+    #[test]
+    fn few_rows_run_on_another_set_only_if_bits_agree() {
+        let all = Caps::all();
+        let kernels = all.iter().filter_map(Kernel::new);
+        for kernel in kernels {
+            for few in &all {
+                let tuning = Tuning {
+                    few: few.level(),
+                    ..Tuning::usual(kernel.level())
+                };
+                let agree = few.level().agrees_with(kernel.level());
+                let used = kernel.tuned(&tuning).level_for(1);
+                let expected = if agree { few.level() } else { kernel.level() };
+                assert_eq!(used, expected);
+                assert_eq!(kernel.tuned(&tuning).level_for(9), kernel.level());
+            }
+        }
+    }
+
+    #[test]
+    fn the_quick_check_changes_only_what_one_row_depends_on() {
+        let (found, usual) = (check(1).unwrap(), Tuning::usual(Caps::detect().level()));
+        let Tuning { few, fetch, .. } = found;
+        assert_eq!(
+            found,
+            Tuning {
+                few,
+                fetch,
+                ..usual
+            }
+        );
     }
 
     #[test]

@@ -68,6 +68,29 @@ mod avx2 {
     tokkata_conformance::suite!(super::subject("avx2", 2));
 }
 
+mod avxvnni {
+    tokkata_conformance::suite!(super::subject("avxvnni", 2));
+}
+
+mod avx512bw {
+    tokkata_conformance::suite!(super::subject("avx512bw", 2));
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    tokkata_conformance::suite!(super::subject("neon", 2));
+}
+
+#[cfg(target_arch = "aarch64")]
+mod dotprod {
+    tokkata_conformance::suite!(super::subject("dotprod", 2));
+}
+
+#[cfg(target_arch = "aarch64")]
+mod i8mm {
+    tokkata_conformance::suite!(super::subject("i8mm", 2));
+}
+
 mod avx512 {
     tokkata_conformance::suite!(super::subject("avx512", 2));
 }

@@ -152,7 +152,7 @@ pub(crate) struct DeviceArgs {
     /// Where to compute: cpu, or ref for the slow reference
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// Use no more than these instruction sets: amx, avx512, avx2 or portable
+    /// Use no more than these instruction sets: amx, avx512, avx512bw, avxvnni, avx2, i8mm, dotprod, neon or portable
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     cpu_features: Option<String>,
     /// Keep each thread on a core of its own

@@ -8,12 +8,16 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
 pub(crate) use portable::Portable;
 
 /// Floats of a vector.
@@ -144,13 +148,15 @@ macro_rules! simd_fn {
             unsafe fn avx512($($arg: $ty),*) $(-> $ret)? {
                 $kernel::<$crate::kernels::lanes::Avx512>($($arg),*)
             }
-            match set.level() {
+            match set.level().vectors() {
                 // SAFETY: holding the level proves that the processor has the instructions.
                 #[cfg(target_arch = "x86_64")]
-                $crate::caps::Level::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::caps::Vectors::Avx2 => unsafe { avx2($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                $crate::caps::Level::Avx512 | $crate::caps::Level::Amx => unsafe { avx512($($arg),*) },
+                $crate::caps::Vectors::Avx512 => unsafe { avx512($($arg),*) },
+                #[cfg(target_arch = "aarch64")]
+                $crate::caps::Vectors::Neon => $kernel::<$crate::kernels::lanes::Neon>($($arg),*),
                 _ => $kernel::<$crate::kernels::lanes::Portable>($($arg),*),
             }
         }

@@ -17,6 +17,8 @@ mod float;
 mod folded;
 mod gather;
 mod integer;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 pub(crate) mod panel;
 pub(crate) mod portable;
 pub(crate) mod simd;
@@ -29,11 +31,11 @@ use std::ops::Range;
 use tokkata_core::DType;
 
 use super::{Activations, Forms, Kernel};
+#[cfg(target_arch = "x86_64")]
 use crate::caps::Level;
 use crate::layout::{Format, Matrix, PanelAt, Segment};
 use crate::memory::Aligned;
 pub use epilogue::{Add, Epilogue, Store};
-use portable::Portable;
 use simd::{ROWS, Simd};
 use tile::{Results, TILE_COLS};
 
@@ -186,15 +188,12 @@ impl Kernel {
                 return unsafe { split::run(job, dtype) };
             }
         }
-        match self.level() {
-            Level::Portable => dispatch::<Portable>(job),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => dispatch::<avx2::Avx2>(job),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Amx => dispatch::<avx512::Avx512>(job),
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => unreachable!("`new` refuses sets that are not built"),
+        macro_rules! go {
+            ($set:ty) => {
+                dispatch::<$set>(job)
+            };
         }
+        with_set!(self.level_for(job.x.rows()), go);
     }
 
     /// Writes row `row` of `matrix` to `out`, in the bits of exact dequantisation.
@@ -206,15 +205,12 @@ impl Kernel {
         if let Some((dtype, bytes)) = matrix.mapped_row(row) {
             return tokkata_quant::dequantize(dtype, bytes, out).expect("a whole row");
         }
-        match self.level() {
-            Level::Portable => gather::row::<Portable>(matrix, row, scratch, out),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => gather::row::<avx2::Avx2>(matrix, row, scratch, out),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Amx => gather::row::<avx512::Avx512>(matrix, row, scratch, out),
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => unreachable!("`new` refuses sets that are not built"),
+        macro_rules! go {
+            ($set:ty) => {
+                gather::row::<$set>(matrix, (row, self.fetch), scratch, out)
+            };
         }
+        with_set!(self.level(), go);
     }
 }
 
@@ -241,6 +237,33 @@ fn fill(stage: &mut Aligned<u8>, matrix: &Matrix, panels: &mut [PanelAt]) -> *co
     }
     stage.as_ptr()
 }
+
+/// Runs `$go!(Set)` with the type of a level's set.
+macro_rules! with_set {
+    ($level:expr, $go:ident) => {{
+        use $crate::caps::Level;
+        use $crate::kernels::matmul;
+        match $level {
+            Level::Portable => $go!(matmul::portable::Portable),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => $go!(matmul::avx2::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => $go!(matmul::avx2::AvxVnni),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Bw => $go!(matmul::avx512::Avx512Bw),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Amx => $go!(matmul::avx512::Avx512),
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => $go!(matmul::neon::Neon),
+            #[cfg(target_arch = "aarch64")]
+            Level::Dotprod => $go!(matmul::neon::Dotprod),
+            #[cfg(target_arch = "aarch64")]
+            Level::I8mm => $go!(matmul::neon::I8mm),
+            _ => unreachable!("a kernel's set is one that this processor has"),
+        }
+    }};
+}
+pub(crate) use with_set;
 
 /// Runs `$go!(Panel)` with the panel type of a format that is stored in chunks.
 macro_rules! with_panel {

@@ -23,6 +23,8 @@ use super::matmul::simd::Task;
 use super::matmul::tile::{TILE_COLS, tile_of, tile_rows};
 #[cfg(target_arch = "x86_64")]
 use crate::caps::Level;
+#[cfg(target_arch = "x86_64")]
+use crate::caps::Vectors;
 use crate::layout::BLOCK;
 use crate::memory::Aligned;
 #[cfg(target_arch = "x86_64")]
@@ -332,7 +334,7 @@ impl Task for Quantize<'_> {
 impl Quantize<'_> {
     fn run_on(self, kernel: &Kernel) {
         #[cfg(target_arch = "x86_64")]
-        if kernel.level() >= Level::Avx512 {
+        if kernel.level().vectors() == Vectors::Avx512 {
             // SAFETY: the level proves the processor's instructions; the task is as `write` made it.
             return unsafe { self.run_avx512() };
         }

@@ -1,15 +1,54 @@
-//! AVX-512 with VNNI: a panel's sixteen rows are one register.
+//! AVX-512, with VNNI or without: a panel's sixteen rows are one register.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
 use super::simd::{Simd, Task};
 
+/// How sixteen rows are multiplied.
+///
+/// # Safety
+/// All functions need a processor with the instructions; only [`Dots::vectorize`] may be called from other code.
+pub(crate) trait Dots: Copy + 'static {
+    /// As [`Simd::Wide`].
+    type Wide: Copy;
+    /// As [`Simd::LOOSE_COLS`].
+    const LOOSE_COLS: usize;
+    /// As [`Simd::WIDE_COLS`].
+    const WIDE_COLS: usize;
+
+    unsafe fn vectorize<T: Task>(task: T);
+    unsafe fn narrow_start(sum: __m512i) -> __m512i;
+    unsafe fn narrow_dot(n: __m512i, codes: __m512i, b: __m512i) -> __m512i;
+    unsafe fn narrow_end(sum: __m512i, n: __m512i) -> __m512i;
+    unsafe fn wide_start(sum: __m512i) -> Self::Wide;
+    unsafe fn wide_dot(n: Self::Wide, codes: __m512i, b: __m512i) -> Self::Wide;
+    unsafe fn wide_end(sum: __m512i, n: Self::Wide) -> __m512i;
+}
+
+/// Sixteen-bit sums of pairs, as in `avx2`.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512;
+pub(crate) struct Pairs;
+
+/// Four products in one instruction.
+#[derive(Clone, Copy)]
+pub(crate) struct Vnni;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Zmm<D>(PhantomData<D>);
+
+pub(crate) type Avx512 = Zmm<Vnni>;
+pub(crate) type Avx512Bw = Zmm<Pairs>;
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn enabled<T: Task>(task: T) {
+unsafe fn with_avx512<T: Task>(task: T) {
+    // SAFETY: the caller answers for the task.
+    unsafe { task.run() }
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn with_avx512bw<T: Task>(task: T) {
     // SAFETY: the caller answers for the task.
     unsafe { task.run() }
 }
@@ -21,23 +60,129 @@ unsafe fn splat_quad(a: *const i8) -> __m512i {
     unsafe { _mm512_set1_epi32(a.cast::<i32>().read_unaligned()) }
 }
 
-// SAFETY (of every block below): the trait's contract gives the processor and the pointers.
+/// Sums of pairs of 16-bit sums.
+#[inline(always)]
+unsafe fn pair_sums(v: __m512i) -> __m512i {
+    // SAFETY: the callers run on a processor with the set.
+    unsafe { _mm512_madd_epi16(v, _mm512_set1_epi16(1)) }
+}
+
+/// `sum + products`, in the order of the calls: regrouped sums would need more registers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn add_in_order(sum: __m512i, codes: __m512i, b: __m512i) -> __m512i {
+    let mut sum = _mm512_add_epi16(sum, _mm512_maddubs_epi16(codes, b));
+    // SAFETY: no instruction at all.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(zmm_reg) sum, options(pure, nomem, nostack, preserves_flags));
+    }
+    sum
+}
+
+// SAFETY (of every block below): the traits' contracts give the processor and the pointers.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Simd for Avx512 {
+impl Dots for Vnni {
+    type Wide = __m512i;
+    const LOOSE_COLS: usize = 12;
+    const WIDE_COLS: usize = 12;
+
+    #[inline(always)]
+    unsafe fn vectorize<T: Task>(task: T) {
+        unsafe { with_avx512(task) }
+    }
+    #[inline(always)]
+    unsafe fn narrow_start(sum: __m512i) -> __m512i {
+        sum
+    }
+    #[inline(always)]
+    unsafe fn narrow_dot(n: __m512i, codes: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(n, codes, b) }
+    }
+    #[inline(always)]
+    unsafe fn narrow_end(_: __m512i, n: __m512i) -> __m512i {
+        n
+    }
+    #[inline(always)]
+    unsafe fn wide_start(sum: __m512i) -> __m512i {
+        sum
+    }
+    #[inline(always)]
+    unsafe fn wide_dot(n: __m512i, codes: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(n, codes, b) }
+    }
+    #[inline(always)]
+    unsafe fn wide_end(_: __m512i, n: __m512i) -> __m512i {
+        n
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Dots for Pairs {
+    /// Low and high nibbles apart, so that sums of eight-bit codes fit sixteen bits.
+    type Wide = [__m512i; 2];
+    const LOOSE_COLS: usize = 6;
+    const WIDE_COLS: usize = 6;
+
+    #[inline(always)]
+    unsafe fn vectorize<T: Task>(task: T) {
+        unsafe { with_avx512bw(task) }
+    }
+    #[inline(always)]
+    unsafe fn narrow_start(_: __m512i) -> __m512i {
+        unsafe { _mm512_setzero_si512() }
+    }
+    #[inline(always)]
+    unsafe fn narrow_dot(n: __m512i, codes: __m512i, b: __m512i) -> __m512i {
+        unsafe { add_in_order(n, codes, b) }
+    }
+    #[inline(always)]
+    unsafe fn narrow_end(sum: __m512i, n: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(sum, pair_sums(n)) }
+    }
+    #[inline(always)]
+    unsafe fn wide_start(_: __m512i) -> [__m512i; 2] {
+        unsafe { [_mm512_setzero_si512(); 2] }
+    }
+    #[inline(always)]
+    unsafe fn wide_dot(n: [__m512i; 2], codes: __m512i, b: __m512i) -> [__m512i; 2] {
+        unsafe {
+            let low = _mm512_set1_epi8(15);
+            let high = _mm512_and_si512(_mm512_srli_epi16::<4>(codes), low);
+            [
+                add_in_order(n[0], _mm512_and_si512(codes, low), b),
+                add_in_order(n[1], high, b),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn wide_end(sum: __m512i, n: [__m512i; 2]) -> __m512i {
+        unsafe {
+            let high = _mm512_slli_epi32::<4>(pair_sums(n[1]));
+            _mm512_add_epi32(sum, _mm512_add_epi32(pair_sums(n[0]), high))
+        }
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<D: Dots> Simd for Zmm<D> {
     type Codes = __m512i;
     type Ints = __m512i;
     type Floats = __m512;
     type Narrow = __m512i;
-    type Wide = __m512i;
+    type Wide = D::Wide;
+    type Low = Self;
+    type High = Self;
 
+    const WHOLE_COLS: usize = 12;
     const STREAM_COLS: usize = 4;
-    const LOOSE_COLS: usize = 12;
-    const WIDE_COLS: usize = 12;
+    const LOOSE_COLS: usize = D::LOOSE_COLS;
+    const PAIR_COLS: usize = 6;
+    const WIDE_COLS: usize = D::WIDE_COLS;
     const FLOAT_COLS: usize = 12;
 
     #[inline(always)]
     unsafe fn vectorize<T: Task>(task: T) {
-        unsafe { enabled(task) }
+        unsafe { D::vectorize(task) }
     }
     /// An operation on sums and memory is one until it is issued, but two if the address is the sum of two registers.
     /// Compilers share a counter among all addresses; the empty assembly hides that they move together.
@@ -51,7 +196,11 @@ impl Simd for Avx512 {
         p
     }
     #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
+    unsafe fn prefetch_first(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch_second(p: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
 
@@ -102,27 +251,27 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn narrow_start(sum: __m512i) -> __m512i {
-        sum
+        unsafe { D::narrow_start(sum) }
     }
     #[inline(always)]
     unsafe fn narrow_dot(n: __m512i, codes: __m512i, a: *const i8) -> __m512i {
-        unsafe { _mm512_dpbusd_epi32(n, codes, splat_quad(a)) }
+        unsafe { D::narrow_dot(n, codes, splat_quad(a)) }
     }
     #[inline(always)]
-    unsafe fn narrow_end(_: __m512i, n: __m512i) -> __m512i {
-        n
+    unsafe fn narrow_end(sum: __m512i, n: __m512i) -> __m512i {
+        unsafe { D::narrow_end(sum, n) }
     }
     #[inline(always)]
-    unsafe fn wide_start(sum: __m512i) -> __m512i {
-        sum
+    unsafe fn wide_start(sum: __m512i) -> D::Wide {
+        unsafe { D::wide_start(sum) }
     }
     #[inline(always)]
-    unsafe fn wide_dot(n: __m512i, codes: __m512i, a: *const i8) -> __m512i {
-        unsafe { _mm512_dpbusd_epi32(n, codes, splat_quad(a)) }
+    unsafe fn wide_dot(n: D::Wide, codes: __m512i, a: *const i8) -> D::Wide {
+        unsafe { D::wide_dot(n, codes, splat_quad(a)) }
     }
     #[inline(always)]
-    unsafe fn wide_end(_: __m512i, n: __m512i) -> __m512i {
-        n
+    unsafe fn wide_end(sum: __m512i, n: D::Wide) -> __m512i {
+        unsafe { D::wide_end(sum, n) }
     }
 
     #[inline(always)]

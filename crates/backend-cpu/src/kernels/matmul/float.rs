@@ -10,17 +10,19 @@ use std::marker::PhantomData;
 use tokkata_core::DType;
 
 use super::simd::{ROWS, Simd, Task};
-use super::tile::{AHEAD, On, even, for_width};
+use super::tile::{On, ahead, even, for_width};
 use super::{Job, Out};
+use crate::memory::LINE_BYTES;
+use crate::tuning::Fetch;
 
 /// Rows up to which stored panels are converted in registers.
 const STREAM_ROWS: usize = 4;
 
 /// A stored float type.
-trait Element<S: Simd>: Copy {
+trait Element: Copy {
     /// Bytes of four K positions of a panel.
     const BYTES: usize;
-    unsafe fn four(p: *const u8) -> [S::Floats; 4];
+    unsafe fn four<S: Simd>(p: *const u8) -> [S::Floats; 4];
 }
 
 #[derive(Clone, Copy)]
@@ -30,10 +32,10 @@ struct Half;
 #[derive(Clone, Copy)]
 struct Bfloat;
 
-impl<S: Simd> Element<S> for Single {
+impl Element for Single {
     const BYTES: usize = 256;
     #[inline(always)]
-    unsafe fn four(p: *const u8) -> [S::Floats; 4] {
+    unsafe fn four<S: Simd>(p: *const u8) -> [S::Floats; 4] {
         // SAFETY: the caller gives four K positions.
         unsafe {
             let p = p.cast::<f32>();
@@ -47,10 +49,10 @@ impl<S: Simd> Element<S> for Single {
     }
 }
 
-impl<S: Simd> Element<S> for Half {
+impl Element for Half {
     const BYTES: usize = 128;
     #[inline(always)]
-    unsafe fn four(p: *const u8) -> [S::Floats; 4] {
+    unsafe fn four<S: Simd>(p: *const u8) -> [S::Floats; 4] {
         // SAFETY: the caller gives four K positions.
         unsafe {
             [
@@ -63,10 +65,10 @@ impl<S: Simd> Element<S> for Half {
     }
 }
 
-impl<S: Simd> Element<S> for Bfloat {
+impl Element for Bfloat {
     const BYTES: usize = 128;
     #[inline(always)]
-    unsafe fn four(p: *const u8) -> [S::Floats; 4] {
+    unsafe fn four<S: Simd>(p: *const u8) -> [S::Floats; 4] {
         // SAFETY: the caller gives four K positions.
         unsafe {
             let (a, b) = S::bfloat_pairs(p);
@@ -89,7 +91,7 @@ pub(super) unsafe fn run<S: Simd>(job: Job<'_>, dtype: DType) {
     }
 }
 
-unsafe fn typed<S: Simd, E: Element<S>>(job: Job<'_>) {
+unsafe fn typed<S: Simd, E: Element>(job: Job<'_>) {
     // SAFETY: passed on.
     unsafe {
         if job.x.rows() <= STREAM_ROWS {
@@ -108,11 +110,12 @@ struct Columns {
     width: usize,
 }
 
-unsafe fn stream<S: Simd, E: Element<S>>(job: Job<'_>) {
+unsafe fn stream<S: Simd, E: Element>(job: Job<'_>) {
     let Job {
         matrix,
         start,
         x,
+        kernel,
         panels,
         epilogue,
         ..
@@ -141,6 +144,7 @@ unsafe fn stream<S: Simd, E: Element<S>>(job: Job<'_>) {
                         groups,
                         columns,
                         to,
+                        fetch: kernel.fetch,
                         element: PhantomData,
                     };
                     S::vectorize(On(task, PhantomData::<S>));
@@ -150,9 +154,15 @@ unsafe fn stream<S: Simd, E: Element<S>>(job: Job<'_>) {
                         groups,
                         columns,
                         to,
+                        fetch: kernel.fetch,
                         element: PhantomData,
                     };
-                    S::vectorize(On(task, PhantomData::<S>));
+                    if S::WHOLE_COLS >= 2 {
+                        S::vectorize(On(task, PhantomData::<S>));
+                    } else {
+                        S::Low::vectorize(On(task.clone(), PhantomData::<S::Low>));
+                        S::High::vectorize(On(task, PhantomData::<S::High>));
+                    }
                 }
             }
         }
@@ -161,15 +171,17 @@ unsafe fn stream<S: Simd, E: Element<S>>(job: Job<'_>) {
 }
 
 /// A stored panel times `C` columns, all four partial sums at once.
+#[derive(Clone)]
 struct Streamed<E, const C: usize> {
     from: *const u8,
     groups: usize,
     columns: Columns,
     to: *mut [f32; ROWS],
+    fetch: Fetch,
     element: PhantomData<E>,
 }
 
-impl<S: Simd, E: Element<S>, const C: usize> Task for On<S, Streamed<E, C>> {
+impl<S: Simd, E: Element, const C: usize> Task for On<S, Streamed<E, C>> {
     #[inline(always)]
     unsafe fn run(self) {
         let Streamed {
@@ -177,6 +189,7 @@ impl<S: Simd, E: Element<S>, const C: usize> Task for On<S, Streamed<E, C>> {
             groups,
             columns,
             to,
+            fetch,
             ..
         } = self.0;
         let Columns { values, run, width } = columns;
@@ -185,10 +198,8 @@ impl<S: Simd, E: Element<S>, const C: usize> Task for On<S, Streamed<E, C>> {
             let mut sums = [[S::zero(); 4]; C];
             for g in 0..groups {
                 let at = from.add(g * E::BYTES);
-                for line in 0..E::BYTES / 64 {
-                    S::prefetch(at.wrapping_add(64 * line + AHEAD));
-                }
-                let w = E::four(at);
+                ahead::<S>(fetch, at, E::BYTES / LINE_BYTES);
+                let w = E::four::<S>(at);
                 for (c, sums) in sums.iter_mut().enumerate() {
                     for (j, sum) in sums.iter_mut().enumerate() {
                         let x = S::splat(values.add((j * run + g) * width + c));
@@ -203,7 +214,7 @@ impl<S: Simd, E: Element<S>, const C: usize> Task for On<S, Streamed<E, C>> {
     }
 }
 
-unsafe fn grouped<S: Simd, E: Element<S>>(job: Job<'_>) {
+unsafe fn grouped<S: Simd, E: Element>(job: Job<'_>) {
     let Job {
         matrix,
         start,
@@ -216,7 +227,7 @@ unsafe fn grouped<S: Simd, E: Element<S>>(job: Job<'_>) {
     } = job;
     let groups = matrix.k().div_ceil(4);
     let bytes = groups * 4 * ROWS * size_of::<f32>();
-    let group = (kernel.group_bytes / bytes / 2 * 2).max(2);
+    let group = (kernel.group_bytes() / bytes / 2 * 2).max(2);
     scratch.loose.resize(group * bytes);
     let mut out = Out::new();
     for panels in panels.chunks(group) {
@@ -261,7 +272,7 @@ struct Convert<E> {
     element: PhantomData<E>,
 }
 
-impl<S: Simd, E: Element<S>> Task for On<S, Convert<E>> {
+impl<S: Simd, E: Element> Task for On<S, Convert<E>> {
     #[inline(always)]
     unsafe fn run(self) {
         let Convert {
@@ -270,7 +281,7 @@ impl<S: Simd, E: Element<S>> Task for On<S, Convert<E>> {
         for g in 0..groups {
             // SAFETY: as the fields promise.
             unsafe {
-                for (j, &w) in E::four(from.add(g * E::BYTES)).iter().enumerate() {
+                for (j, &w) in E::four::<S>(from.add(g * E::BYTES)).iter().enumerate() {
                     S::store(to.add((j * groups + g) * ROWS), w);
                 }
             }

@@ -124,6 +124,7 @@ unsafe fn streamed<P: Fold>(job: Job<'_>) {
         matrix,
         start,
         x,
+        kernel,
         panels,
         epilogue,
         ..
@@ -132,7 +133,7 @@ unsafe fn streamed<P: Fold>(job: Job<'_>) {
     let mut out = Out::new();
     for &panel in panels {
         let chunks = matrix.segment(panel.segment).panel_bytes / P::BYTES;
-        let from = (start.wrapping_add(panel.byte), chunks);
+        let from = (start.wrapping_add(panel.byte), chunks, kernel.fetch);
         // SAFETY: passed on.
         unsafe { stream::panel::<P>(from, rows, width, &mut out) };
         let cols = panel.row..panel.row + panel.rows;
@@ -183,7 +184,7 @@ unsafe fn multiply<T: Multiply, P: Fold>(
         for (i, panel) in pair.iter().enumerate() {
             let from = job.start.wrapping_add(panel.byte + chunk * P::BYTES);
             // SAFETY: the chunk exists and there is room for the chunks of two panels.
-            unsafe { unpack::<P>(from, loose.add(i * GROUPS * GROUP_BYTES)) };
+            unsafe { unpack::<P>(from, loose.add(i * GROUPS * GROUP_BYTES), job.kernel.fetch) };
         }
         let pass = Pass {
             rows: rows.at(tiles.start * groups + chunk * GROUPS),

@@ -12,8 +12,14 @@ use super::simd::{ROWS, Simd, Task};
 use super::tile::On;
 use super::{Scratch, with_panel};
 use crate::layout::{BLOCK, Format, Matrix};
+use crate::tuning::Fetch;
 
-pub(super) fn row<S: Simd>(matrix: &Matrix, row: usize, scratch: &mut Scratch, out: &mut [f32]) {
+pub(super) fn row<S: Simd>(
+    matrix: &Matrix,
+    (row, fetch): (usize, Fetch),
+    scratch: &mut Scratch,
+    out: &mut [f32],
+) {
     let (index, row) = matrix.locate(row);
     let segment = matrix.segment(index);
     let (local, r) = (row / ROWS, row % ROWS);
@@ -21,7 +27,7 @@ pub(super) fn row<S: Simd>(matrix: &Matrix, row: usize, scratch: &mut Scratch, o
     let from = start.wrapping_add(matrix.panel_of(index, local).byte);
     macro_rules! chunks {
         ($panel:ty) => {
-            unpacked::<S, $panel>(from, r, scratch, out)
+            unpacked::<S, $panel>((from, fetch), r, scratch, out)
         };
     }
     // SAFETY: the panel holds `out.len()` columns in the segment's format; `S` is the kernel's set.
@@ -55,8 +61,8 @@ unsafe fn floats(dtype: DType, from: *const u8, r: usize, out: &mut [f32]) {
     }
 }
 
-unsafe fn unpacked<S: Simd, P: Panel<S>>(
-    from: *const u8,
+unsafe fn unpacked<S: Simd, P: Panel>(
+    (from, fetch): (*const u8, Fetch),
     r: usize,
     scratch: &mut Scratch,
     out: &mut [f32],
@@ -70,6 +76,7 @@ unsafe fn unpacked<S: Simd, P: Panel<S>>(
         from,
         chunks,
         to,
+        fetch,
         format: PhantomData,
     };
     // SAFETY: as `row`; the scratch has room for the panel's unpacked form.
@@ -81,14 +88,24 @@ struct Whole<P> {
     from: *const u8,
     chunks: usize,
     to: *mut u8,
+    fetch: Fetch,
     format: PhantomData<P>,
 }
 
-impl<S: Simd, P: Panel<S>> Task for On<S, Whole<P>> {
+impl<S: Simd, P: Panel> Task for On<S, Whole<P>> {
     #[inline(always)]
     unsafe fn run(self) {
         // SAFETY: as the fields promise.
-        unsafe { loosen::<S, P>(self.0.from, self.0.chunks, self.0.to) }
+        unsafe {
+            let Whole {
+                from,
+                chunks,
+                to,
+                fetch,
+                ..
+            } = self.0;
+            loosen::<S, P>((from, chunks), to, fetch);
+        }
     }
 }
 

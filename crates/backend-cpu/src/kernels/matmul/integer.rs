@@ -8,13 +8,15 @@ use tokkata_quant::{Layout, Unpacked};
 
 use super::panel::{Loose, Panel, loose_bytes, loosen};
 use super::simd::{ROWS, Simd, Task};
-use super::tile::{Columns, OFFSET_BITS, On, Stretch, Tile, even, for_width};
+use super::tile::{Columns, Next, OFFSET_BITS, On, Stretch, Tile, even, for_width};
 use super::{Activations, Job, Out, Scratch};
-use crate::layout::BLOCK;
+use crate::layout::{BLOCK, PanelAt};
+use crate::memory::LINE_BYTES;
+use crate::tuning::Fetch;
 
 /// # Safety
 /// The processor has set `S`; the panels hold chunks of `P`; the activations have the matrix's K.
-pub(super) unsafe fn run<S: Simd, P: Panel<S>>(job: Job<'_>) {
+pub(super) unsafe fn run<S: Simd, P: Panel>(job: Job<'_>) {
     prepare(job.x, P::SUBS, (OFFSET_BITS, P::BIAS), P::MINS, job.scratch);
     // SAFETY: passed on.
     unsafe {
@@ -28,7 +30,7 @@ pub(super) unsafe fn run<S: Simd, P: Panel<S>>(job: Job<'_>) {
                 bytes,
                 subs: P::SUBS,
             };
-            grouped(job, form, None, passes_of::<S, P>);
+            grouped(job, form, None, passes::<S, P>);
         } else {
             unpacked::<S, P>(job);
         }
@@ -36,11 +38,12 @@ pub(super) unsafe fn run<S: Simd, P: Panel<S>>(job: Job<'_>) {
 }
 
 /// Unpacks a panel of `blocks` blocks.
-unsafe fn unpack<S: Simd, P: Panel<S>>(from: *const u8, blocks: usize, to: *mut u8) {
+unsafe fn unpack<S: Simd, P: Panel>((from, blocks): (*const u8, usize), to: *mut u8, fetch: Fetch) {
     let task = Unpack::<P> {
         from,
         chunks: blocks / P::BLOCKS,
         to,
+        fetch,
         format: PhantomData,
     };
     // SAFETY: the panel holds its chunks, and the caller made room.
@@ -59,7 +62,7 @@ struct Form {
 
 impl Form {
     /// Panels of `P`, unpacked.
-    fn loose<S: Simd, P: Panel<S>>(job: &Job<'_>) -> Self {
+    fn loose<S: Simd, P: Panel>(job: &Job<'_>) -> Self {
         let stored = job.matrix.segment(job.panels[0].segment).panel_bytes;
         let blocks = stored / P::BYTES * P::BLOCKS;
         Form {
@@ -71,39 +74,37 @@ impl Form {
 }
 
 /// Chooses the unpacked form of `P`.
-unsafe fn unpacked<S: Simd, P: Panel<S>>(job: Job<'_>) {
-    let form = Form::loose::<S, P>(&job);
+unsafe fn unpacked<S: Simd, P: Panel>(job: Job<'_>) {
+    let (form, fetch) = (Form::loose::<S, P>(&job), job.kernel.fetch);
     let loosen: Loosen<'_> = &|from, to| {
         // SAFETY: `grouped` made room.
-        unsafe { unpack::<S, P>(from, form.blocks, to) };
+        unsafe { unpack::<S, P>((from, form.blocks), to, fetch) };
     };
     let pass = match (P::SUBS, P::MINS, P::QUADS) {
-        (1, false, 8) => passes_of::<S, Loose<1, false, 8, 1>>,
-        (1, false, 4) => passes_of::<S, Loose<1, false, 4, 1>>,
-        (1, false, _) => passes_of::<S, Loose<1, false, 0, 1>>,
-        (1, true, 8) => passes_of::<S, Loose<1, true, 8, 0>>,
-        (1, true, _) => passes_of::<S, Loose<1, true, 4, 0>>,
-        (_, false, 8) => passes_of::<S, Loose<2, false, 8, 1>>,
-        (_, false, _) => passes_of::<S, Loose<2, false, 2, 1>>,
-        (_, true, _) => passes_of::<S, Loose<2, true, 8, 0>>,
+        (1, false, 8) => passes::<S, Loose<1, false, 8, 1>>,
+        (1, false, 4) => passes::<S, Loose<1, false, 4, 1>>,
+        (1, false, _) => passes::<S, Loose<1, false, 0, 1>>,
+        (1, true, 8) => passes::<S, Loose<1, true, 8, 0>>,
+        (1, true, _) => passes::<S, Loose<1, true, 4, 0>>,
+        (_, false, 8) => passes::<S, Loose<2, false, 8, 1>>,
+        (_, false, _) => passes::<S, Loose<2, false, 2, 1>>,
+        (_, true, _) => passes::<S, Loose<2, true, 8, 0>>,
     };
     // SAFETY: passed on.
     unsafe { grouped(job, form, Some(loosen), pass) };
 }
 
-/// Multiplies a panel of so many blocks with a tile of columns.
-type Pass = unsafe fn(*const u8, usize, Columns, &mut Out);
-
-/// [`passes`], for panels counted in blocks.
-unsafe fn passes_of<S: Simd, P: Panel<S>>(
+/// A panel to multiply, and what is fetched meanwhile.
+#[derive(Clone, Copy)]
+struct Operand {
     panel: *const u8,
     blocks: usize,
-    columns: Columns,
-    out: &mut Out,
-) {
-    // SAFETY: passed on.
-    unsafe { passes::<S, P>(panel, blocks / P::BLOCKS, columns, out) }
+    fetch: Fetch,
+    next: Next,
 }
+
+/// Multiplies a panel with a tile of columns.
+type Pass = unsafe fn(Operand, Columns, &mut Out);
 
 /// Writes the unpacked form of a panel.
 type Loosen<'a> = &'a dyn Fn(*const u8, *mut u8);
@@ -112,14 +113,24 @@ struct Unpack<P> {
     from: *const u8,
     chunks: usize,
     to: *mut u8,
+    fetch: Fetch,
     format: PhantomData<P>,
 }
 
-impl<S: Simd, P: Panel<S>> Task for On<S, Unpack<P>> {
+impl<S: Simd, P: Panel> Task for On<S, Unpack<P>> {
     #[inline(always)]
     unsafe fn run(self) {
         // SAFETY: as the fields promise.
-        unsafe { loosen::<S, P>(self.0.from, self.0.chunks, self.0.to) }
+        unsafe {
+            let Unpack {
+                from,
+                chunks,
+                to,
+                fetch,
+                ..
+            } = self.0;
+            loosen::<S, P>((from, chunks), to, fetch);
+        }
     }
 }
 
@@ -194,21 +205,27 @@ fn columns(x: &Activations, scratch: &Scratch, t: usize, subs: usize) -> Columns
 }
 
 /// Few rows: one pass over the stored panels.
-unsafe fn stream<S: Simd, P: Panel<S>>(job: Job<'_>) {
+unsafe fn stream<S: Simd, P: Panel>(job: Job<'_>) {
     let columns = columns(job.x, job.scratch, 0, P::SUBS);
     let Job {
         matrix,
         start,
         x,
+        kernel,
         panels,
         epilogue,
         ..
     } = job;
     let mut out = Out::new();
     for &panel in panels {
-        let chunks = matrix.segment(panel.segment).panel_bytes / P::BYTES;
+        let operand = Operand {
+            panel: start.wrapping_add(panel.byte),
+            blocks: matrix.segment(panel.segment).panel_bytes / P::BYTES * P::BLOCKS,
+            fetch: kernel.fetch,
+            next: Next::NONE,
+        };
         // SAFETY: passed on.
-        unsafe { passes::<S, P>(start.wrapping_add(panel.byte), chunks, columns, &mut out) };
+        unsafe { passes::<S, P>(operand, columns, &mut out) };
         let cols = panel.row..panel.row + panel.rows;
         epilogue.tile(0..x.rows(), cols, &out.0[..x.rows()]);
     }
@@ -218,42 +235,49 @@ unsafe fn stream<S: Simd, P: Panel<S>>(job: Job<'_>) {
 /// of alternating parts.
 unsafe fn grouped(job: Job<'_>, form: Form, loosen: Option<Loosen<'_>>, pass: Pass) {
     let Job {
+        matrix,
         start,
         x,
         kernel,
-        panels,
+        panels: panels_of,
         scratch,
         epilogue,
-        ..
     } = job;
     let Form {
         blocks,
         bytes,
         subs,
     } = form;
-    let group = (kernel.group_bytes / bytes / 2 * 2).max(2);
+    let group = (kernel.group_bytes() / bytes / 2 * 2).max(2);
     scratch
         .loose
         .resize(if loosen.is_some() { group * bytes } else { 0 });
     let mut out = Out::new();
-    for panels in panels.chunks(group) {
+    for (g, panels) in panels_of.chunks(group).enumerate() {
         if let Some(loosen) = loosen {
             for (panel, to) in panels.iter().zip(scratch.loose.chunks_exact_mut(bytes)) {
                 loosen(start.wrapping_add(panel.byte), to.as_mut_ptr());
             }
         }
+        let stored = matrix.segment(panels[0].segment).panel_bytes;
+        let rest = &panels_of[g * group + panels.len()..];
+        let mut ahead = Ahead::new(rest, stored, panels.len() * x.tiles());
         for t in 0..x.tiles() {
             let columns = columns(x, scratch, t, subs);
             let rows = x.tile(t);
             for (i, &panel) in panels.iter().enumerate() {
                 let stored = start.wrapping_add(panel.byte);
-                let from = if loosen.is_some() {
-                    scratch.loose[i * bytes..].as_ptr()
-                } else {
-                    stored
+                let operand = Operand {
+                    panel: match loosen {
+                        Some(_) => scratch.loose[i * bytes..].as_ptr(),
+                        None => stored,
+                    },
+                    blocks,
+                    fetch: kernel.fetch,
+                    next: ahead.next(start, blocks),
                 };
                 // SAFETY: passed on; unpacked panels were written above.
-                unsafe { pass(from, blocks, columns, &mut out) };
+                unsafe { pass(operand, columns, &mut out) };
                 let outputs = panel.row..panel.row + panel.rows;
                 epilogue.tile(rows.clone(), outputs, &out.0[..rows.len()]);
             }
@@ -261,19 +285,52 @@ unsafe fn grouped(job: Job<'_>, form: Form, loosen: Option<Loosen<'_>>, pass: Pa
     }
 }
 
+/// Stored panels that are wanted next, fetched little by little while others are at work.
+struct Ahead {
+    /// The first byte that is not yet asked for.
+    at: usize,
+    end: usize,
+    /// Bytes per pass.
+    share: usize,
+}
+
+impl Ahead {
+    /// The first of `panels`, of `bytes` bytes each, over `passes` passes.
+    fn new(panels: &[PanelAt], bytes: usize, passes: usize) -> Self {
+        let wanted = &panels[..panels.len().min(AHEAD_PANELS)];
+        let at = wanted.first().map_or(0, |p| p.byte);
+        let end = wanted.last().map_or(0, |p| p.byte + bytes);
+        let share = end.saturating_sub(at).div_ceil(passes);
+        Ahead { at, end, share }
+    }
+
+    /// What the next pass, over so many blocks, fetches.
+    fn next(&mut self, start: *const u8, blocks: usize) -> Next {
+        let bytes = self.share.min(self.end.saturating_sub(self.at));
+        let next = Next::over(start.wrapping_add(self.at), bytes, blocks);
+        self.at += bytes
+            .next_multiple_of(LINE_BYTES)
+            .max(next.lines * blocks * LINE_BYTES);
+        next
+    }
+}
+
+/// Panels that are fetched ahead at most: more would leave the second-level cache before they are used.
+const AHEAD_PANELS: usize = 8;
+
 /// Bytes of a panel that stay in the first-level cache, with as much of the columns, while several passes go over them.
 const STRETCH: usize = 20 << 10;
 
 /// One panel times a tile, in as few passes as the set's registers allow.
-#[inline(always)]
-unsafe fn passes<S: Simd, P: Panel<S>>(
-    panel: *const u8,
-    chunks: usize,
-    columns: Columns,
-    out: &mut Out,
-) {
-    let most = most::<S, P>();
-    let stretches = if columns.width > most {
+unsafe fn passes<S: Simd, P: Panel>(operand: Operand, columns: Columns, out: &mut Out) {
+    let Operand {
+        panel,
+        blocks,
+        fetch,
+        next,
+    } = operand;
+    let (most, chunks) = (most::<S, P>(), blocks / P::BLOCKS);
+    let stretches = if columns.width > most.min(S::WHOLE_COLS) {
         (chunks * P::BYTES).div_ceil(STRETCH)
     } else {
         1
@@ -281,27 +338,30 @@ unsafe fn passes<S: Simd, P: Panel<S>>(
     for s in 0..stretches {
         let range = s * chunks / stretches..(s + 1) * chunks / stretches;
         let columns = columns.after::<S>(range.start * P::BLOCKS, P::SUBS);
+        let mut next = next.after(range.start);
         let mut c = 0;
         while c < columns.width {
             let cols = even(columns.width - c, most);
             // SAFETY: passed on; `c` is below the width.
             unsafe {
-                let panel = panel.add(range.start * P::BYTES);
                 let to = out.0[c..].as_mut_ptr();
                 let part = Stretch {
-                    panel,
+                    panel: panel.add(range.start * P::BYTES),
                     chunks: range.len(),
                     goes_on: s > 0,
+                    fetch,
+                    next,
                 };
                 one_pass::<S, P>(cols, part, columns.from(c), to);
             }
             c += cols;
+            next = Next::NONE;
         }
     }
 }
 
 /// Runs the inner loop for `cols` columns.
-unsafe fn one_pass<S: Simd, P: Panel<S>>(
+unsafe fn one_pass<S: Simd, P: Panel>(
     cols: usize,
     part: Stretch,
     columns: Columns,
@@ -318,7 +378,14 @@ unsafe fn one_pass<S: Simd, P: Panel<S>>(
             // Counts that the set never asks for are not compiled.
             if $cols <= most::<S, P>() {
                 // SAFETY: passed on.
-                unsafe { S::vectorize(On(tile, PhantomData::<S>)) }
+                unsafe {
+                    if $cols <= S::WHOLE_COLS {
+                        S::vectorize(On(tile, PhantomData::<S>));
+                    } else {
+                        S::Low::vectorize(On(tile.clone(), PhantomData::<S::Low>));
+                        S::High::vectorize(On(tile, PhantomData::<S::High>));
+                    }
+                }
             }
         }};
     }
@@ -326,25 +393,21 @@ unsafe fn one_pass<S: Simd, P: Panel<S>>(
 }
 
 /// Most columns of one pass.
-const fn most<S: Simd, P: Panel<S>>() -> usize {
+const fn most<S: Simd, P: Panel>() -> usize {
     let (loose, stored) = (P::BLOCKS == 1, P::BYTES / P::BLOCKS > 512);
-    if !loose && !stored {
-        return S::STREAM_COLS;
-    }
-    let most = if P::QUADS == 0 {
+    let most = if !loose && !stored {
+        S::STREAM_COLS
+    } else if P::QUADS == 0 {
         S::WIDE_COLS
     } else {
         S::LOOSE_COLS
     };
-    if P::SUBS == 2 && most > PAIR_COLS {
-        PAIR_COLS
+    if P::SUBS == 2 && most > S::PAIR_COLS {
+        S::PAIR_COLS
     } else {
         most
     }
 }
-
-/// Most columns of one pass over blocks with two scales: the sums of both are in registers at a time.
-const PAIR_COLS: usize = 6;
 
 type AnyLoose = Loose<2, false, 0, 1>;
 
@@ -366,7 +429,7 @@ pub(super) unsafe fn run_blocks<S: Simd>(job: Job<'_>, dtype: DType) {
         unsafe { take_apart(dtype, from, k, to) };
     };
     // SAFETY: passed on.
-    unsafe { grouped(job, form, Some(loosen), passes_of::<S, AnyLoose>) };
+    unsafe { grouped(job, form, Some(loosen), passes::<S, AnyLoose>) };
 }
 
 /// Unpacks a panel of file blocks into [`AnyLoose`] blocks.

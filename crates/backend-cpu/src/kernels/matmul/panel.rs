@@ -2,8 +2,10 @@
 #![allow(unsafe_code)]
 
 use super::simd::Simd;
-use super::tile::AHEAD;
+use super::tile::ahead;
 use crate::layout::scheme::{self, Codes, FP4_TABLE, IQ4_TABLE, SCALE_BIAS, SIX_BIT_PAIRS, Scheme};
+use crate::memory::LINE_BYTES;
+use crate::tuning::Fetch;
 
 /// Factors of a 32-block; second entries are used by formats with a scale per 16 only.
 pub(crate) struct Factors<S: Simd> {
@@ -15,7 +17,7 @@ pub(crate) struct Factors<S: Simd> {
 ///
 /// # Safety
 /// `chunk` points to a chunk of the format, `i` is a block of it and `j` is below 4.
-pub(crate) trait Panel<S: Simd>: Copy {
+pub(crate) trait Panel: Copy {
     /// 32-blocks per chunk.
     const BLOCKS: usize;
     /// Bytes per chunk.
@@ -26,14 +28,14 @@ pub(crate) trait Panel<S: Simd>: Copy {
     const MINS: bool;
     /// What is subtracted from codes.
     const BIAS: i32;
-    /// Quads that one narrow sum holds; 0 for wide codes.
+    /// Quads that one narrow sum holds; 0 for wide codes, whose bias is 128.
     const QUADS: usize;
     /// Scales have at most 22 significant bits, so that sums may start at an offset.
     const OFFSET: bool = true;
 
     /// Quads `2j` and `2j + 1` of block `i`.
-    unsafe fn pair(chunk: *const u8, i: usize, j: usize) -> (S::Codes, S::Codes);
-    unsafe fn factors(chunk: *const u8, i: usize) -> Factors<S>;
+    unsafe fn pair<S: Simd>(chunk: *const u8, i: usize, j: usize) -> (S::Codes, S::Codes);
+    unsafe fn factors<S: Simd>(chunk: *const u8, i: usize) -> Factors<S>;
 }
 
 /// Quads `2j` and `2j + 1` of the block of codes at `p`.
@@ -120,7 +122,7 @@ macro_rules! panels {
         #[derive(Clone, Copy)]
         pub(crate) struct $name;
 
-        impl<$s: Simd> Panel<$s> for $name {
+        impl Panel for $name {
             const BLOCKS: usize = scheme::$name.blocks;
             const BYTES: usize = scheme::$name.bytes();
             const SUBS: usize = $subs;
@@ -129,7 +131,7 @@ macro_rules! panels {
             const QUADS: usize = quads(scheme::$name, $bias);
 
             #[inline(always)]
-            unsafe fn pair(chunk: *const u8, i: usize, j: usize) -> ($s::Codes, $s::Codes) {
+            unsafe fn pair<$s: Simd>(chunk: *const u8, i: usize, j: usize) -> ($s::Codes, $s::Codes) {
                 // SAFETY: the block's codes lie at this offset of the chunk.
                 unsafe {
                     let p = chunk.add(scheme::$name.codes_at(i));
@@ -140,7 +142,7 @@ macro_rules! panels {
             }
 
             #[inline(always)]
-            unsafe fn factors($chunk: *const u8, $i: usize) -> Factors<$s> {
+            unsafe fn factors<$s: Simd>($chunk: *const u8, $i: usize) -> Factors<$s> {
                 // SAFETY: heads and scales of block `i` lie at these offsets of the chunk.
                 unsafe { $factors }
             }
@@ -253,7 +255,7 @@ unsafe fn signed_scales<S: Simd>(d: S::Floats, stored: [S::Floats; 2]) -> Factor
 #[derive(Clone, Copy)]
 pub(crate) struct Loose<const SUBS: usize, const MINS: bool, const QUADS: usize, const BIAS: i32>;
 
-impl<S: Simd, const SUBS: usize, const MINS: bool, const QUADS: usize, const BIAS: i32> Panel<S>
+impl<const SUBS: usize, const MINS: bool, const QUADS: usize, const BIAS: i32> Panel
     for Loose<SUBS, MINS, QUADS, BIAS>
 {
     const BLOCKS: usize = 1;
@@ -267,13 +269,13 @@ impl<S: Simd, const SUBS: usize, const MINS: bool, const QUADS: usize, const BIA
     const OFFSET: bool = !(SUBS == 2 && QUADS == 0);
 
     #[inline(always)]
-    unsafe fn pair(chunk: *const u8, _: usize, j: usize) -> (S::Codes, S::Codes) {
+    unsafe fn pair<S: Simd>(chunk: *const u8, _: usize, j: usize) -> (S::Codes, S::Codes) {
         // SAFETY: as the caller promises.
         unsafe { unpack::<S>(Codes::Eight, chunk, j) }
     }
 
     #[inline(always)]
-    unsafe fn factors(chunk: *const u8, _: usize) -> Factors<S> {
+    unsafe fn factors<S: Simd>(chunk: *const u8, _: usize) -> Factors<S> {
         // SAFETY: `SUBS` runs of scales follow the codes, then as many of minima.
         unsafe {
             let run = |n: usize| S::floats(chunk.add(512 + 64 * n).cast());
@@ -301,16 +303,19 @@ pub(crate) const fn loose_bytes(subs: usize, mins: bool) -> usize {
 /// # Safety
 /// `from` holds the chunks and `to` has room for [`loose_bytes`] per 32-block.
 #[inline(always)]
-pub(crate) unsafe fn loosen<S: Simd, P: Panel<S>>(from: *const u8, chunks: usize, to: *mut u8) {
+pub(crate) unsafe fn loosen<S: Simd, P: Panel>(
+    (from, chunks): (*const u8, usize),
+    to: *mut u8,
+    fetch: Fetch,
+) {
     let size = loose_bytes(P::SUBS, P::MINS);
     for chunk in 0..chunks {
         for i in 0..P::BLOCKS {
             // SAFETY: both pointers stay inside what the caller promises.
             unsafe {
                 let from = from.add(chunk * P::BYTES);
-                for line in 0..P::BYTES / P::BLOCKS / 64 {
-                    S::prefetch(from.wrapping_add(P::BYTES / P::BLOCKS * i + 64 * line + AHEAD));
-                }
+                let bytes = P::BYTES / P::BLOCKS;
+                ahead::<S>(fetch, from.wrapping_add(bytes * i), bytes / LINE_BYTES);
                 loosen_block::<S, P>(from, i, to.add((chunk * P::BLOCKS + i) * size));
             }
         }
@@ -318,15 +323,15 @@ pub(crate) unsafe fn loosen<S: Simd, P: Panel<S>>(from: *const u8, chunks: usize
 }
 
 #[inline(always)]
-unsafe fn loosen_block<S: Simd, P: Panel<S>>(chunk: *const u8, i: usize, to: *mut u8) {
+unsafe fn loosen_block<S: Simd, P: Panel>(chunk: *const u8, i: usize, to: *mut u8) {
     // SAFETY: as `loosen`.
     unsafe {
         for j in 0..4 {
-            let (low, high) = P::pair(chunk, i, j);
+            let (low, high) = P::pair::<S>(chunk, i, j);
             S::store_codes(to.add(128 * j), low);
             S::store_codes(to.add(128 * j + 64), high);
         }
-        let factors = P::factors(chunk, i);
+        let factors: Factors<S> = P::factors(chunk, i);
         for sub in 0..P::SUBS {
             S::store(to.add(512 + 64 * sub).cast(), factors.scale[sub]);
             if P::MINS {

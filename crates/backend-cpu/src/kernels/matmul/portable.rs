@@ -34,8 +34,13 @@ impl Simd for Portable {
     type Narrow = [i32; ROWS];
     type Wide = [i32; ROWS];
 
+    type Low = Self;
+    type High = Self;
+
+    const WHOLE_COLS: usize = 2;
     const STREAM_COLS: usize = 2;
     const LOOSE_COLS: usize = 2;
+    const PAIR_COLS: usize = 2;
     const WIDE_COLS: usize = 2;
     const FLOAT_COLS: usize = 2;
 
@@ -43,7 +48,9 @@ impl Simd for Portable {
         unsafe { task.run() }
     }
     #[inline(always)]
-    unsafe fn prefetch(_: *const u8) {}
+    unsafe fn prefetch_first(_: *const u8) {}
+    #[inline(always)]
+    unsafe fn prefetch_second(_: *const u8) {}
 
     #[inline(always)]
     unsafe fn codes(p: *const u8) -> [u8; 64] {

@@ -33,14 +33,26 @@ pub(crate) trait Simd: Copy + 'static {
     /// Running sum of products of codes that need eight bits.
     type Wide: Copy;
 
+    /// The sets that take the first and the last eight rows, where registers are too few for many columns of all.
+    type Low: Simd;
+    /// As [`Simd::Low`].
+    type High: Simd;
+
+    /// Most columns that are multiplied with all rows at once; more columns take two halves of the rows.
+    const WHOLE_COLS: usize;
     /// Most columns that one pass over a stored panel serves.
     const STREAM_COLS: usize;
     /// Most columns that one pass over an unpacked panel serves.
     const LOOSE_COLS: usize;
+    /// Most columns of one pass over an unpacked panel with two scales a block: the sums of both are in registers at a
+    /// time.
+    const PAIR_COLS: usize;
     /// Most columns of one pass over an unpacked panel of eight-bit codes.
     const WIDE_COLS: usize;
     /// Most columns of one pass over floats.
     const FLOAT_COLS: usize;
+    /// Wide codes are multiplied less 128, which all their formats subtract: so sums start without it.
+    const SIGNED_WIDE: bool = false;
 
     unsafe fn vectorize<T: Task>(task: T);
     /// `p + n`, in a register of its own where addresses of two registers are slow.
@@ -48,8 +60,10 @@ pub(crate) trait Simd: Copy + 'static {
     fn step<T>(p: *const T, n: usize) -> *const T {
         p.wrapping_add(n)
     }
-    /// Asks for a line in the second-level cache: the first has too few outstanding misses.
-    unsafe fn prefetch(p: *const u8);
+    /// Asks for a line in the first-level cache.
+    unsafe fn prefetch_first(p: *const u8);
+    /// Asks for a line in the second-level cache.
+    unsafe fn prefetch_second(p: *const u8);
 
     unsafe fn codes(p: *const u8) -> Self::Codes;
     unsafe fn store_codes(p: *mut u8, v: Self::Codes);

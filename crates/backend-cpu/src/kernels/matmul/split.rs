@@ -14,12 +14,13 @@ use tokkata_core::DType;
 
 use super::avx512::Avx512;
 use super::epilogue::deliver;
-use super::simd::{ROWS, Simd};
-use super::tile::AHEAD;
+use super::simd::ROWS;
+use super::tile::ahead;
 use super::{Job, amx};
 use crate::kernels::quantize::split::{SPLIT_ROWS, STEP, tile_height};
 use crate::layout::PanelAt;
 use crate::memory::Aligned;
+use crate::tuning::Fetch;
 
 /// Bytes of two K positions of a panel.
 const PAIR: usize = 4 * ROWS;
@@ -217,6 +218,7 @@ struct Pass<W> {
     /// Pairs of positions that the panels have from the first step on.
     pairs: usize,
     loose: *mut u8,
+    fetch: Fetch,
     unpacks: bool,
     results: *mut f32,
     /// Results from panel to panel.
@@ -253,6 +255,7 @@ impl<W: Weights> Pass<W> {
             pairs: k.div_ceil(2) - steps.start * PAIRS,
             steps: steps.len(),
             loose: scratch.loose.as_mut_ptr(),
+            fetch: job.kernel.fetch,
             unpacks: unpacks::<W>(k),
             results: scratch.results[number * rows * ROWS..].as_mut_ptr(),
             panel_stride: rows * ROWS,
@@ -345,7 +348,7 @@ impl<W: Weights> Pass<W> {
                 let from = from.wrapping_add(pair * PAIR);
                 // SAFETY: the pairs exist where the panel has not ended, and there is room for a whole step.
                 unsafe {
-                    Avx512::prefetch(from.wrapping_add(AHEAD));
+                    ahead::<Avx512>(self.fetch, from, 1);
                     if !self.unpacks {
                         continue;
                     }

@@ -13,6 +13,8 @@ use std::ops::Range;
 
 use super::panel::Panel;
 use super::simd::{ROWS, Simd, Task};
+use crate::memory::LINE_BYTES;
+use crate::tuning::Fetch;
 
 /// Most activation rows that are interleaved, and most columns of a tile.
 pub(crate) const TILE_COLS: usize = 12;
@@ -100,9 +102,79 @@ pub(crate) struct Stretch {
     pub(crate) chunks: usize,
     /// Whether results so far are added to.
     pub(crate) goes_on: bool,
+    /// How a stored panel is fetched ahead.
+    pub(crate) fetch: Fetch,
+    /// What is fetched while an unpacked panel is at work.
+    pub(crate) next: Next,
+}
+
+/// Memory that is wanted later, fetched a few lines per block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Next {
+    pub(crate) at: *const u8,
+    pub(crate) lines: usize,
+}
+
+impl Next {
+    /// Nothing.
+    pub(crate) const NONE: Self = Next {
+        at: std::ptr::null(),
+        lines: 0,
+    };
+
+    /// `bytes` bytes from `at` on, over `blocks` blocks.
+    pub(crate) fn over(at: *const u8, bytes: usize, blocks: usize) -> Self {
+        let lines = bytes.div_ceil(LINE_BYTES).div_ceil(blocks.max(1));
+        Next { at, lines }
+    }
+
+    /// What is left after `blocks` blocks.
+    pub(crate) fn after(self, blocks: usize) -> Self {
+        let at = self.at.wrapping_add(blocks * self.lines * LINE_BYTES);
+        Next { at, ..self }
+    }
+
+    #[inline(always)]
+    unsafe fn step<S: Simd>(&mut self) {
+        for _ in 0..self.lines {
+            // SAFETY: a hint, which no address makes fail.
+            unsafe { S::prefetch_second(self.at) };
+            self.at = self.at.wrapping_add(LINE_BYTES);
+        }
+    }
+}
+
+/// Fetches `lines` lines as far ahead of `at` as `fetch` says.
+#[inline(always)]
+pub(super) unsafe fn ahead<S: Simd>(fetch: Fetch, at: *const u8, lines: usize) {
+    let at = at.wrapping_add(fetch.ahead_bytes);
+    // SAFETY: hints, which no address makes fail.
+    unsafe {
+        if hidden(fetch.first_level) {
+            for line in 0..lines {
+                S::prefetch_first(at.wrapping_add(LINE_BYTES * line));
+            }
+        } else {
+            for line in 0..lines {
+                S::prefetch_second(at.wrapping_add(LINE_BYTES * line));
+            }
+        }
+    }
+}
+
+/// `flag`, of which the compiler does not know that it stays the same: it would compile each loop for both.
+#[inline(always)]
+fn hidden(flag: bool) -> bool {
+    let mut flag = usize::from(flag);
+    // SAFETY: no instruction at all.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(reg) flag, options(pure, nomem, nostack, preserves_flags));
+    }
+    flag != 0
 }
 
 /// A stretch of a panel times `C` columns.
+#[derive(Clone)]
 pub(crate) struct Tile<P, const C: usize> {
     pub(crate) part: Stretch,
     pub(crate) columns: Columns,
@@ -113,10 +185,7 @@ pub(crate) struct Tile<P, const C: usize> {
 /// Lets a task name its instruction set.
 pub(crate) struct On<S, T>(pub(crate) T, pub(crate) std::marker::PhantomData<S>);
 
-/// Bytes that a stored panel is fetched ahead.
-pub(super) const AHEAD: usize = 16 << 10;
-
-impl<S: Simd, P: Panel<S>, const C: usize> Task for On<S, Tile<P, C>> {
+impl<S: Simd, P: Panel, const C: usize> Task for On<S, Tile<P, C>> {
     #[inline(always)]
     unsafe fn run(self) {
         let Tile {
@@ -129,6 +198,8 @@ impl<S: Simd, P: Panel<S>, const C: usize> Task for On<S, Tile<P, C>> {
             mut panel,
             chunks,
             goes_on,
+            fetch,
+            mut next,
         } = part;
         // SAFETY: the panel holds `chunks` chunks, the columns as many blocks, `out` `C` entries.
         unsafe {
@@ -141,11 +212,11 @@ impl<S: Simd, P: Panel<S>, const C: usize> Task for On<S, Tile<P, C>> {
             for _ in 0..chunks {
                 for i in 0..P::BLOCKS {
                     // Unpacked panels are in the second-level cache already.
-                    let stored = P::BLOCKS > 1;
-                    for line in 0..usize::from(stored) * P::BYTES / P::BLOCKS / 64 {
-                        S::prefetch(
-                            panel.wrapping_add(i * (P::BYTES / P::BLOCKS) + 64 * line + AHEAD),
-                        );
+                    if P::BLOCKS > 1 {
+                        let bytes = P::BYTES / P::BLOCKS;
+                        ahead::<S>(fetch, panel.wrapping_add(i * bytes), bytes / LINE_BYTES);
+                    } else {
+                        next.step::<S>();
                     }
                     block::<S, P, C>(panel, i, columns, &mut y);
                     columns = columns.after::<S>(1, P::SUBS);
@@ -175,7 +246,7 @@ impl Columns {
 }
 
 #[inline(always)]
-unsafe fn block<S: Simd, P: Panel<S>, const C: usize>(
+unsafe fn block<S: Simd, P: Panel, const C: usize>(
     chunk: *const u8,
     i: usize,
     columns: Columns,
@@ -189,7 +260,7 @@ unsafe fn block<S: Simd, P: Panel<S>, const C: usize>(
         } else {
             first
         };
-        let factors = P::factors(chunk, i);
+        let factors = P::factors::<S>(chunk, i);
         let less = S::splat(&-OFFSET);
         let base = S::mul(factors.scale[0], less);
         let second_sums = S::step(columns.sums, columns.width);
@@ -220,7 +291,7 @@ unsafe fn block<S: Simd, P: Panel<S>, const C: usize>(
 
 /// Integer products of sub-block `sub` of a 32-block with every column.
 #[inline(always)]
-unsafe fn products<S: Simd, P: Panel<S>, const C: usize>(
+unsafe fn products<S: Simd, P: Panel, const C: usize>(
     chunk: *const u8,
     i: usize,
     columns: Columns,
@@ -230,7 +301,7 @@ unsafe fn products<S: Simd, P: Panel<S>, const C: usize>(
     unsafe {
         let start = if P::OFFSET { OFFSET_BITS } else { 0 };
         let mut sums = [S::splat_int(&start); C];
-        if P::BIAS != 0 {
+        if P::BIAS != 0 && !(P::QUADS == 0 && S::SIGNED_WIDE) {
             let starts = S::step(columns.starts, sub * columns.width);
             for (c, sum) in sums.iter_mut().enumerate() {
                 *sum = S::splat_int(starts.add(c));
@@ -258,7 +329,7 @@ macro_rules! groups {
     ($($(#[$doc:meta])* $name:ident: $start:ident, $dot:ident, $end:ident;)*) => {$(
         $(#[$doc])*
         #[inline(always)]
-        unsafe fn $name<S: Simd, P: Panel<S>, const C: usize>(
+        unsafe fn $name<S: Simd, P: Panel, const C: usize>(
             chunk: *const u8,
             i: usize,
             columns: Columns,
@@ -275,7 +346,7 @@ macro_rules! groups {
                 macro_rules! pair {
                     ($j:literal) => {
                         if $j < count {
-                            let (low, high) = P::pair(chunk, i, first + $j);
+                            let (low, high) = P::pair::<S>(chunk, i, first + $j);
                             for (c, n) in n.iter_mut().enumerate() {
                                 *n = S::$dot(*n, low, a.add(4 * c));
                             }

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::avx512::{Avx512, six_bit_bytes};
+use super::super::avx512::six_bit_bytes;
 use super::super::panel::{self, Panel};
 use crate::layout::scheme::{self, SIX_BIT_PAIRS};
 
@@ -17,7 +17,7 @@ pub(super) struct Ints {
 ///
 /// # Safety
 /// As [`Panel`], on a processor with AVX-512.
-pub(super) trait Fold: Panel<Avx512> {
+pub(super) trait Fold: Panel {
     unsafe fn ints(chunk: *const u8, i: usize) -> Ints;
 }
 

@@ -6,10 +6,12 @@ use std::marker::PhantomData;
 
 use super::super::avx512::Avx512;
 use super::super::simd::{ROWS, Simd, Task};
-use super::super::tile::AHEAD;
+use super::super::tile::ahead;
 use super::formats::Fold;
 use super::{GROUPS, Out, finish, heads};
 use crate::kernels::quantize::folded::{FOLD, FOLD_SUMS, FoldedRows};
+use crate::memory::LINE_BYTES;
+use crate::tuning::Fetch;
 
 /// Blocks of a group.
 const BLOCKS: usize = FOLD / 32;
@@ -19,7 +21,7 @@ const BLOCKS: usize = FOLD / 32;
 /// # Safety
 /// The processor has AVX-512; the panel holds as many chunks as the rows, and `out` a row of results for each.
 pub(super) unsafe fn panel<P: Fold>(
-    (panel, chunks): (*const u8, usize),
+    (panel, chunks, fetch): (*const u8, usize, Fetch),
     rows: FoldedRows,
     width: usize,
     out: &mut Out,
@@ -37,6 +39,7 @@ pub(super) unsafe fn panel<P: Fold>(
                 let few = Few::<P, $rows> {
                     panel,
                     chunks,
+                    fetch,
                     rows,
                     width,
                     out,
@@ -60,6 +63,7 @@ pub(super) unsafe fn panel<P: Fold>(
 struct Few<P, const C: usize> {
     panel: *const u8,
     chunks: usize,
+    fetch: Fetch,
     rows: FoldedRows,
     width: usize,
     out: *mut [f32; ROWS],
@@ -96,10 +100,8 @@ impl<P: Fold, const C: usize> Few<P, C> {
             let mut less = [_mm512_setzero_si512(); C];
             for b in 0..BLOCKS {
                 let i = group * BLOCKS + b;
-                for line in 0..P::BYTES / P::BLOCKS / 64 {
-                    let ahead = i * (P::BYTES / P::BLOCKS) + 64 * line + AHEAD;
-                    Avx512::prefetch(at.wrapping_add(ahead));
-                }
+                let bytes = P::BYTES / P::BLOCKS;
+                ahead::<Avx512>(self.fetch, at.wrapping_add(i * bytes), bytes / LINE_BYTES);
                 let ints = P::ints(at, i);
                 let codes = self.rows.codes.add((g * FOLD + 32 * b) * self.width);
                 for sub in 0..P::SUBS {
@@ -147,7 +149,7 @@ impl<P: Fold, const C: usize> Few<P, C> {
             }
             let pairs = 4 / P::SUBS;
             for j in sub * pairs..(sub + 1) * pairs {
-                let (low, high) = P::pair(at, i, j);
+                let (low, high) = P::pair::<Avx512>(at, i, j);
                 for (c, dot) in dots.iter_mut().enumerate() {
                     let x = codes.add((2 * j * self.width + c) * 4);
                     *dot = Avx512::narrow_dot(*dot, low, x);

@@ -5,10 +5,12 @@ use std::arch::x86_64::*;
 
 use super::super::avx512::Avx512;
 use super::super::simd::Simd;
-use super::super::tile::AHEAD;
+use super::super::tile::ahead;
 use super::formats::{Fold, Ints};
 use super::{GROUPS, heads};
 use crate::kernels::quantize::folded::{FOLD, STEP};
+use crate::memory::LINE_BYTES;
+use crate::tuning::Fetch;
 
 /// Blocks of a group.
 const BLOCKS: usize = FOLD / 32;
@@ -26,13 +28,11 @@ pub(super) const GROUP_BYTES: usize = FACTORS + (2 + PAIRS) * 64;
 /// # Safety
 /// The processor has AVX-512; `to` has room for the chunk's groups.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(super) unsafe fn unpack<P: Fold>(chunk: *const u8, to: *mut u8) {
+pub(super) unsafe fn unpack<P: Fold>(chunk: *const u8, to: *mut u8, fetch: Fetch) {
     // SAFETY: as the caller promises.
     unsafe {
         let heads = heads::<P>(chunk);
-        for line in 0..P::BYTES / 64 {
-            Avx512::prefetch(chunk.wrapping_add(64 * line + AHEAD));
-        }
+        ahead::<Avx512>(fetch, chunk, P::BYTES / LINE_BYTES);
         for g in 0..GROUPS {
             let to = to.add(g * GROUP_BYTES);
             let factors = to.add(FACTORS);
@@ -85,7 +85,7 @@ unsafe fn block<P: Fold>(chunk: *const u8, i: usize, ints: &Ints, to: *mut u8) {
         ];
         for j in 0..4 {
             let scale = scales[if P::SUBS == 2 { j / 2 } else { 0 }];
-            let (a, b) = P::pair(chunk, i, j);
+            let (a, b) = P::pair::<Avx512>(chunk, i, j);
             quad::<P>(a, scale, to.add(128 * j));
             quad::<P>(b, scale, to.add(128 * j + 64));
         }

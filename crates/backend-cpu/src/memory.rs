@@ -10,6 +10,15 @@ pub const LINE_BYTES: usize = 64;
 
 const HUGE_BYTES: usize = 2 << 20;
 
+/// Pages that a large buffer asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Of 2 MiB.
+    Huge,
+    /// The usual ones.
+    Small,
+}
+
 /// Zeroed bytes. Buffers of 2 MiB or more start on a 2 MiB boundary and ask for huge pages; their
 /// pages are placed by the thread that first writes them.
 #[derive(Debug)]
@@ -41,6 +50,14 @@ impl HugeBuf {
     /// Aborts as `Vec` does when the system has no memory to give.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
+        Self::with_pages(len, Pages::Huge)
+    }
+
+    /// `len` zero bytes in pages of a kind, if there are many.
+    ///
+    /// Aborts as `Vec` does when the system has no memory to give.
+    #[must_use]
+    pub fn with_pages(len: usize, pages: Pages) -> Self {
         if len == 0 {
             return Self {
                 start: NonNull::<Line>::dangling().cast(),
@@ -50,7 +67,7 @@ impl HugeBuf {
         }
         #[cfg(unix)]
         if len >= HUGE_BYTES {
-            return Self::mapped(len);
+            return Self::mapped(len, pages);
         }
         Self::on_heap(len)
     }
@@ -69,7 +86,7 @@ impl HugeBuf {
     }
 
     #[cfg(unix)]
-    fn mapped(len: usize) -> Self {
+    fn mapped(len: usize, pages: Pages) -> Self {
         let bytes = len.next_multiple_of(HUGE_BYTES) + HUGE_BYTES;
         let (prot, flags) = (
             libc::PROT_READ | libc::PROT_WRITE,
@@ -86,7 +103,7 @@ impl HugeBuf {
         let skip = base.cast::<u8>().align_offset(HUGE_BYTES);
         // SAFETY: the map is `HUGE_BYTES` longer than the buffer, so the aligned start lies inside it.
         let start = unsafe { base.cast::<u8>().add(skip) };
-        advise_huge(start, len.next_multiple_of(HUGE_BYTES));
+        advise(start, len.next_multiple_of(HUGE_BYTES), pages);
         Self {
             start,
             len,
@@ -135,14 +152,18 @@ impl HugeBuf {
 struct Line;
 
 #[cfg(target_os = "linux")]
-fn advise_huge(start: NonNull<u8>, bytes: usize) {
+fn advise(start: NonNull<u8>, bytes: usize, pages: Pages) {
+    let advice = match pages {
+        Pages::Huge => libc::MADV_HUGEPAGE,
+        Pages::Small => libc::MADV_NOHUGEPAGE,
+    };
     // SAFETY: the range lies inside a map this process owns; advice changes no content. A refusal
-    // only means small pages.
-    unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+    // only means pages of another kind.
+    unsafe { libc::madvise(start.as_ptr().cast(), bytes, advice) };
 }
 
 #[cfg(all(unix, not(target_os = "linux")))]
-fn advise_huge(_: NonNull<u8>, _: usize) {}
+fn advise(_: NonNull<u8>, _: usize, _: Pages) {}
 
 impl Drop for HugeBuf {
     fn drop(&mut self) {

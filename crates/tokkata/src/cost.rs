@@ -5,6 +5,7 @@ use tokkata_ir::{
     WeightId, WeightSource,
 };
 
+use crate::measure::Rates;
 use crate::memory::weight_bytes;
 
 /// A kind of step: so many rows of one sequence after so many cached positions.
@@ -49,14 +50,17 @@ pub struct Cost {
     pub cache_bytes: u64,
     /// Multiplications and additions.
     pub flops: u64,
+    /// Those of them with codes of quantised weights.
+    pub code_ops: u64,
 }
 
 impl Cost {
     /// Seconds at the given rates, the slower of moving and computing.
     #[must_use]
-    pub fn seconds(&self, bytes_per_s: f64, flops_per_s: f64) -> f64 {
-        let moved = (self.weight_bytes + self.cache_bytes) as f64 / bytes_per_s;
-        moved.max(self.flops as f64 / flops_per_s)
+    pub fn seconds(&self, rates: &Rates) -> f64 {
+        let moved = (self.weight_bytes + self.cache_bytes) as f64 / rates.bytes_per_s;
+        let floats = (self.flops - self.code_ops) as f64 / rates.flops_per_s;
+        moved.max(floats + self.code_ops as f64 / rates.code_ops_per_s)
     }
 }
 
@@ -65,6 +69,7 @@ impl std::ops::AddAssign for Cost {
         self.weight_bytes += other.weight_bytes;
         self.cache_bytes += other.cache_bytes;
         self.flops += other.flops;
+        self.code_ops += other.code_ops;
     }
 }
 
@@ -142,7 +147,19 @@ impl<'a> Costs<'a> {
             }
             _ => cost.flops = node.outs.iter().map(|&v| elements(plan, v, class)).sum(),
         }
+        if let Op::Matmul { weight, .. }
+        | Op::HeadMatmul { weight, .. }
+        | Op::Experts { weight, .. } = &node.op
+            && self.quantised(*weight)
+        {
+            cost.code_ops = cost.flops;
+        }
         cost
+    }
+
+    /// Whether a weight has fewer than sixteen bits per element.
+    fn quantised(&self, id: WeightId) -> bool {
+        self.bytes[id.index()] < 2 * self.elements(id)
     }
 
     /// Bytes of weights that an op reads for so many rows.
@@ -268,8 +285,17 @@ mod tests {
             weight_bytes: 100,
             cache_bytes: 100,
             flops: 50,
+            code_ops: 20,
         };
-        assert_eq!(cost.seconds(100.0, 100.0), 2.0);
-        assert_eq!(cost.seconds(1000.0, 10.0), 5.0);
+        let seconds = |bytes_per_s, flops_per_s, code_ops_per_s| {
+            cost.seconds(&Rates {
+                bytes_per_s,
+                flops_per_s,
+                code_ops_per_s,
+            })
+        };
+        assert_eq!(seconds(100.0, 100.0, 100.0), 2.0);
+        assert_eq!(seconds(1000.0, 10.0, 10.0), 5.0);
+        assert_eq!(seconds(1000.0, 10.0, 40.0), 3.5);
     }
 }

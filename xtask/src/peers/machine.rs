@@ -5,11 +5,9 @@ use std::time::Instant;
 
 use tokkata_backend_cpu::rates;
 
-const BYTES: usize = 1 << 30;
-
-/// Bytes per second of sequential reads over a gibibyte in huge pages.
+/// Bytes per second of the fastest reads of memory.
 pub(super) fn bandwidth(threads: usize) -> f64 {
-    rates::bandwidth(threads, BYTES)
+    rates::bandwidth(threads)
 }
 
 /// Clock of a busy core: a chain of multiplications takes three cycles each.

@@ -98,10 +98,9 @@ fn roofline(
         let _wait = Wait::new("measuring this machine");
         Rates::measure(threads)
     };
-    let (gb, gflop) = (rates.bytes_per_s / 1e9, rates.flops_per_s / 1e9);
     writeln!(
         out,
-        "roofline at {gb:.1} GB/s and {gflop:.0} GFLOP/s (f32), measured here with {threads} threads"
+        "roofline at {rates}, measured here with {threads} threads"
     )?;
     let main = &program.plans[0];
     for (name, class) in usual_classes(&program.limits) {
@@ -109,11 +108,7 @@ fn roofline(
         let seconds: f64 = main
             .nodes
             .iter()
-            .map(|node| {
-                costs
-                    .node(main, node, class)
-                    .seconds(rates.bytes_per_s, rates.flops_per_s)
-            })
+            .map(|node| costs.node(main, node, class).seconds(&rates))
             .sum();
         writeln!(
             out,

@@ -21,13 +21,10 @@ pub(super) fn page(report: &Report) -> String {
         "<!doctype html><meta charset=\"utf-8\"><title>{0}</title><style>{STYLE}</style><h1>{0}</h1>\n",
         escaped(&report.model)
     );
-    let (gb, gflop) = (
-        report.rates.bytes_per_s / 1e9,
-        report.rates.flops_per_s / 1e9,
-    );
+    let machine = report.rates;
     let _ = writeln!(
         text,
-        "<p>{gb:.1} GB/s and {gflop:.0} GFLOP/s (f32) measured. Widths are time; point at a bar for its figures.</p>"
+        "<p>{machine} measured. Widths are time; point at a bar for its figures.</p>"
     );
     for section in &report.sections {
         text += &phase(section);

@@ -62,12 +62,8 @@ impl Report {
 
     /// Columns of text; what took longest comes first, layers in order.
     pub(super) fn table(&self, by: Group, out: &mut impl Write) -> Result<()> {
-        let (gb, gflop) = (self.rates.bytes_per_s / 1e9, self.rates.flops_per_s / 1e9);
-        let model = &self.model;
-        writeln!(
-            out,
-            "{model} on a machine of {gb:.1} GB/s and {gflop:.0} GFLOP/s (f32)"
-        )?;
+        let (model, machine) = (&self.model, self.rates);
+        writeln!(out, "{model} on a machine of {machine}")?;
         for section in &self.sections {
             section.table(by, out)?;
         }
@@ -93,6 +89,7 @@ impl Report {
             "model": self.model,
             "bytes_per_s": self.rates.bytes_per_s,
             "flops_per_s": self.rates.flops_per_s,
+            "code_ops_per_s": self.rates.code_ops_per_s,
             "phases": self.sections.iter().map(phase).collect::<Vec<_>>(),
         })
     }
@@ -109,7 +106,7 @@ fn rows(program: &Program, costs: &Costs<'_>, phase: &Phase, rates: Rates) -> Ve
             for &class in &phase.classes {
                 let step = costs.node(plan, node, class);
                 cost += step;
-                least += 1e9 * step.seconds(rates.bytes_per_s, rates.flops_per_s);
+                least += 1e9 * step.seconds(&rates);
             }
         }
         Row {

@@ -7,6 +7,10 @@ use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result};
+use tokkata::options::default_threads;
+use tokkata::tuning;
+
+use crate::console::Wait;
 
 /// The user's folder of caches.
 fn folder() -> Option<PathBuf> {
@@ -44,10 +48,18 @@ fn path() -> Option<PathBuf> {
     Some(folder()?.join(format!("tuning-{:016x}", key())))
 }
 
-/// What was kept, if anything was.
+/// What was kept; the first time, what a quick check finds, which is kept then.
 pub(crate) fn load() -> Option<String> {
-    let text = fs::read_to_string(path()?).ok()?;
-    Some(text.trim().to_owned())
+    if let Ok(text) = fs::read_to_string(path()?) {
+        return Some(text.trim().to_owned());
+    }
+    let found = {
+        let _wait = Wait::new("measuring this machine");
+        tuning::check(default_threads()).ok()?.to_string()
+    };
+    // Where nothing can be kept there is nothing to gain from measuring again, and nothing is wrong either.
+    drop(keep(&found));
+    Some(found)
 }
 
 /// Keeps `text`; gives the file.

@@ -34,6 +34,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   bench-peers [OPTIONS]             our speed beside other engines', interleaved
   ab [OPTIONS] OLD NEW              two programs beside each other, in pairs
   load [OPTIONS] [MODEL…]           many callers at once, each answer as the request gets it alone
+  peers FOLDER [NAME]…              builds those engines, for this machine, for AVX2 and for AVX-512
   kernels [PROGRAM]                 whether the inner loops of an optimised build keep their sums in registers
   demo [--weights FILE] [--python PROGRAM]
                                     make the model inside the program anew; needs Python, PyTorch and a GPU
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(&args[1..]),
         Some("sanitize") => threads::sanitize(&args[1..]),
         Some("loom") => threads::loom(),
+        Some("peers") => peers::build::run(&args[1..]),
         Some("bench-peers") => peers::run(&args[1..]),
         Some("ab") => ab::run(&args[1..]),
         Some("load") => load::run(&args[1..]),

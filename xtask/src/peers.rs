@@ -3,6 +3,7 @@
 //! Peers are binaries that take llama-bench's flags and print its JSON. In every round each engine runs once in each
 //! of its settings, one after the other; medians over the rounds are compared with the peer's best setting.
 
+pub(crate) mod build;
 mod engine;
 mod machine;
 mod merge;

@@ -65,7 +65,7 @@ fn answer(model: &mut Model, session: Option<SessionId>, prompt: &[u32]) -> Answ
                 answer.logprobs.extend(logprobs.map(|l| l.picked.logprob));
             }
             EventKind::Finished { stats, .. } => answer.stats = stats,
-            EventKind::Prompt { .. } | EventKind::Failed(_) => {}
+            _ => {}
         }
     }
     answer

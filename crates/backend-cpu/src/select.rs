@@ -500,7 +500,7 @@ mod tests {
     use tokkata_conformance::generate;
     use tokkata_conformance::golden::Golden;
     use tokkata_conformance::models::{Feeding, Target, load_for};
-    use tokkata_ir::{Backend, BackendError, Instance, LoadOptions, WeightSource};
+    use tokkata_ir::{BackendError, Device, LoadOptions, Loaded, WeightSource};
 
     use super::*;
     use crate::kernels::Forms;
@@ -508,9 +508,13 @@ mod tests {
     /// Counts the meetings and the attentions of the first plan that it is given, and gives up.
     struct Count(Mutex<(usize, usize)>);
 
-    impl Backend for Count {
+    impl Device for Count {
         fn name(&self) -> &'static str {
             "count"
+        }
+
+        fn available_bytes(&self) -> Option<u64> {
+            None
         }
 
         fn load(
@@ -518,7 +522,7 @@ mod tests {
             program: Arc<Program>,
             _: &dyn WeightSource,
             _: &LoadOptions,
-        ) -> Result<Box<dyn Instance>, BackendError> {
+        ) -> Result<Box<dyn Loaded>, BackendError> {
             let product = |node: &Node, plan: &Plan| {
                 let shape = &plan.value(node.ins[0]).shape;
                 let key = Key {
@@ -549,7 +553,7 @@ mod tests {
             let golden = Golden::read(&Golden::folder(), name).unwrap();
             let count = Count(Mutex::default());
             let target = Target {
-                backend: &count,
+                device: &count,
                 ctx: golden.positions,
                 feeding: Feeding::WHOLE,
                 output: None,

@@ -7,8 +7,8 @@ use std::marker::PhantomData;
 use std::sync::Barrier;
 use std::time::Instant;
 
+use crate::available::available_bytes;
 use crate::caps::Caps;
-use crate::device::available_bytes;
 use crate::kernels::Kernel;
 use crate::kernels::matmul::simd::{ROWS, Simd, Task};
 use crate::kernels::matmul::with_set;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use tokkata_core::DType;
 
+use crate::available::available_bytes;
 use crate::caps::{Caps, Level, Processor};
-use crate::device::available_bytes;
 use crate::kernels::{Activations, Kernel, MAX_STREAM_ROWS, Scratch, Store};
 use crate::layout::{LayoutError, Matrix, Order, Part};
 use crate::pool::Pool;

@@ -143,7 +143,7 @@ fn faulty(fault: Fault) -> Subject {
     Subject::new(Box::new(Faulty::new(RefBackend::default(), fault)))
 }
 
-const FAMILIES: [Family; 9] = [
+const FAMILIES: [Family; 10] = [
     Family::Matmul,
     Family::Rows,
     Family::Norms,

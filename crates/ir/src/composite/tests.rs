@@ -245,6 +245,8 @@ fn slot(slot: u32) -> SlotId {
 
 fn attention(of: u32) -> Op {
     Op::Attention(AttentionOp {
+        entries: None,
+        selection: None,
         n_heads: 1,
         n_kv_heads: 1,
         dim_k: 1,
@@ -261,6 +263,7 @@ fn attention(of: u32) -> Op {
 
 fn route() -> Op {
     Op::Route(RouteOp {
+        table: None,
         n_experts: 1,
         top_k: 1,
         score: Score::Softmax,

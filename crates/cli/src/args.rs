@@ -164,6 +164,9 @@ pub(crate) struct DeviceArgs {
     /// Type of cached values; the same as that of the keys
     #[arg(long = "cache-type-v", visible_alias = "ctv", value_name = "TYPE", value_parser = cache_type, hide_short_help = true)]
     cache_v: Option<DType>,
+    /// Memory for all caches, such as 512M or 2G [default: whole contexts, as far as the memory allows]
+    #[arg(long, value_name = "SIZE", value_parser = size, hide_short_help = true)]
+    kv_memory: Option<u64>,
     /// Quantise the weights while they are loaded, such as to q8_0 or q4_k_m
     #[arg(short, long, value_name = "TYPE", value_parser = mix)]
     quantize: Option<&'static Preset>,
@@ -181,6 +184,24 @@ pub(crate) struct DeviceArgs {
 fn mix(text: &str) -> Result<&'static Preset, String> {
     Preset::from_name(text)
         .ok_or_else(|| format!("found '{text}', expected a mix such as q8_0 or q4_k_m"))
+}
+
+/// Bytes: a number, with K, M or G for powers of 1024.
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("found '{text}', expected a size such as 512M or 2G");
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number
+        .checked_shl(shift)
+        .filter(|n| n >> shift == number && number > 0)
+        .ok_or_else(wrong)
 }
 
 fn cache_type(text: &str) -> Result<DType, String> {
@@ -203,6 +224,7 @@ impl DeviceArgs {
             cpu_features: self.cpu_features.clone(),
             pin_threads: self.pin_threads,
             kv: k.unwrap_or(kv),
+            kv_memory: self.kv_memory,
             quantize: self.quantize,
             block_size: self.block_size,
             arch_files: model.arch_files.clone(),
@@ -396,6 +418,15 @@ pub(crate) fn token_ids(text: &str) -> Result<Vec<u32>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        assert_eq!(size("512M"), Ok(512 << 20));
+        assert_eq!((size("3g"), size("7")), (Ok(3 << 30), Ok(7)));
+        for wrong in ["", "G", "0", "2T", "1.5G", "99999999999999G"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn escapes_stand_for_bytes() {

@@ -1,7 +1,7 @@
 //! The words that fields of a descriptor take, for messages.
 
 /// The blocks that `run` names.
-pub(crate) const BLOCKS: [&str; 14] = [
+pub(crate) const BLOCKS: [&str; 15] = [
     "attention",
     "cross",
     "mla",
@@ -16,6 +16,7 @@ pub(crate) const BLOCKS: [&str; 14] = [
     "short_conv",
     "lightning",
     "laurel",
+    "summary",
 ];
 
 /// The activations.

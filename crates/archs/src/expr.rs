@@ -215,7 +215,7 @@ fn called(node: &Node, names: &mut Vec<String>) {
         }
         Node::Unary(_, a) => called(a, names),
         Node::Binary(_, a, b) | Node::OrElse(a, b) => {
-            [a, b].into_iter().for_each(|x| called(x, names))
+            [a, b].into_iter().for_each(|x| called(x, names));
         }
         Node::If(a, b, c) => [a, b, c].into_iter().for_each(|x| called(x, names)),
     }

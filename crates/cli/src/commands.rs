@@ -28,6 +28,8 @@ use anyhow::Result;
 use clap::Subcommand;
 
 /// What to do.
+// Parsed once per run.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Chat with a model, or ask it once with -p

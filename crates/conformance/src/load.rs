@@ -92,7 +92,7 @@ pub fn run(golden: &Golden, device: &dyn Device, load: Load) -> Result<Figures, 
         prompt_step: Some(Duration::from_millis(100)),
         ..EngineOptions::default()
     };
-    let executor = model.executor(least)?;
+    let executor = model.executor(&least)?;
     let executor: Box<dyn Executor> = match load.slow {
         true => Box::new(Late::new(executor)),
         false => executor,
@@ -152,7 +152,10 @@ impl<'a> Loadable<'a> {
     /// The arena of the run, and one that all requests in flight would fit on average.
     fn arenas(&self, plans: &Plans, in_flight: usize) -> (ArenaLayout, ArenaLayout) {
         let caches = &self.program.caches;
-        let bytes: Vec<u64> = caches.iter().map(|g| g.block_bytes()).collect();
+        let bytes: Vec<u64> = caches
+            .iter()
+            .map(tokkata_ir::CacheGroup::block_bytes)
+            .collect();
         let need = |positions: u64| {
             let limits = Limits {
                 ctx: positions as u32,
@@ -171,7 +174,7 @@ impl<'a> Loadable<'a> {
         )
     }
 
-    fn executor(&self, arena: ArenaLayout) -> Result<Box<dyn Executor>, Failure> {
+    fn executor(&self, arena: &ArenaLayout) -> Result<Box<dyn Executor>, Failure> {
         let options = LoadOptions {
             threads: 2,
             ..LoadOptions::default()
@@ -269,7 +272,7 @@ fn alone(
         ..EngineOptions::default()
     };
     let (arena, _) = model.arenas(plans, 1);
-    let engine = model.engine(model.executor(arena)?, options)?;
+    let engine = model.engine(model.executor(&arena)?, options)?;
     let (handle, thread) = engine.spawn().map_err(|e| e.to_string())?;
     for (i, got) in together.iter().enumerate() {
         let plan = plans.get(i).uncancelled();

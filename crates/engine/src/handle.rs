@@ -56,14 +56,14 @@ impl Shared {
 type Call = Box<dyn FnOnce(&mut Engine) + Send>;
 
 enum Command {
-    Submit(Box<Ask>, Arc<Shared>),
+    Submit(Ask, Arc<Shared>),
     Cancel(Arc<Shared>),
     Call(Call),
 }
 
 /// What a request is for.
 enum Ask {
-    Answer(Option<SessionId>, Request),
+    Answer(Option<SessionId>, Box<Request>),
     Read(ReadRequest),
 }
 
@@ -83,13 +83,13 @@ impl EngineHandle {
     /// Asks for an answer. Whatever may be wrong with the request comes as its only event.
     #[must_use]
     pub fn generate(&self, request: Request) -> Answer {
-        self.ask(Ask::Answer(None, request))
+        self.ask(Ask::Answer(None, Box::new(request)))
     }
 
     /// Asks for an answer that continues what a session holds.
     #[must_use]
     pub fn generate_in(&self, session: SessionId, request: Request) -> Answer {
-        self.ask(Ask::Answer(Some(session), request))
+        self.ask(Ask::Answer(Some(session), Box::new(request)))
     }
 
     /// Asks for values: vectors, scores, logits.
@@ -100,7 +100,7 @@ impl EngineHandle {
 
     fn ask(&self, ask: Ask) -> Answer {
         let shared = Arc::new(Shared::default());
-        let command = Command::Submit(Box::new(ask), Arc::clone(&shared));
+        let command = Command::Submit(ask, Arc::clone(&shared));
         if self.commands.send(command).is_err() {
             let gone = EngineError::Gone("it was shut down".to_owned());
             shared.change(|s| s.close(Some(gone)));
@@ -288,9 +288,9 @@ impl Server {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Submit(ask, shared) => {
-                let submitted = match *ask {
-                    Ask::Answer(None, request) => self.engine.submit(request),
-                    Ask::Answer(Some(session), request) => self.engine.submit_to(session, request),
+                let submitted = match ask {
+                    Ask::Answer(None, request) => self.engine.submit(*request),
+                    Ask::Answer(Some(session), request) => self.engine.submit_to(session, *request),
                     Ask::Read(request) => self.engine.submit_read(request),
                 };
                 match submitted {

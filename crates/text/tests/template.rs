@@ -285,7 +285,7 @@ fn what_nests_too_deeply_is_refused() {
     for source in deep {
         let refused = ChatTemplate::parse(&source)
             .and_then(|template| template.render(&ChatRequest::default()));
-        assert!(refused.is_err(), "{:.40}", source);
+        assert!(refused.is_err(), "{source:.40}");
     }
     let wide = format!("{{{{ [{}] | length }}}}", "1 + 1, ".repeat(2_000));
     let template = ChatTemplate::parse(&wide).expect("a template");

@@ -70,9 +70,8 @@ impl Engine {
         }
         let needs = self.running.iter().position(|t| t.role() == role);
         if let Some(i) = needs {
-            let error = match self.cache.reserve(&mut self.running[i].seq, 1) {
-                Err(error) => error,
-                Ok(_) => unreachable!("it was seen that it cannot have a row"),
+            let Err(error) = self.cache.reserve(&mut self.running[i].seq, 1) else {
+                unreachable!("it was seen that it cannot have a row");
             };
             let task = self.running.remove(i);
             self.leave(task, Err(error));

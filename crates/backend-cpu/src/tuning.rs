@@ -215,7 +215,7 @@ pub fn measure(threads: usize, report: Report<'_>) -> Result<Tuning, LayoutError
 }
 
 /// A quick check of what one row depends on, the most of what processors differ in: the usual choice, unless another is
-/// faster by more than [`MARGIN`] twice.
+/// faster by more than a margin twice.
 ///
 /// # Errors
 /// When a worker fails.

@@ -19,6 +19,7 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
 }
 
 /// Where a model is downloaded from.
+#[cfg_attr(not(feature = "hub"), allow(dead_code))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
     /// A repository, and perhaps one of its files.

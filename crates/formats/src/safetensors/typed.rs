@@ -11,7 +11,7 @@ use crate::error::{Fault, Quoted};
 /// The pair that holds the values.
 const PAIR: &str = "tokkata.metadata";
 
-/// Pairs for the header of a safetensors file, from which [`read`] makes the metadata again.
+/// Pairs for the header of a safetensors file, from which `read` makes the metadata again.
 #[must_use]
 pub fn metadata_pairs(metadata: &Metadata) -> Vec<(String, String)> {
     let mut typed = Map::new();

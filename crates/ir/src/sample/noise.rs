@@ -32,7 +32,7 @@ fn rounds<const N: usize>([mut a, mut b]: [u32; 2], turns: [u32; N]) -> [u32; 2]
     [a, b]
 }
 
-/// 64 random bits of a token in the row at `position`: the first word of [`threefry`] is the upper half.
+/// 64 random bits of a token in the row at `position`: the first word of Threefry is the upper half.
 #[must_use]
 #[inline]
 pub fn noise(seed: u64, position: u32, id: u32) -> u64 {

@@ -3,8 +3,7 @@
 //! Every entry is written and read through block tables, so a wrong table, a shared block that was overwritten or a
 //! state that was not copied changes the answer.
 
-use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,9 +11,8 @@ use tokkata_core::DType;
 use tokkata_ir::sample::{BadLogits, Scratch, sample, uniform};
 use tokkata_ir::step::NO_BLOCK;
 use tokkata_ir::{
-    ArenaLayout, BackendError, CacheGroup, CacheKind, Executor, GroupId, HostExecutor, Lead,
-    Limits, Machine, Plan, PlanRole, Port, Program, Progress, Refusal, SeqSlot, Shape, SlotDef,
-    StepInputs, StepState, Ticket, ValType, ValueDef, ValueId, Work,
+    ArenaLayout, BackendError, CacheGroup, CacheKind, GroupId, Lead, Limits, Machine, Plan,
+    PlanRole, Port, Program, Shape, SlotDef, StepInputs, StepState, ValType, ValueDef, ValueId,
 };
 
 use crate::kind::CacheTraits;
@@ -254,109 +252,6 @@ impl Machine for Fake {
     }
 
     fn import_block(&mut self, _: GroupId, _: u32, _: &[f32]) {}
-
-    fn memory_bytes(&self) -> u64 {
-        0
-    }
-}
-
-/// An executor whose news come late, and in no other way differ.
-pub(crate) struct Slow {
-    inner: HostExecutor<Fake>,
-    /// News, and the polls until they are handed out.
-    news: VecDeque<(usize, Result<Progress, BackendError>)>,
-    seed: u64,
-}
-
-impl Slow {
-    pub(crate) fn new(inner: HostExecutor<Fake>) -> Self {
-        Slow {
-            inner,
-            news: VecDeque::new(),
-            seed: 1,
-        }
-    }
-
-    fn work(&mut self) {
-        self.seed += 1;
-        match self.inner.poll() {
-            Ok(None) => {}
-            Ok(Some(news)) => {
-                let delay = (uniform(3, self.seed) % 4) as usize;
-                self.news.push_back((delay, Ok(news)));
-            }
-            Err(error) => self.news.push_back((2, Err(error))),
-        }
-    }
-}
-
-impl Executor for Slow {
-    fn depth(&self) -> usize {
-        3
-    }
-
-    fn arena(&self) -> &ArenaLayout {
-        self.inner.arena()
-    }
-
-    fn submit(&mut self, work: Work) -> Result<Ticket, Refusal> {
-        self.inner.submit(work)
-    }
-
-    fn poll(&mut self) -> Result<Option<Progress>, BackendError> {
-        if self.news.is_empty() {
-            self.work();
-        }
-        match self.news.front_mut() {
-            None => Ok(None),
-            Some((0, _)) => self.news.pop_front().map(|(_, news)| news).transpose(),
-            Some((delay, _)) => {
-                *delay -= 1;
-                Ok(None)
-            }
-        }
-    }
-
-    fn wait(&mut self) -> Result<Option<Progress>, BackendError> {
-        loop {
-            let news = self.poll()?;
-            if news.is_some() || self.news.is_empty() {
-                return Ok(news);
-            }
-        }
-    }
-
-    fn stop(&mut self, slot: SeqSlot) {
-        self.inner.stop(slot);
-    }
-
-    fn rows(&self, ticket: &Ticket, value: ValueId) -> Result<usize, BackendError> {
-        self.inner.rows(ticket, value)
-    }
-
-    fn read(
-        &mut self,
-        ticket: &Ticket,
-        value: ValueId,
-        rows: Range<usize>,
-        out: &mut [f32],
-    ) -> Result<(), BackendError> {
-        self.inner.read(ticket, value, rows, out)
-    }
-
-    fn read_ints(
-        &mut self,
-        ticket: &Ticket,
-        value: ValueId,
-        rows: Range<usize>,
-        out: &mut [i32],
-    ) -> Result<(), BackendError> {
-        self.inner.read_ints(ticket, value, rows, out)
-    }
-
-    fn exported(&mut self, ticket: &Ticket, i: usize) -> Result<Vec<f32>, BackendError> {
-        self.inner.exported(ticket, i)
-    }
 
     fn memory_bytes(&self) -> u64 {
         0

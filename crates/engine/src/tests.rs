@@ -7,7 +7,9 @@ use std::sync::atomic::AtomicUsize;
 
 use tokkata_ir::{CacheKind, Executor, HostExecutor, Limits};
 
-use crate::fake::{Fake, POISON_TOKEN, Slow, arena, expected, group, program};
+use tokkata_conformance::late::Late;
+
+use crate::fake::{Fake, POISON_TOKEN, arena, expected, group, program};
 use crate::*;
 
 const FULL: CacheKind = CacheKind::Full;
@@ -117,7 +119,7 @@ fn engine_and_model(
                 chain,
                 ..options
             };
-            (Box::new(Slow::new(executor)), options)
+            (Box::new(Late::new(Box::new(executor))), options)
         }
     };
     (Engine::new(program, executor, options).unwrap(), model)

@@ -82,7 +82,7 @@ impl Cache {
         let mut copies = Vec::new();
         for g in 0..self.groups.len() {
             copies.extend(self.own_last(seq, g, scarce));
-            let places = self.places(g, seq.end() + n);
+            let places = self.places(g, seq, seq.end() + n);
             if seq.tables[g].len() < places {
                 seq.touch(g, seq.tables[g].len());
             }
@@ -133,12 +133,12 @@ impl Cache {
         self.pools.could_take(wanted)
     }
 
-    /// Blocks of a group for `len` positions.
-    fn places(&self, g: usize, len: usize) -> usize {
+    /// Blocks of a group for `len` positions of a sequence.
+    fn places(&self, g: usize, seq: &Sequence, len: usize) -> usize {
         let size = self.groups[g].block_size as usize;
         match self.groups[g].kind {
             CacheKind::Recurrent => 1,
-            CacheKind::Cross => self.groups[g].table_len(&self.limits),
+            CacheKind::Cross => seq.encoded.div_ceil(size),
             _ => len.div_ceil(size),
         }
     }
@@ -151,7 +151,7 @@ impl Cache {
 
     fn missing_of(&self, seq: &Sequence, g: usize, n: usize) -> usize {
         let new = self
-            .places(g, seq.end() + n)
+            .places(g, seq, seq.end() + n)
             .saturating_sub(seq.tables[g].len());
         new + usize::from(self.foreign(seq, g).is_some())
     }
@@ -387,6 +387,7 @@ impl Cache {
             path: seq.path.clone(),
             salt: seq.salt,
             snapshot_len: seq.snapshot_len,
+            encoded: seq.encoded,
             ahead: 0,
             synced: vec![0; seq.synced.len()],
         }
@@ -433,7 +434,11 @@ impl Cache {
             "a sequence is not cut while rows are under way"
         );
         for g in 0..self.groups.len() {
-            let keep = if len == 0 { 0 } else { self.places(g, len) };
+            let keep = if len == 0 {
+                0
+            } else {
+                self.places(g, seq, len)
+            };
             // The last first: what has been idle longest is given up first, and a prefix is used from its beginning.
             let table = &mut seq.tables[g];
             let keep = keep.min(table.len());

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokkata_ir::{BackendError, Executor, Lead, Limits, PlanRole, Program, SeqSlot, ValueId};
+use tokkata_ir::{BackendError, Executor, Lead, Limits, PlanRole, Port, Program, SeqSlot, ValueId};
 
 pub use feed::{Fed, Feed, FeedLogits, RowKind};
 
@@ -20,13 +20,14 @@ use crate::cache::{Cache, CacheOptions};
 use crate::cost::Costs;
 use crate::error::EngineError;
 use crate::flight::Flight;
+use crate::input::{AllMedia, EncoderInput, Media};
 use crate::masks::MaskPool;
 use crate::request::{
     Event, EventKind, FinishReason, ReadRequest, Request, RequestId, SessionId, Urgency,
 };
 use crate::sequence::Sequence;
 use crate::session::Session;
-use crate::task::{Goal, Read, Task};
+use crate::task::{Encode, Goal, Inputs, PortRows, Read, Task};
 
 /// Tokens between snapshots of a recurrent state inside a long prompt.
 const SNAPSHOT_TOKENS: usize = 1024;
@@ -64,6 +65,8 @@ struct Ports {
     plan: usize,
     logits: Option<ValueId>,
     tokens: Option<ValueId>,
+    /// Where rows of media come in.
+    embeds: Option<ValueId>,
 }
 
 /// How a task ended.
@@ -112,6 +115,7 @@ impl Engine {
             plan,
             logits: main.output("logits"),
             tokens: main.output("tokens"),
+            embeds: main.input("embeds"),
         };
         let (caches, limits) = (&program.caches, &program.limits);
         Ok(Engine {
@@ -188,9 +192,9 @@ impl Engine {
     /// A prompt that is empty, longer than the context, or has tokens outside the vocabulary; parameters that are no
     /// numbers; a full queue; a lost device.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
-        self.check(&request)?;
+        let (inputs, request) = self.check(request)?;
         let seq = self.cache.sequence(request.salt);
-        Ok(self.enqueue(|id| Task::answer(id, seq, None, request)))
+        Ok(self.enqueue(|id| Task::answer(id, seq, None, (inputs, request))))
     }
 
     /// Queues a request whose prompt continues what a session holds. Cached tokens that the prompt shares are used
@@ -199,9 +203,9 @@ impl Engine {
     /// # Errors
     /// As [`Engine::submit`]; an unknown or busy session.
     pub fn submit_to(&mut self, id: SessionId, request: Request) -> Result<RequestId, EngineError> {
-        self.check(&request)?;
+        let (inputs, request) = self.check(request)?;
         let seq = self.take_session(id)?;
-        Ok(self.enqueue(|task| Task::answer(task, seq, Some(id), request)))
+        Ok(self.enqueue(|task| Task::answer(task, seq, Some(id), (inputs, request))))
     }
 
     /// Queues a request for values; they come as events.
@@ -209,16 +213,22 @@ impl Engine {
     /// # Errors
     /// As [`Engine::submit`]; an output that the program does not have; a text that must but does not fit into a step.
     pub fn submit_read(&mut self, request: ReadRequest) -> Result<RequestId, EngineError> {
-        self.check_tokens(&request.tokens)?;
         self.check_queue()?;
         let read = self.reading(&request)?;
-        let rows = self.limits().rows as usize;
-        if read.whole && request.tokens.len() > rows {
-            let tokens = request.tokens.len();
-            return Err(EngineError::TextTooLong { tokens, rows });
+        let encoder = match read.role {
+            PlanRole::Encoder => None,
+            _ => Some(request.encoder),
+        };
+        let mut seq = self.cache.sequence(request.salt);
+        if read.role == PlanRole::Encoder {
+            seq.encoded = request.tokens.len();
         }
-        let seq = self.cache.sequence(request.salt);
-        let what = (request.tokens, request.urgency);
+        let mut inputs = self.inputs(request.tokens, Vec::new(), encoder)?;
+        inputs.fed = self.fed(read.role, request.inputs, inputs.tokens.len())?;
+        if read.whole {
+            self.check_step(inputs.tokens.len())?;
+        }
+        let what = (inputs, request.urgency);
         Ok(self.enqueue(|id| Task::read(id, seq, what, read)))
     }
 
@@ -235,27 +245,128 @@ impl Engine {
         })
     }
 
-    fn check(&self, request: &Request) -> Result<(), EngineError> {
-        self.check_tokens(&request.prompt)?;
+    fn check(&self, mut request: Request) -> Result<(Inputs, Request), EngineError> {
+        let prompt = std::mem::take(&mut request.prompt);
+        let media = std::mem::take(&mut request.media);
+        let encoder = request.encoder.take();
+        let inputs = self.inputs(prompt, media, Some(encoder))?;
         self.check_queue()?;
         request.sampling.check()?;
         match self.ports.tokens {
-            Some(_) => Ok(()),
+            Some(_) => Ok((inputs, request)),
             None => Err(EngineError::MissingOutput("tokens")),
         }
     }
 
+    /// What a task reads. Without a choice of an encoder's input none is needed.
+    fn inputs(
+        &self,
+        mut tokens: Vec<u32>,
+        media: Vec<Media>,
+        encoder: Option<Option<EncoderInput>>,
+    ) -> Result<Inputs, EngineError> {
+        if !media.is_empty() && self.ports.embeds.is_none() {
+            return Err(EngineError::NoEmbeddings);
+        }
+        let longest = media.iter().filter(|m| m.span).map(|m| m.rows.len()).max();
+        let width = self.program.n_embd as usize;
+        self.check_step(longest.unwrap_or(0) / width.max(1))?;
+        let media = AllMedia::new(media, &mut tokens, width)?;
+        let own = tokens.iter().enumerate().filter(|(i, _)| !media.covers(*i));
+        self.check_length(&tokens)?;
+        self.check_vocabulary(own.map(|(_, &token)| token))?;
+        let encode = match encoder {
+            Some(input) => self.encoding(input)?,
+            None => None,
+        };
+        Ok(Inputs {
+            tokens,
+            media,
+            encode,
+            fed: Vec::new(),
+        })
+    }
+
+    /// What a plan's ports hold for so many tokens.
+    fn fed(
+        &self,
+        role: PlanRole,
+        inputs: Vec<(String, Arc<[f32]>)>,
+        tokens: usize,
+    ) -> Result<Vec<PortRows>, EngineError> {
+        let (_, plan) = self.program.plan(role).expect("its output was found");
+        let port = |(name, rows): (String, Arc<[f32]>)| {
+            let port = plan.input(&name);
+            let port = port.ok_or(EngineError::MissingInput(name))?;
+            let width = plan.value(port).shape.width();
+            match rows.len() == tokens * width {
+                true => Ok(PortRows { port, width, rows }),
+                false => Err(EngineError::WrongInput {
+                    found: rows.len(),
+                    tokens,
+                    width,
+                }),
+            }
+        };
+        let fed: Vec<PortRows> = inputs.into_iter().map(port).collect::<Result<_, _>>()?;
+        let missing = |p: &&Port| p.name != "embeds" && fed.iter().all(|f| f.port != p.value);
+        match plan.inputs.iter().find(missing) {
+            Some(port) => Err(EngineError::MissingInput(port.name.clone())),
+            None => Ok(fed),
+        }
+    }
+
+    fn encoding(&self, input: Option<EncoderInput>) -> Result<Option<Encode>, EngineError> {
+        let has = self.program.plan(PlanRole::Encoder).is_some();
+        let input = match input {
+            None if has => return Err(EngineError::NothingEncoded),
+            None => return Ok(None),
+            Some(_) if !has => return Err(EngineError::NoEncoder),
+            Some(input) if input.is_empty() => return Err(EngineError::NothingEncoded),
+            Some(input) => input,
+        };
+        let most = self.limits().enc_rows.min(self.limits().rows) as usize;
+        if input.len() > most {
+            let tokens = input.len();
+            return Err(EngineError::TextTooLong { tokens, rows: most });
+        }
+        if let EncoderInput::Tokens(tokens) = &input {
+            self.check_vocabulary(tokens.iter().copied())?;
+        }
+        Ok(Some(Encode {
+            input,
+            done: false,
+            told: false,
+        }))
+    }
+
+    /// So many rows must fit into a step.
+    fn check_step(&self, tokens: usize) -> Result<(), EngineError> {
+        let rows = self.limits().rows as usize;
+        if tokens > rows {
+            return Err(EngineError::TextTooLong { tokens, rows });
+        }
+        Ok(())
+    }
+
     pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
-        let (n_vocab, ctx) = (self.program.n_vocab, self.limits().ctx as usize);
-        if tokens.is_empty() {
-            return Err(EngineError::EmptyPrompt);
+        self.check_length(tokens)?;
+        self.check_vocabulary(tokens.iter().copied())
+    }
+
+    fn check_length(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        let (tokens, ctx) = (tokens.len(), self.limits().ctx as usize);
+        match tokens {
+            0 => Err(EngineError::EmptyPrompt),
+            _ if tokens > ctx => Err(EngineError::PromptTooLong { tokens, ctx }),
+            _ => Ok(()),
         }
-        if tokens.len() > ctx {
-            let tokens = tokens.len();
-            return Err(EngineError::PromptTooLong { tokens, ctx });
-        }
-        match tokens.iter().find(|&&t| t >= n_vocab) {
-            Some(&token) => Err(EngineError::UnknownToken { token, n_vocab }),
+    }
+
+    fn check_vocabulary(&self, mut tokens: impl Iterator<Item = u32>) -> Result<(), EngineError> {
+        let n_vocab = self.program.n_vocab;
+        match tokens.find(|&t| t >= n_vocab) {
+            Some(token) => Err(EngineError::UnknownToken { token, n_vocab }),
             None => Ok(()),
         }
     }

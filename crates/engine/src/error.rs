@@ -44,6 +44,28 @@ pub enum EngineError {
         "a text of {tokens} tokens must fit into one step of {rows}; use more rows (-b) or a shorter text"
     )]
     TextTooLong { tokens: usize, rows: usize },
+    #[error(
+        "media at place {at} has {floats} numbers: it must be whole rows of {width}, inside the prompt and after other media"
+    )]
+    BadMedia {
+        at: usize,
+        floats: usize,
+        width: usize,
+    },
+    #[error("the model was not loaded to read embeddings")]
+    NoEmbeddings,
+    #[error("the model has an encoder and needs something for it to read")]
+    NothingEncoded,
+    #[error("the plan has no input `{0}`, or is not given it")]
+    MissingInput(String),
+    #[error("an input has {found} numbers; {tokens} rows of {width} are needed")]
+    WrongInput {
+        found: usize,
+        tokens: usize,
+        width: usize,
+    },
+    #[error("the model has no encoder")]
+    NoEncoder,
     #[error("{found} {what} do not fit into one step of {most}")]
     StepTooLarge {
         what: &'static str,

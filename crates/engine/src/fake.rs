@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokkata_core::DType;
 use tokkata_ir::sample::{BadLogits, Scratch, sample, uniform};
-use tokkata_ir::step::NO_BLOCK;
+use tokkata_ir::step::{NO_BLOCK, ROW_EMBEDS};
 use tokkata_ir::{
     ArenaLayout, BackendError, CacheGroup, CacheKind, GroupId, Lead, Limits, Machine, Plan,
     PlanRole, Port, Program, Shape, SlotDef, StepInputs, StepState, ValType, ValueDef, ValueId,
@@ -42,6 +42,11 @@ fn entry(token: u32, pos: usize) -> u64 {
     mix(u64::from(token), pos as u64)
 }
 
+/// What a row of embeddings leaves.
+fn embedded(value: f32, pos: usize) -> u64 {
+    mix(u64::from(value.to_bits()) << 8 | 1, pos as u64)
+}
+
 fn logits_of(hash: u64) -> Vec<f32> {
     let logit = |v| (mix(hash, v) >> 44) as f32 / (1 << 18) as f32;
     let mut logits: Vec<f32> = (0..u64::from(N_VOCAB)).map(logit).collect();
@@ -50,14 +55,30 @@ fn logits_of(hash: u64) -> Vec<f32> {
     logits
 }
 
+/// What a sequence reads, for [`expected`].
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Reads<'a> {
+    pub(crate) tokens: &'a [u32],
+    /// By position: embeddings in the place of tokens.
+    pub(crate) embeds: &'a [(usize, f32)],
+    pub(crate) encoded: &'a [u32],
+}
+
 /// The logits after `tokens`, computed without any cache.
-pub(crate) fn expected(tokens: &[u32], kinds: &[CacheKind]) -> Vec<f32> {
-    let p = tokens.len() - 1;
+pub(crate) fn expected(reads: Reads<'_>, kinds: &[CacheKind]) -> Vec<f32> {
+    let p = reads.tokens.len() - 1;
     let mut hash = 1;
     for kind in kinds {
+        if *kind == CacheKind::Cross {
+            let all = reads.encoded.iter().enumerate();
+            hash = all.fold(hash, |hash, (q, &token)| mix(hash, entry(token, q)));
+            continue;
+        }
         let first = kind.first_needed(p);
-        for (q, &token) in tokens.iter().enumerate().skip(first) {
-            hash = mix(hash, entry(token, q));
+        for (q, &token) in reads.tokens.iter().enumerate().skip(first) {
+            let embed = reads.embeds.iter().find(|e| e.0 == q);
+            let left = embed.map_or_else(|| entry(token, q), |e| embedded(e.1, q));
+            hash = mix(hash, left);
         }
     }
     logits_of(hash)
@@ -90,15 +111,30 @@ pub(crate) fn program(caches: Vec<CacheGroup>, limits: Limits) -> Arc<Program> {
         name: name.to_owned(),
         value: ValueId(id),
     };
+    let embeds = ValueDef {
+        shape: Shape::rows(&[1]),
+        dtype: ValType::F32,
+    };
     let plan = Plan {
         role: PlanRole::Main,
-        inputs: vec![],
+        inputs: vec![port("embeds", 2)],
         outputs: vec![port("logits", 0), port("tokens", 1)],
-        values: vec![value(N_VOCAB, ValType::F32), value(1, ValType::I32)],
+        values: vec![value(N_VOCAB, ValType::F32), value(1, ValType::I32), embeds],
         nodes: vec![],
     };
+    let encoder = Plan {
+        role: PlanRole::Encoder,
+        inputs: vec![],
+        outputs: vec![],
+        values: vec![],
+        nodes: vec![],
+    };
+    let crosses = caches.iter().any(|g| g.kind == CacheKind::Cross);
     Arc::new(Program {
-        plans: vec![plan],
+        plans: [plan]
+            .into_iter()
+            .chain(crosses.then_some(encoder))
+            .collect(),
         weights: vec![],
         caches,
         consts: vec![],
@@ -126,11 +162,11 @@ impl Fake {
         &mut cells.or_insert_with(|| vec![0; size])[offset]
     }
 
-    fn write(&mut self, step: &StepState) {
-        for row in 0..step.n_rows() {
-            let value = entry(step.tokens()[row], step.pos(row) as usize);
+    /// Writes the entries of one kind of group.
+    fn write(&mut self, step: &StepState, left: &[u64], writes: fn(CacheKind) -> bool) {
+        for (row, &value) in left.iter().enumerate() {
             for g in 0..self.groups.len() {
-                if self.groups[g].kind != CacheKind::Recurrent {
+                if writes(self.groups[g].kind) {
                     let size = self.groups[g].block_size as usize;
                     let pos = step.pos(row) as usize;
                     let table = step.table(GroupId(g as u32), step.seqs()[row] as usize);
@@ -146,7 +182,11 @@ impl Fake {
         let (kind, seq) = (self.groups[g].kind, step.seqs()[row] as usize);
         let (pos, table) = (step.pos(row) as usize, step.table(GroupId(g as u32), seq));
         let size = self.groups[g].block_size as usize;
-        for q in kind.first_needed(pos)..=pos {
+        let seen = match kind {
+            CacheKind::Cross => 0..step.enc_len(seq),
+            _ => kind.first_needed(pos)..pos + 1,
+        };
+        for q in seen {
             assert_ne!(table[q / size], NO_BLOCK, "position {q} is needed at {pos}");
             hash = mix(hash, *self.cell(g, table[q / size], q % size));
         }
@@ -154,7 +194,7 @@ impl Fake {
     }
 
     /// A recurrent state must come first among the groups, so that its fold starts every hash.
-    fn states(&mut self, step: &StepState) -> Vec<u64> {
+    fn states(&mut self, step: &StepState, left: &[u64]) -> Vec<u64> {
         let Some(g) = self
             .groups
             .iter()
@@ -174,7 +214,7 @@ impl Fake {
             let first = step.first_row(seq);
             let rows = hashes.iter_mut().enumerate().skip(first);
             for (row, hash) in rows.take(step.row_count(seq)) {
-                state = mix(state, entry(step.tokens()[row], step.pos(row) as usize));
+                state = mix(state, left[row]);
                 *hash = state;
             }
             *self.cell(0, block, 0) = state;
@@ -183,10 +223,22 @@ impl Fake {
     }
 }
 
+/// What each row leaves in caches.
+fn entries(step: &StepState, embeds: Option<&[f32]>) -> Vec<u64> {
+    let of = |row: usize| {
+        let pos = step.pos(row) as usize;
+        if step.flags(row) & ROW_EMBEDS == 0 {
+            return entry(step.tokens()[row], pos);
+        }
+        embedded(embeds.expect("embeddings are fed")[row], pos)
+    };
+    (0..step.n_rows()).map(of).collect()
+}
+
 impl Machine for Fake {
     fn replay(
         &mut self,
-        _: usize,
+        plan: usize,
         step: &StepState,
         inputs: &StepInputs<'_>,
     ) -> Result<(), BackendError> {
@@ -204,8 +256,15 @@ impl Machine for Fake {
         self.lost_after
             .store(left.saturating_sub(1), Ordering::Relaxed);
         self.rows.fetch_add(step.n_rows(), Ordering::Relaxed);
-        self.write(step);
-        let hashes = self.states(step);
+        let left = entries(step, inputs.embeds);
+        if plan == 1 {
+            self.write(step, &left, |kind| kind == CacheKind::Cross);
+            return Ok(());
+        }
+        self.write(step, &left, |kind| {
+            !matches!(kind, CacheKind::Recurrent | CacheKind::Cross)
+        });
+        let hashes = self.states(step, &left);
         self.logits.clear();
         self.picked.clear();
         for (i, &row) in step.logit_rows().iter().enumerate() {

@@ -26,6 +26,8 @@ pub(crate) struct Part {
     pub(crate) rows: usize,
     /// Whether they are an answer's.
     pub(crate) answer: bool,
+    /// Whether they are its encoder's.
+    pub(crate) encodes: bool,
     /// Tokens that it draws.
     pub(crate) draws: usize,
     /// What is read of them.

@@ -10,7 +10,7 @@
 //! needs; a draw depends on (seed, position, logits) and never on the neighbours in a step; running out of context
 //! ends an answer by name or is an error, and nothing is cut in silence.
 //!
-//! Reading order: [`request`], [`engine`], [`pool`], [`kind`], [`sequence`], [`prefix`], [`cache`], [`sampling`], [`handle`].
+//! Reading order: [`request`], [`input`], [`engine`], [`pool`], [`kind`], [`sequence`], [`prefix`], [`cache`], [`sampling`], [`handle`].
 //!
 //! ```
 //! use tokkata_engine::StopStrings;
@@ -26,6 +26,7 @@ pub mod engine;
 pub mod error;
 mod flight;
 pub mod handle;
+pub mod input;
 pub mod kind;
 mod masks;
 pub mod pool;
@@ -48,6 +49,7 @@ pub use dry::Dry;
 pub use engine::{Engine, EngineOptions, Fed, Feed, FeedLogits, RowKind};
 pub use error::EngineError;
 pub use handle::{Answer, EngineHandle};
+pub use input::{EncoderInput, Media};
 pub use kind::{CacheTraits, Truncate};
 pub use request::{
     Constraint, Decoder, Event, EventKind, FinishReason, Logprob, Logprobs, ReadRequest, Request,

@@ -1,5 +1,6 @@
 //! Requests, and the events that answer them.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokkata_ir::PlanRole;
@@ -7,6 +8,7 @@ use tokkata_ir::sample::Mask;
 pub use tokkata_ir::{Logprob, Logprobs};
 
 use crate::error::EngineError;
+use crate::input::{EncoderInput, Media};
 use crate::sampling::Sampling;
 
 /// Names a request of one engine.
@@ -48,6 +50,14 @@ pub trait Constraint: Send {
     /// # Errors
     /// Why nothing can.
     fn mask(&mut self) -> Result<Option<Mask>, String>;
+
+    /// Takes back the newest tokens that were taken, forced ones among them, as if they had never come.
+    ///
+    /// # Errors
+    /// A constraint that cannot go back; fewer tokens than that.
+    fn rollback(&mut self, tokens: usize) -> Result<(), String> {
+        Err(format!("this constraint cannot take {tokens} tokens back"))
+    }
 }
 
 /// Where an answer ends.
@@ -66,6 +76,10 @@ pub struct StopRules {
 pub struct Request {
     /// Every token before the answer; those already cached are not computed again.
     pub prompt: Vec<u32>,
+    /// Stretches of the prompt that are embeddings, in order.
+    pub media: Vec<Media>,
+    /// What the encoder reads, in models that have one; the prompt is the decoder's then.
+    pub encoder: Option<EncoderInput>,
     /// How tokens are picked.
     pub sampling: Sampling,
     /// Where the answer ends.
@@ -96,6 +110,10 @@ pub struct Urgency {
 pub struct ReadRequest {
     /// The tokens.
     pub tokens: Vec<u32>,
+    /// What the encoder reads before them, in models that have one.
+    pub encoder: Option<EncoderInput>,
+    /// What the plan's ports hold, by name: a row for each token.
+    pub inputs: Vec<(String, Arc<[f32]>)>,
     /// Output of the plan that is read.
     pub output: String,
     /// The plan it is an output of.
@@ -106,6 +124,23 @@ pub struct ReadRequest {
     pub salt: u64,
     /// Where it stands among requests, and until when it is worth anything.
     pub urgency: Urgency,
+}
+
+impl ReadRequest {
+    /// An output of a plan for these tokens, which may run in several steps.
+    #[must_use]
+    pub fn new(tokens: Vec<u32>, role: PlanRole, output: &str) -> Self {
+        ReadRequest {
+            tokens,
+            encoder: None,
+            inputs: Vec::new(),
+            output: output.to_owned(),
+            role,
+            whole: false,
+            salt: 0,
+            urgency: Urgency::default(),
+        }
+    }
 }
 
 /// Why an answer ended.

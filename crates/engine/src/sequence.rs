@@ -17,6 +17,8 @@ pub struct Sequence {
     /// Prefix-cache nodes of the whole granules.
     pub(crate) path: Vec<NodeId>,
     pub(crate) salt: u64,
+    /// Positions that its encoder writes.
+    pub(crate) encoded: usize,
     /// Length at the newest snapshot of a recurrent state.
     pub(crate) snapshot_len: usize,
 }

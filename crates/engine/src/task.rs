@@ -7,6 +7,7 @@ use tokkata_ir::sample::Mask;
 use tokkata_ir::{LogitRow, Logprobs, PlanRole, SeqSlot, ValueId};
 
 use crate::dry::dry_penalties;
+use crate::input::{AllMedia, EncoderInput};
 use crate::masks::Ask;
 use crate::request::{
     Constraint, Decoder, EventKind, FinishReason, Request, RequestId, SessionId, Stats, Urgency,
@@ -23,6 +24,10 @@ pub(crate) struct Task {
     /// Prompt and answer.
     pub(crate) tokens: Vec<u32>,
     pub(crate) prompt_len: usize,
+    pub(crate) media: AllMedia,
+    pub(crate) encode: Option<Encode>,
+    /// What the ports of its plan hold.
+    pub(crate) fed: Vec<PortRows>,
     pub(crate) urgency: Urgency,
     pub(crate) goal: Goal,
     pub(crate) stats: Stats,
@@ -47,6 +52,33 @@ pub(crate) enum Goal {
     Answer(Box<Answer>),
     /// To read an output.
     Read(Read),
+}
+
+/// What a task's encoder reads, and how far it got.
+#[derive(Debug)]
+pub(crate) struct Encode {
+    pub(crate) input: EncoderInput,
+    /// Its caches are written.
+    pub(crate) done: bool,
+    /// The slot knows how many positions they have.
+    pub(crate) told: bool,
+}
+
+/// What a task reads: tokens, some of which stand for media, and its encoder's input.
+#[derive(Debug, Default)]
+pub(crate) struct Inputs {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) media: AllMedia,
+    pub(crate) encode: Option<Encode>,
+    pub(crate) fed: Vec<PortRows>,
+}
+
+/// What a port of a plan holds for each token of a task.
+#[derive(Clone, Debug)]
+pub(crate) struct PortRows {
+    pub(crate) port: ValueId,
+    pub(crate) width: usize,
+    pub(crate) rows: Arc<[f32]>,
 }
 
 /// An output that is read.
@@ -93,7 +125,13 @@ impl Constrained {
 }
 
 impl Task {
-    fn new(id: RequestId, seq: Sequence, session: Option<SessionId>, tokens: Vec<u32>) -> Self {
+    fn new(id: RequestId, seq: Sequence, session: Option<SessionId>, inputs: Inputs) -> Self {
+        let Inputs {
+            tokens,
+            media,
+            encode,
+            fed,
+        } = inputs;
         Task {
             id,
             session,
@@ -104,6 +142,9 @@ impl Task {
             },
             prompt_len: tokens.len(),
             tokens,
+            media,
+            encode,
+            fed,
             urgency: Urgency::default(),
             goal: Goal::Read(Read {
                 role: PlanRole::Main,
@@ -127,7 +168,7 @@ impl Task {
         id: RequestId,
         seq: Sequence,
         session: Option<SessionId>,
-        r: Request,
+        (inputs, r): (Inputs, Request),
     ) -> Self {
         Task {
             urgency: r.urgency,
@@ -142,7 +183,7 @@ impl Task {
                 stop: StopStrings::new(r.stop.stop_strings),
                 decoder: r.decoder,
             })),
-            ..Task::new(id, seq, session, r.prompt)
+            ..Task::new(id, seq, session, inputs)
         }
     }
 
@@ -150,21 +191,34 @@ impl Task {
     pub(crate) fn read(
         id: RequestId,
         seq: Sequence,
-        (tokens, urgency): (Vec<u32>, Urgency),
+        (inputs, urgency): (Inputs, Urgency),
         read: Read,
     ) -> Self {
         Task {
             urgency,
             goal: Goal::Read(read),
-            ..Task::new(id, seq, None, tokens)
+            ..Task::new(id, seq, None, inputs)
         }
     }
 
-    /// The plan it runs.
+    /// The plan that its next rows run.
     pub(crate) fn role(&self) -> PlanRole {
         match &self.goal {
+            _ if self.encodes() => PlanRole::Encoder,
             Goal::Answer(_) => PlanRole::Main,
             Goal::Read(read) => read.role,
+        }
+    }
+
+    /// Whether its encoder is to run before anything else.
+    pub(crate) fn encodes(&self) -> bool {
+        self.encode.as_ref().is_some_and(|e| !e.done)
+    }
+
+    /// What its encoder wrote is gone.
+    pub(crate) fn forget_encoded(&mut self) {
+        if let Some(encode) = &mut self.encode {
+            encode.done = false;
         }
     }
 
@@ -182,12 +236,28 @@ impl Task {
         }
     }
 
-    /// Rows of one kind that could run next: those of a prompt, or those of an answer.
+    /// Rows of one kind that could run next: tokens or media of a prompt, or tokens of an answer.
     pub(crate) fn runnable(&self) -> usize {
-        let pending = self.pending().len();
-        match self.prompt_len.saturating_sub(self.seq.end()) {
+        let (pending, at) = (self.pending().len(), self.seq.end());
+        let pending = pending.min(self.media.end_of_stretch(at).saturating_sub(at));
+        match self.prompt_len.saturating_sub(at) {
             0 => pending,
             prompt => pending.min(prompt),
+        }
+    }
+
+    /// Rows that must run in one step, if its next ones must: an encoder's, those of a text whose rows see each other,
+    /// the rest of a span.
+    pub(crate) fn whole_rows(&self) -> Option<usize> {
+        if let Some(encode) = self.encode.as_ref().filter(|e| !e.done) {
+            return Some(encode.input.len());
+        }
+        match &self.goal {
+            Goal::Read(read) if read.whole => Some(self.tokens.len()),
+            _ => {
+                let (places, media) = self.media.at(self.seq.end())?;
+                media.span.then(|| places.end - self.seq.end())
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use tokkata_ir::{CacheKind, Executor, HostExecutor, Limits};
 
 use tokkata_conformance::late::Late;
 
-use crate::fake::{Fake, POISON_TOKEN, arena, expected, group, program};
+use crate::fake::{Fake, POISON_TOKEN, Reads, arena, expected, group, program};
 use crate::*;
 
 const FULL: CacheKind = CacheKind::Full;
@@ -65,6 +65,7 @@ macro_rules! everywhere {
 
 mod basics;
 mod constraints;
+mod inputs;
 mod many;
 mod spawned;
 
@@ -164,9 +165,27 @@ fn run(engine: &mut Engine) -> HashMap<RequestId, Given> {
 
 /// The greedy answer without any cache.
 fn greedy(prompt: &[u32], n: usize, kinds: &[CacheKind]) -> Vec<u32> {
+    greedy_over(given(prompt), n, kinds)
+}
+
+/// A sequence of tokens alone.
+fn given(tokens: &[u32]) -> Reads<'_> {
+    Reads {
+        tokens,
+        ..Reads::default()
+    }
+}
+
+/// As [`greedy`], beside what is no token.
+fn greedy_over(reads: Reads<'_>, n: usize, kinds: &[CacheKind]) -> Vec<u32> {
+    let prompt = reads.tokens;
     let mut tokens = prompt.to_vec();
     for _ in 0..n {
-        let logits = expected(&tokens, kinds);
+        let tokens_so_far = Reads {
+            tokens: &tokens,
+            ..reads
+        };
+        let logits = expected(tokens_so_far, kinds);
         tokens.push(tokkata_ir::sample::argmax(&logits).unwrap());
     }
     tokens.split_off(prompt.len())

@@ -94,6 +94,8 @@ pub enum PlanRole {
     Encoder,
     /// The n-th multi-token-prediction head.
     Draft(u32),
+    /// Tokens to vectors or scores of texts, beside a main plan that writes.
+    Embed,
 }
 
 /// A straight line of ops over single-assignment values.
@@ -119,6 +121,12 @@ impl Plan {
             .iter()
             .find(|p| p.name == name)
             .map(|p| p.value)
+    }
+
+    /// The input called `name`.
+    #[must_use]
+    pub fn input(&self, name: &str) -> Option<ValueId> {
+        self.inputs.iter().find(|p| p.name == name).map(|p| p.value)
     }
 
     /// The definition of a value.

@@ -36,6 +36,10 @@ pub struct BuildOptions {
     pub outputs: Vec<String>,
     /// Multi-token-prediction heads to build, as far as the model has them.
     pub drafts: usize,
+    /// Rows of prompts may be given as embeddings, to the port `embeds` of the main plan.
+    pub embeds: bool,
+    /// Output of a plan for vectors ([`PlanRole::Embed`]) over the same weights, if one is wanted.
+    pub vectors: Option<String>,
     /// Also keep what goes into every product of the main plan, for all rows.
     pub product_inputs: bool,
     /// Layers, ascending, at which the next device begins.
@@ -48,6 +52,8 @@ impl Default for BuildOptions {
             block_size: 32,
             outputs: Vec::new(),
             drafts: 0,
+            embeds: false,
+            vectors: None,
             product_inputs: false,
             cuts: Vec::new(),
         }
@@ -72,7 +78,7 @@ pub fn build_with(
     options: &BuildOptions,
 ) -> Result<Program, PlanError> {
     check(limits)?;
-    let mut plans = vec![plan(spec, &spec.main, PlanRole::Main)];
+    let mut plans = vec![plan(spec, &spec.main, PlanRole::Main, options.embeds)];
     plans.extend(spec.encoder.as_ref().map(|e| cross::encoder(spec, e)));
     plans.extend(draft::plans(spec, options.drafts));
     let outputs = usual_outputs(&plans[0], &options.outputs);
@@ -81,6 +87,11 @@ pub fn build_with(
         passes::expose(&mut plans[0]);
     } else {
         passes::narrow(&mut plans[0]);
+    }
+    if let Some(output) = &options.vectors {
+        let mut vectors = plan(spec, &spec.main, PlanRole::Embed, false);
+        passes::prune(&mut vectors, std::slice::from_ref(output))?;
+        plans.push(vectors);
     }
     for plan in &mut plans {
         passes::renumber(plan);
@@ -166,9 +177,12 @@ fn kv_dtype(group: &tokkata_ir::spec::GroupSpec, limits: &Limits) -> DType {
     if all { limits.kv_dtype } else { DType::F16 }
 }
 
-fn plan(spec: &ModelSpec, stack: &StackSpec, role: PlanRole) -> Plan {
+fn plan(spec: &ModelSpec, stack: &StackSpec, role: PlanRole, embeds: bool) -> Plan {
     let mut builder = Builder::new(spec, role);
     builder.push(Op::Prepare, &[], &[]);
+    if embeds {
+        builder.input("embeds", spec.n_embd);
+    }
     builder.stack(stack);
     builder.plan
 }

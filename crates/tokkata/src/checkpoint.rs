@@ -75,6 +75,15 @@ impl Checkpoint {
         u32::try_from(ctx).ok()
     }
 
+    /// The token that a decoder begins with beside its encoder.
+    pub(crate) fn decoder_start(&self) -> u32 {
+        let metadata = self.metadata();
+        let arch = metadata.str("general.architecture").unwrap_or_default();
+        let own = metadata.uint(&format!("{arch}.decoder_start_token_id"));
+        let usual = || metadata.uint("tokenizer.ggml.bos_token_id");
+        own.or_else(usual).unwrap_or(0) as u32
+    }
+
     /// The metadata under GGUF's keys. Of a directory that no descriptor reads it is what its files say.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {

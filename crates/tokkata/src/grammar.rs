@@ -126,6 +126,12 @@ impl Constraint for Walk {
             .map_err(|error| error.to_string())?;
         Ok(Some(Mask::new(words)))
     }
+
+    fn rollback(&mut self, tokens: usize) -> std::result::Result<(), String> {
+        self.state
+            .rollback(tokens)
+            .map_err(|error| error.to_string())
+    }
 }
 
 /// The vocabulary as grammars see it. Special tokens that a trigger is made of, or that occur in `markers`, count as

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tokkata_engine::{
-    CacheOptions, Engine, EngineOptions, Event, EventKind, Request, RequestId, ScorePlan, SessionId,
+    CacheOptions, EncoderInput, Engine, EngineOptions, Event, EventKind, Request, RequestId,
+    ScorePlan, SessionId,
 };
 use tokkata_ir::spec::Generation as Way;
-use tokkata_ir::{ArenaLayout, Limits, Loaded, Program, WeightSource};
+use tokkata_ir::{ArenaLayout, Limits, Loaded, PlanRole, Program, WeightSource};
 use tokkata_plan::BuildOptions;
 use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
 
@@ -54,8 +55,9 @@ impl Model {
     ) -> Result<Self> {
         let backend = device(options.device.as_deref())?;
         let way = checkpoint.generation()?;
-        let diffusion = Diffusion::of(way).filter(|_| options.purpose == Purpose::Text);
-        let limits = match &diffusion {
+        let writes = !matches!(options.purpose, Purpose::Vectors(_));
+        let diffusion = Diffusion::of(way).filter(|_| writes);
+        let mut limits = match &diffusion {
             Some(_) => options.diffusion_limits(checkpoint.trained_ctx()),
             None => options.limits(checkpoint.trained_ctx()),
         };
@@ -77,10 +79,14 @@ impl Model {
             Some(recast) => checkpoint.spec_of(recast, limits.ctx)?,
             None => checkpoint.spec(limits.ctx)?,
         };
+        if spec.encoder.is_some() {
+            limits.enc_rows = limits.rows;
+        }
         let (program, vectors) = match options.purpose {
             Purpose::Text => (checkpoint.program_of(&spec, &limits, &build)?, None),
-            Purpose::Vectors(pooling) => {
-                let (program, shape) = checkpoint.vector_program(spec, &limits, &build, pooling)?;
+            Purpose::Vectors(pooling) | Purpose::Both(pooling) => {
+                let (program, shape) =
+                    checkpoint.vector_program(spec, &limits, &build, (pooling, writes))?;
                 (program, Some(shape))
             }
         };
@@ -182,15 +188,24 @@ impl Model {
         Ok(self.tokenizer()?.encode(text, options))
     }
 
-    /// A request whose answer comes as text and ends where the model ends it.
+    /// A request whose answer comes as text and ends where the model ends it. The prompt of an encoder–decoder is what
+    /// its encoder reads.
     ///
     /// # Errors
     /// As [`Model::tokenizer`]; a model that gives vectors alone.
     pub fn request(&self, prompt: Vec<u32>) -> Result<Request> {
         self.writes()?;
         let tokenizer = self.tokenizer()?;
+        let (prompt, encoder) = match self.program().plan(PlanRole::Encoder) {
+            Some(_) => (
+                vec![self.checkpoint.decoder_start()],
+                Some(EncoderInput::Tokens(prompt)),
+            ),
+            None => (prompt, None),
+        };
         let mut request = Request {
             prompt,
+            encoder,
             ..Request::default()
         };
         request.stop.stop_ids = tokenizer.eog().to_vec();

@@ -19,12 +19,14 @@ pub enum Purpose {
     Text,
     /// To give vectors of texts, pooled in this way or else as the file says.
     Vectors(Option<Pooling>),
+    /// To write text and to give vectors of texts, over one copy of the weights.
+    Both(Option<Pooling>),
 }
 
 /// Choices of a load. The default runs on the CPU with as many threads as it has cores.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Text or vectors.
+    /// Text, vectors, or both.
     pub purpose: Purpose,
     /// Device by name; `None` for the default one.
     pub device: Option<String>,
@@ -36,7 +38,7 @@ pub struct OpenOptions {
     pub kv: DType,
     /// Bytes for all caches; `None` for whole contexts of all sequences, as far as the memory allows.
     pub kv_memory: Option<u64>,
-    /// Rows of a step.
+    /// Rows of a step; an encoder takes so many at most.
     pub rows: u32,
     /// Sequences of a step.
     pub seqs: u32,

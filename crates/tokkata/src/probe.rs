@@ -4,11 +4,8 @@
 
 use std::sync::Arc;
 
-use tokkata_engine::EngineError;
-use tokkata_ir::{
-    ArenaLayout, CacheKind, Delta, Executor, GroupId, Limits, LogitRow, PlanRole, Program, Refusal,
-    SeqRows, SeqSlot, Source, Ticket, ValueId, Work,
-};
+use tokkata_engine::{EncoderInput, Engine, EngineError, EngineOptions, EventKind, ReadRequest};
+use tokkata_ir::{ArenaLayout, Limits, PlanRole, Program};
 use tokkata_plan::BuildOptions;
 
 use crate::checkpoint::Checkpoint;
@@ -41,15 +38,7 @@ pub struct Probed {
 /// A loaded model and the sequence that it was loaded for.
 pub struct Probe<'a> {
     input: ProbeInput<'a>,
-    program: Arc<Program>,
-    executor: Box<dyn Executor>,
-    tables: Vec<Vec<u32>>,
-}
-
-/// A plan that ran, and what it kept.
-struct Ran {
-    plan: usize,
-    ticket: Ticket,
+    engine: Engine,
 }
 
 impl<'a> Probe<'a> {
@@ -73,21 +62,14 @@ impl<'a> Probe<'a> {
         let backend = device(options.device.as_deref())?;
         let loaded = backend.load(program.clone(), &weights, &options.load_options());
         let loaded = loaded.map_err(Error::backend(checkpoint.path()))?;
-        let counts = program.caches.iter().map(|g| match g.kind {
-            CacheKind::Recurrent => 1,
-            CacheKind::Cross => input.encoder_ids.len().div_ceil(g.block_size as usize) as u64,
-            _ => input.ids.len().div_ceil(g.block_size as usize) as u64,
-        });
-        let counts: Vec<u64> = counts.collect();
-        let arena = ArenaLayout::for_counts(&loaded.block_bytes(), &counts);
-        let tables = arena.deal(&counts);
-        let executor = loaded.open(arena);
-        Ok(Probe {
-            executor: executor.map_err(Error::backend(checkpoint.path()))?,
-            tables,
-            input,
-            program,
-        })
+        let counts = program.caches.iter();
+        let counts: Vec<u64> = counts
+            .map(|g| g.blocks_of_sequence(&program.limits))
+            .collect();
+        let executor = loaded.open(ArenaLayout::for_counts(&loaded.block_bytes(), &counts));
+        let executor = executor.map_err(Error::backend(checkpoint.path()))?;
+        let engine = Engine::new(program, executor, EngineOptions::default())?;
+        Ok(Probe { input, engine })
     }
 
     /// Runs every plan.
@@ -95,106 +77,57 @@ impl<'a> Probe<'a> {
     /// # Errors
     /// The backend's.
     pub fn run(mut self) -> Result<Probed> {
-        if !self.input.encoder_ids.is_empty() {
-            self.replay(PlanRole::Encoder, self.input.encoder_ids, None)?;
-        }
-        let mut ran = self.replay(PlanRole::Main, self.input.ids, None)?;
-        let logits = self.floats(&ran, "logits")?;
+        let logits = self.read(PlanRole::Main, "logits", None)?;
         let mut drafts = Vec::new();
-        let mut state = "draft_input";
+        let mut hidden = Vec::new();
         for number in 0..self.input.drafts as u32 {
-            if self.program.plan(PlanRole::Draft(number)).is_none() {
+            let role = PlanRole::Draft(number);
+            if self.engine.program().plan(role).is_none() {
                 break;
             }
-            let hidden = self.shifted(&ran, state)?;
-            ran = self.replay(PlanRole::Draft(number), self.input.ids, Some(hidden))?;
-            state = "hidden";
-            drafts.push(self.floats(&ran, "logits")?);
+            hidden = match number.checked_sub(1) {
+                None => self.read(PlanRole::Main, "draft_input", None)?,
+                Some(before) => self.read(PlanRole::Draft(before), "hidden", Some(hidden))?,
+            };
+            self.shift(&mut hidden);
+            drafts.push(self.read(role, "logits", Some(hidden.clone()))?);
         }
         Ok(Probed { logits, drafts })
     }
 
-    /// The rows of an output, each one place later.
-    fn shifted(&mut self, ran: &Ran, output: &'static str) -> Result<Vec<f32>> {
-        let mut rows = self.floats(ran, output)?;
-        let width = self.program.n_embd as usize;
+    /// Each row one place later.
+    fn shift(&self, rows: &mut Vec<f32>) {
+        let width = self.engine.program().n_embd as usize;
         rows.truncate(rows.len().saturating_sub(width));
         rows.splice(0..0, vec![0.0; width]);
-        Ok(rows)
     }
 
-    fn floats(&mut self, ran: &Ran, output: &'static str) -> Result<Vec<f32>> {
-        let plan = &self.program.plans[ran.plan];
-        let value = plan.output(output);
-        let value = value.ok_or(EngineError::MissingOutput(output))?;
-        let width = plan.value(value).shape.width();
-        let rows = self.executor.rows(&ran.ticket, value);
-        let rows = rows.map_err(EngineError::from)?;
-        let mut out = vec![0.0; rows * width];
-        let read = self.executor.read(&ran.ticket, value, 0..rows, &mut out);
-        read.map_err(EngineError::from)?;
-        Ok(out)
-    }
-
-    /// Runs a plan over tokens; `hidden` is what its input holds.
-    fn replay(&mut self, role: PlanRole, ids: &[u32], hidden: Option<Vec<f32>>) -> Result<Ran> {
-        let found = self.program.plan(role);
-        let (number, plan) = found.ok_or(EngineError::MissingOutput("encoder"))?;
-        let input: Option<ValueId> = plan.inputs.first().map(|port| port.value);
-        let wanted = if role == PlanRole::Encoder {
-            0
-        } else {
-            ids.len()
-        };
-        let slot = SeqSlot(0);
-        let logit = |row| LogitRow {
-            row: row as u32,
-            ..LogitRow::default()
-        };
-        let work = Work {
-            plan: number,
-            deltas: self.deltas().into_iter().map(|d| (slot, d)).collect(),
-            rows: vec![SeqRows {
-                logits: (0..wanted).map(logit).collect(),
-                ..SeqRows::tokens(slot, ids)
-            }],
-            feeds: input.into_iter().zip(hidden.map(Source::Host)).collect(),
-            keep: plan.outputs.iter().map(|port| port.value).collect(),
-            ..Work::default()
-        };
-        let ticket = self.finish(work).map_err(EngineError::from)?;
-        Ok(Ran {
-            plan: number,
-            ticket,
-        })
-    }
-
-    /// A sequence from its beginning, over all its blocks.
-    fn deltas(&self) -> Vec<Delta> {
-        let table = |(g, blocks): (u32, &Vec<u32>)| Delta::Table {
-            group: GroupId(g),
-            first: 0,
-            blocks: blocks.clone(),
-        };
-        let tables = (0..).zip(&self.tables).map(table);
-        let encoded = Delta::Encoded(self.input.encoder_ids.len() as u32);
-        [Delta::Clear, encoded].into_iter().chain(tables).collect()
-    }
-
-    fn finish(&mut self, work: Work) -> std::result::Result<Ticket, tokkata_ir::BackendError> {
-        let ticket = match self.executor.submit(work) {
-            Ok(ticket) => ticket,
-            Err(Refusal::Backend(error)) => return Err(error),
-            Err(Refusal::Busy(_)) => unreachable!("nothing is under way"),
-        };
-        while let Some(news) = self.executor.wait()? {
-            match news.failure {
-                Some(error) => return Err(error),
-                None if news.done => break,
-                None => {}
+    /// An output for all tokens; `hidden` is what the plan's input holds.
+    fn read(
+        &mut self,
+        role: PlanRole,
+        output: &'static str,
+        hidden: Option<Vec<f32>>,
+    ) -> Result<Vec<f32>> {
+        let encoder = self.input.encoder_ids;
+        let inputs = hidden.map(|rows| ("hidden".to_owned(), rows.into()));
+        let id = self.engine.submit_read(ReadRequest {
+            encoder: (!encoder.is_empty()).then(|| EncoderInput::Tokens(encoder.to_vec())),
+            inputs: inputs.into_iter().collect(),
+            ..ReadRequest::new(self.input.ids.to_vec(), role, output)
+        })?;
+        let mut rows = Vec::new();
+        while !self.engine.is_idle() {
+            self.engine.wait();
+            while let Some(kind) = self.engine.next_event(id) {
+                match kind {
+                    EventKind::Values { values, .. } => rows.extend(values),
+                    EventKind::Failed(error) => return Err(error.into()),
+                    _ => {}
+                }
             }
         }
-        Ok(ticket)
+        Ok(rows)
     }
 }
 

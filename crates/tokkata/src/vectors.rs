@@ -1,6 +1,6 @@
 //! Vectors of texts.
 //!
-//! A model is opened for vectors by [`Purpose::Vectors`]; [`Model::embed`] then gives one vector per text, or one
+//! A model is opened for vectors by [`Purpose::Vectors`], or beside text by [`Purpose::Both`]; [`Model::embed`] then gives one vector per text, or one
 //! per token without pooling. A text's vector has the same bits alone and among others. Models whose rows see each
 //! other in both directions take a text in one step; causal ones take long texts in chunks, as far as the pooling
 //! needs the last row alone.
@@ -18,11 +18,10 @@
 //! ```
 
 use std::num::NonZeroU32;
-use std::ops::Range;
 
-use tokkata_engine::{Feed, FeedLogits, RowKind, SessionId};
+use tokkata_engine::{EventKind, ReadRequest};
 use tokkata_ir::spec::ModelSpec;
-use tokkata_ir::{Limits, PoolKind, Program, ValueId};
+use tokkata_ir::{Limits, PlanRole, PoolKind, Program};
 use tokkata_plan::BuildOptions;
 use tokkata_text::tokenizer::EncodeOptions;
 
@@ -89,7 +88,8 @@ impl Pooling {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VectorShape {
     pooling: Pooling,
-    value: ValueId,
+    /// The plan that gives them.
+    role: PlanRole,
     width: usize,
     /// Texts longer than a step are fed in chunks.
     chunked: bool,
@@ -114,24 +114,27 @@ impl Checkpoint {
         mut spec: ModelSpec,
         limits: &Limits,
         build: &BuildOptions,
-        asked: Option<Pooling>,
+        (asked, beside_text): (Option<Pooling>, bool),
     ) -> Result<(Program, VectorShape)> {
         let pooling = self.pooling(&spec, asked)?;
         let (name, kind) = pooling.output();
         spec.main.head.pool = kind;
-        let build = BuildOptions {
-            outputs: vec![name.to_owned()],
-            ..build.clone()
+        let mut build = build.clone();
+        let role = if beside_text && spec.main.head.output.is_some() {
+            build.vectors = Some(name.to_owned());
+            PlanRole::Embed
+        } else {
+            build.outputs = vec![name.to_owned()];
+            PlanRole::Main
         };
         let program = self.program_of(&spec, limits, &build)?;
-        let main = &program.plans[0];
-        let value = main
-            .output(name)
-            .expect("the plan has what it was built for");
+        let (_, plan) = program.plan(role).expect("it was built");
+        let value = plan.output(name);
+        let value = value.expect("the plan has what it was built for");
         let shape = VectorShape {
             pooling,
-            value,
-            width: main.value(value).shape.width(),
+            role,
+            width: plan.value(value).shape.width(),
             chunked: chunked(&spec, pooling),
         };
         Ok((program, shape))
@@ -259,10 +262,7 @@ impl Model {
             limits.ctx.min(limits.rows)
         };
         check(&self.checkpoint, texts, limit as usize)?;
-        let mut vectors = Vec::with_capacity(texts.len());
-        for group in groups(texts, &limits) {
-            vectors.extend(self.together(&texts[group], shape)?);
-        }
+        let vectors = self.read_all(texts, shape)?;
         let broken = |v: &Vec<f32>| v.iter().any(|x| !x.is_finite());
         match vectors.iter().position(broken) {
             Some(text) => Err(Error::NotANumber {
@@ -296,83 +296,58 @@ impl Model {
         })
     }
 
-    /// Vectors of texts that share every step.
-    fn together(&mut self, texts: &[Vec<u32>], shape: VectorShape) -> Result<Vec<Vec<f32>>> {
-        let engine = &mut self.engine;
-        let sessions: Vec<SessionId> = texts.iter().map(|_| engine.open_session(0)).collect();
-        let vectors = self.fed(texts, &sessions, shape);
-        for id in sessions {
-            self.engine.close_session(id);
-        }
-        vectors
-    }
-
-    fn fed(
-        &mut self,
-        texts: &[Vec<u32>],
-        sessions: &[SessionId],
-        shape: VectorShape,
-    ) -> Result<Vec<Vec<f32>>> {
-        let rows = self.limits().rows as usize;
-        let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
+    fn read_all(&mut self, texts: &[Vec<u32>], shape: VectorShape) -> Result<Vec<Vec<f32>>> {
         let mut vectors = vec![Vec::new(); texts.len()];
-        for start in (0..longest).step_by(rows) {
-            let feed = |(text, &session): (&'_ Vec<u32>, &SessionId)| {
-                (session, start..text.len().min(start + rows))
-            };
-            let parts: Vec<(SessionId, Range<usize>)> =
-                texts.iter().zip(sessions).map(feed).collect();
-            let feeds: Vec<Feed<'_>> = parts
-                .iter()
-                .zip(texts)
-                .map(|((session, range), text)| Feed {
-                    session: *session,
-                    tokens: &text[range.clone()],
-                    rows: RowKind::Prompt,
-                    logits: FeedLogits::None,
-                })
-                .collect();
-            let fed = self.engine.feed(&feeds, &[shape.value])?;
-            let floats = self.engine.read(&fed, shape.value, None)?;
-            collect(&feeds, shape, &floats, &mut vectors);
-        }
-        Ok(vectors)
-    }
-}
-
-/// Takes the vectors of a step: rows are added up, a pooled vector replaces that of an earlier chunk.
-fn collect(feeds: &[Feed<'_>], shape: VectorShape, mut floats: &[f32], vectors: &mut [Vec<f32>]) {
-    for (feed, vector) in feeds.iter().zip(vectors) {
-        let rows = if shape.pooling == Pooling::None {
-            feed.tokens.len()
-        } else {
-            vector.clear();
-            1
-        };
-        let (own, rest) = floats.split_at(rows * shape.width);
-        vector.extend_from_slice(own);
-        floats = rest;
-    }
-}
-
-/// Runs of texts that fit into a step together; a text that needs several steps stands alone.
-fn groups(texts: &[Vec<u32>], limits: &Limits) -> Vec<Range<usize>> {
-    let (rows, seqs) = (limits.rows as usize, limits.seqs as usize);
-    let mut groups: Vec<Range<usize>> = Vec::new();
-    let mut used = 0;
-    for (i, text) in texts.iter().enumerate() {
-        match groups.last_mut() {
-            Some(group) if used + text.len() <= rows && group.len() < seqs => {
-                group.end = i + 1;
-                used += text.len();
+        let (mut asked, mut next) = (Vec::new(), 0);
+        let most = 2 * self.limits().seqs as usize;
+        loop {
+            while next < texts.len() && asked.len() < most {
+                let id = self.engine.submit_read(shape.request(&texts[next]))?;
+                asked.push((id, next));
+                next += 1;
             }
-            _ => {
-                groups.push(i..i + 1);
-                used = text.len();
+            if asked.is_empty() {
+                return Ok(vectors);
+            }
+            self.engine.wait();
+            let (engine, mut failed) = (&mut self.engine, None);
+            asked.retain(|&(id, text)| {
+                while let Some(kind) = engine.next_event(id) {
+                    match kind {
+                        EventKind::Values { values, .. } => shape.take(values, &mut vectors[text]),
+                        EventKind::Finished { .. } => return false,
+                        EventKind::Failed(error) => {
+                            failed = Some(error);
+                            return false;
+                        }
+                        EventKind::Prompt { .. } | EventKind::Token { .. } => {}
+                    }
+                }
+                true
+            });
+            if let Some(error) = failed {
+                asked.iter().for_each(|a| self.engine.abandon(a.0));
+                return Err(error.into());
             }
         }
     }
-    groups
+}
+
+impl VectorShape {
+    fn request(&self, text: &[u32]) -> ReadRequest {
+        ReadRequest {
+            whole: !self.chunked,
+            ..ReadRequest::new(text.to_vec(), self.role, self.pooling.output().0)
+        }
+    }
+
+    /// Takes the values of a step: rows are added up, a pooled vector replaces that of an earlier chunk.
+    fn take(&self, values: Vec<f32>, vector: &mut Vec<f32>) {
+        match self.pooling {
+            Pooling::None => vector.extend(values),
+            _ => *vector = values,
+        }
+    }
 }
 
 /// Scales a vector to length 1; zeros stay.
@@ -389,17 +364,6 @@ pub fn normalize(vector: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn short_texts_share_a_step_and_long_ones_stand_alone() {
-        let limits = Limits {
-            rows: 8,
-            seqs: 3,
-            ..Limits::default()
-        };
-        let texts: Vec<Vec<u32>> = [3, 5, 1, 20, 2, 2, 2, 2].map(|n| vec![0; n]).into();
-        assert_eq!(groups(&texts, &limits), [0..2, 2..3, 3..4, 4..7, 7..8]);
-    }
 
     #[test]
     fn a_normalised_vector_has_length_one() {

@@ -1,6 +1,6 @@
 //! What is asked: kinds, lengths and parameters of requests, all from one seed.
 
-use tokkata_engine::{Answer, EngineHandle, ReadRequest, Request, Sampling, StopRules, Urgency};
+use tokkata_engine::{Answer, EngineHandle, ReadRequest, Request, Sampling, StopRules};
 use tokkata_engine::{Constraint, Dry};
 use tokkata_ir::PlanRole;
 use tokkata_ir::sample::{Mask, uniform};
@@ -183,14 +183,11 @@ impl Plan {
     /// Asks for it.
     pub(super) fn ask(&self, handle: &EngineHandle) -> Answer {
         let read = |output: &str| {
-            handle.read(ReadRequest {
-                tokens: self.tokens.iter().take(600).copied().collect(),
-                output: output.to_owned(),
-                role: PlanRole::Main,
-                whole: false,
-                salt: 0,
-                urgency: Urgency::default(),
-            })
+            handle.read(ReadRequest::new(
+                self.tokens.iter().take(600).copied().collect(),
+                PlanRole::Main,
+                output,
+            ))
         };
         match self.kind {
             Kind::Hidden => read("hidden"),

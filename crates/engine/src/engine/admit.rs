@@ -65,6 +65,12 @@ impl Engine {
 
     /// Keeps what a task's sequence shares with its tokens, or finds a stored prefix.
     fn resume(&mut self, task: &mut Task) {
+        if let Some(encode) = &task.encode {
+            let encoded = encode.input.len();
+            self.cache.clear(&mut task.seq);
+            task.seq.encoded = encoded;
+            task.forget_encoded();
+        }
         let pairs = task.seq.tokens().iter().zip(&task.tokens);
         let shared = pairs.take_while(|(a, b)| a == b).count();
         let shared = shared.min(task.tokens.len() - 1);

@@ -88,9 +88,19 @@ impl Engine {
             }
             before += part.rows;
             logits_before += part.logit_rows();
-            if part.draws == 0 && !stopped(part) {
+            if part.encodes {
+                self.encoded(part);
+            } else if part.draws == 0 && !stopped(part) {
                 self.commit(part, part.rows);
             }
+        }
+    }
+
+    /// What a task's encoder wrote is there for its other rows.
+    fn encoded(&mut self, part: &Part) {
+        let task = self.running.iter_mut().find(|t| t.id == part.task);
+        if let Some(encode) = task.and_then(|t| t.encode.as_mut()) {
+            encode.done = true;
         }
     }
 
@@ -264,6 +274,7 @@ impl Engine {
         self.cache.abandon(&mut task.seq);
         if recurrent {
             self.cache.clear(&mut task.seq);
+            task.forget_encoded();
         }
         task.fresh = true;
         task.seq.forget_synced();

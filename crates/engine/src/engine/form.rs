@@ -6,10 +6,13 @@
 
 use std::time::Duration;
 
-use tokkata_ir::{Delta, GroupId, LogitRow, PlanRole, Refusal, RowInput, SeqRows, Work};
+use tokkata_ir::{
+    Delta, GroupId, LogitRow, PlanRole, Refusal, RowInput, SeqRows, Source, ValueId, Work,
+};
 
 use super::{Engine, SNAPSHOT_TOKENS};
 use crate::flight::{Flight, Part};
+use crate::input::EncoderInput;
 use crate::task::{Goal, Task};
 
 /// How long a chain may last while somebody waits.
@@ -128,6 +131,10 @@ impl Engine {
         let recurrent = self.cache.is_recurrent();
         let rows = task.runnable();
         let chance = |rows, logits| (rows > 0).then_some(Chance { rows, logits });
+        if task.encodes() {
+            let rows = task.whole_rows().filter(|_| task.flights == 0);
+            return chance(rows.unwrap_or(0), Logits::None);
+        }
         let answer = match &task.goal {
             Goal::Read(_) if task.flights > 0 => return None,
             Goal::Read(read) if read.by_logit_row => return chance(rows, Logits::All),
@@ -170,7 +177,9 @@ impl Engine {
         if chance.logits == Logits::All {
             rows = rows.min(budget.logit_rows);
         }
-        rows = self.up_to_snapshot(i, rows);
+        if !self.running[i].encodes() {
+            rows = self.up_to_snapshot(i, rows);
+        }
         let whole = self.running[i].whole_rows();
         if budget.seqs == 0 || rows == 0 || whole.is_some_and(|n| n > rows) {
             return;
@@ -276,6 +285,7 @@ impl Engine {
 
     /// Blocks for rows of a task; parked sessions make room for it.
     fn reserve(&mut self, i: usize, rows: usize, work: &mut Work) -> bool {
+        let rows = if self.running[i].encodes() { 0 } else { rows };
         loop {
             match self.cache.reserve(&mut self.running[i].seq, rows) {
                 Ok(copies) => {
@@ -291,15 +301,19 @@ impl Engine {
     /// Writes a task's rows, whose blocks are reserved, into a work.
     fn part(&mut self, i: usize, rows: usize, draws: bool, work: &mut Work) -> Part {
         let task = &mut self.running[i];
+        let role = task.role();
         let slot = task.slot.expect("a running task has a slot");
         task.start();
-        let start = task.seq.end() - rows;
+        let encodes = task.encodes();
+        let start = if encodes { 0 } else { task.seq.end() - rows };
         work.deltas
             .extend(task.deltas(start).into_iter().map(|d| (slot, d)));
         let answer = start >= task.prompt_len;
-        let input = match task.tokens.get(start..start + rows) {
-            Some(tokens) => RowInput::Tokens(tokens.to_vec()),
-            None => RowInput::Drawn,
+        let (input, fed) = task.input(start, rows);
+        let fed = fed.map(<[f32]>::to_vec);
+        let span_end = match task.media.at(start) {
+            Some((places, media)) if media.span => places.end as u32,
+            _ => 0,
         };
         let mut logits = Vec::new();
         let mut read = None;
@@ -327,13 +341,24 @@ impl Engine {
             input,
             logits,
             prompt: !answer,
+            span_end,
             ..SeqRows::tokens(slot, &[])
         });
+        for fed in task.fed.iter().filter(|_| !encodes) {
+            let values = &fed.rows[start * fed.width..(start + rows) * fed.width];
+            feed(work, fed.port, values);
+        }
+        if let Some(values) = fed {
+            let (_, plan) = self.program.plan(role).expect("the plan of the work");
+            let port = plan.inputs.first().expect("it was checked");
+            feed(work, port.value, &values);
+        }
         Part {
             task: task.id,
             slot,
             rows,
             answer,
+            encodes,
             draws: usize::from(draws),
             read,
         }
@@ -366,12 +391,35 @@ impl Engine {
     }
 }
 
+/// More rows for a port.
+fn feed(work: &mut Work, port: ValueId, values: &[f32]) {
+    match work.feeds.iter_mut().find(|f| f.0 == port) {
+        Some((_, Source::Host(all))) => all.extend_from_slice(values),
+        Some((_, Source::Kept { .. })) => unreachable!("the engine feeds from the host"),
+        None => work.feeds.push((port, Source::Host(values.to_vec()))),
+    }
+}
+
 impl Task {
-    /// All its rows, where they must run in one step.
-    pub(super) fn whole_rows(&self) -> Option<usize> {
-        match &self.goal {
-            Goal::Read(read) if read.whole => Some(self.tokens.len()),
-            _ => None,
+    /// What its next rows read, and what is fed for them.
+    fn input(&self, start: usize, rows: usize) -> (RowInput, Option<&[f32]>) {
+        if let Some(encode) = self.encode.as_ref().filter(|e| !e.done) {
+            return match &encode.input {
+                EncoderInput::Tokens(tokens) => (RowInput::Tokens(tokens.clone()), None),
+                EncoderInput::Rows { values, count } => {
+                    (RowInput::Embeds(*count as u32), Some(values))
+                }
+            };
+        }
+        if let Some((places, media)) = self.media.at(start) {
+            let width = media.rows.len() / places.len();
+            let first = (start - places.start) * width;
+            let values = &media.rows[first..first + rows * width];
+            return (RowInput::Embeds(rows as u32), Some(values));
+        }
+        match self.tokens.get(start..start + rows) {
+            Some(tokens) => (RowInput::Tokens(tokens.to_vec()), None),
+            None => (RowInput::Drawn, None),
         }
     }
 
@@ -388,6 +436,9 @@ impl Task {
         let mut deltas = Vec::new();
         if std::mem::take(&mut self.fresh) {
             deltas.push(Delta::Clear);
+            if let Some(encode) = &mut self.encode {
+                encode.told = false;
+            }
             if let Goal::Answer(answer) = &self.goal {
                 deltas.push(Delta::Sampler(Box::new(answer.sampling.sampler())));
                 deltas.push(Delta::Stop {
@@ -404,6 +455,11 @@ impl Task {
             }
         }
         deltas.extend(self.seq.changes());
+        if let Some(encode) = self.encode.as_mut().filter(|e| e.done && !e.told) {
+            encode.told = true;
+            deltas.push(Delta::Length(start as u32));
+            deltas.push(Delta::Encoded(encode.input.len() as u32));
+        }
         deltas
     }
 }

@@ -300,7 +300,7 @@ fn logits_of_every_position_whatever_the_chunks() {
         let mut engine = engine(kinds, 16, 1000, limits());
         let mut seen = 0;
         let check = |_, position: usize, logits: &[f32]| {
-            assert_eq!(logits, expected(&ids[..=position], kinds));
+            assert_eq!(logits, expected(given(&ids[..=position]), kinds));
             seen += 1;
         };
         engine

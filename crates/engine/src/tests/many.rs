@@ -195,14 +195,7 @@ fn outputs_are_read_beside_answers() {
     let answer = engine.submit(request(&prompt(9, 1), 12)).unwrap();
     let text = prompt(50, 2);
     let read = engine
-        .submit_read(ReadRequest {
-            tokens: text.clone(),
-            output: "logits".to_owned(),
-            role: PlanRole::Main,
-            whole: false,
-            salt: 0,
-            urgency: Urgency::default(),
-        })
+        .submit_read(ReadRequest::new(text.clone(), PlanRole::Main, "logits"))
         .unwrap();
     let (mut values, mut answers) = (Vec::new(), HashMap::new());
     while !engine.is_idle() {
@@ -222,7 +215,7 @@ fn outputs_are_read_beside_answers() {
     }
     assert_eq!(values.len(), 50 * N_VOCAB as usize);
     for (i, row) in values.chunks(N_VOCAB as usize).enumerate() {
-        assert_eq!(row, expected(&text[..=i], kinds));
+        assert_eq!(row, expected(given(&text[..=i]), kinds));
     }
     assert_eq!(answers[&answer].tokens, greedy(&prompt(9, 1), 12, kinds));
 }

@@ -57,7 +57,7 @@ fn plan(spec: &ModelSpec, d: &DraftSpec, number: u32) -> Plan {
 
 impl Builder<'_> {
     /// A value `[Rows, width]` set before a replay.
-    fn input(&mut self, name: &str, width: u32) -> ValueId {
+    pub(super) fn input(&mut self, name: &str, width: u32) -> ValueId {
         let value = ValueId(self.plan.values.len() as u32);
         self.plan.values.push(ValueDef {
             shape: Shape::rows(&[width]),

@@ -55,17 +55,29 @@ impl Builder<'_> {
     }
 
     pub(crate) fn gather(&mut self, table: WeightId, index: GatherIndex) -> ValueId {
+        self.gather_beside(table, index, None)
+    }
+
+    /// Rows of a table, or of embeddings where rows are flagged so.
+    fn gather_beside(
+        &mut self,
+        table: WeightId,
+        index: GatherIndex,
+        embeds: Option<ValueId>,
+    ) -> ValueId {
         let width = self.spec.weights[table.index()].cols() as u32;
         let def = ValueDef {
             shape: Shape::rows(&[width]),
             dtype: ValType::F32,
         };
-        self.push(Op::Gather { table, index }, &[], &[def])[0]
+        let ins: Vec<ValueId> = embeds.into_iter().collect();
+        self.push(Op::Gather { table, index }, &ins, &[def])[0]
     }
 
     fn embed(&mut self, e: &EmbedSpec) -> ValueId {
         self.at("embed");
-        let mut x = self.gather(e.table, GatherIndex::Token);
+        let embeds = self.plan.input("embeds");
+        let mut x = self.gather_beside(e.table, GatherIndex::Token, embeds);
         x = self.affine(x, e.scale, 0.0);
         if let Some(types) = e.types {
             let row = self.gather(types, GatherIndex::Fixed(0));
@@ -233,7 +245,7 @@ impl Builder<'_> {
         if head.output.is_some() {
             self.logits(head, x);
         }
-        if self.plan.role == PlanRole::Main {
+        if matches!(self.plan.role, PlanRole::Main | PlanRole::Embed) {
             let rows = self.at("pool").projected(hidden, &head.dense);
             self.output("rows", rows);
         }

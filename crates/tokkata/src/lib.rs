@@ -63,8 +63,9 @@ pub use tokkata_backend_cpu::rates as measure;
 pub use tokkata_backend_cpu::tuning;
 pub use tokkata_core::{Array, DType, Metadata, Value};
 pub use tokkata_engine::{
-    Dry, Engine, EngineError, Event, EventKind, Feed, FeedLogits, FinishReason, Logprobs, Request,
-    RequestId, RowKind, Sampling, ScorePlan, SessionId, Stats, StopRules,
+    Dry, EncoderInput, Engine, EngineError, Event, EventKind, Feed, FeedLogits, FinishReason,
+    Logprobs, Media, ReadRequest, Request, RequestId, RowKind, Sampling, ScorePlan, SessionId,
+    Stats, StopRules,
 };
 pub use tokkata_formats::{
     Container, ModelFile, PackedWeight, SafetensorsOutput, SafetensorsWriter, ShardLimit,

@@ -63,6 +63,7 @@ impl Model {
         };
         let mut build = BuildOptions {
             product_inputs: options.product_inputs,
+            embeds: options.embeds,
             ..BuildOptions::default()
         };
         if let Some(size) = options.block_size {

@@ -62,6 +62,8 @@ pub struct OpenOptions {
     pub quantize: Option<&'static tokkata_quant::mix::Preset>,
     /// Forget a sequence's cache as soon as it ends.
     pub no_prefix_cache: bool,
+    /// Prompts may hold stretches of embeddings ([`Media`](crate::Media)).
+    pub embeds: bool,
     /// Keep what goes into every product, for [`Collector`](crate::importance::Collector).
     pub product_inputs: bool,
 }
@@ -87,6 +89,7 @@ impl Default for OpenOptions {
             tuning: None,
             quantize: None,
             no_prefix_cache: false,
+            embeds: false,
             product_inputs: false,
         }
     }

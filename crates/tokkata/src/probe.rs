@@ -66,7 +66,8 @@ impl<'a> Probe<'a> {
         let counts: Vec<u64> = counts
             .map(|g| g.blocks_of_sequence(&program.limits))
             .collect();
-        let executor = loaded.open(ArenaLayout::for_counts(&loaded.block_bytes(), &counts));
+        let arena = ArenaLayout::for_counts(&loaded.block_bytes(), &counts);
+        let executor = loaded.open(arena);
         let executor = executor.map_err(Error::backend(checkpoint.path()))?;
         let engine = Engine::new(program, executor, EngineOptions::default())?;
         Ok(Probe { input, engine })

@@ -318,6 +318,7 @@ impl Engine {
         let mut logits = Vec::new();
         let mut read = None;
         match &mut task.goal {
+            _ if encodes => {}
             Goal::Answer(own) if draws => {
                 let seen = &task.tokens[..task.tokens.len().min(start + rows)];
                 logits.extend(own.logit_row(rows - 1, seen));

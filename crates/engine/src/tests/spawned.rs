@@ -50,9 +50,13 @@ fn a_dropped_answer_is_cancelled_and_others_go_on() {
     let mut stays = handle.generate(request(&prompt(9, 2), 20));
     drop(dropped);
     assert_eq!(tokens(&mut stays).0, greedy(&prompt(9, 2), 20, &[FULL]));
-    let cancelled = handle.generate(request(&prompt(9, 3), 150));
+    let (open, gate) = std::sync::mpsc::channel();
+    let mut cancelled = handle.generate(Request {
+        constraint: Some(Box::new(Gated(gate))),
+        ..request(&prompt(9, 3), 150)
+    });
     cancelled.cancel();
-    let mut cancelled = cancelled;
+    drop(open);
     let last = tokens(&mut cancelled).1;
     let reason = FinishReason::Cancelled;
     assert!(
@@ -94,6 +98,24 @@ fn an_answer_can_be_awaited_without_any_runtime() {
         }
     };
     assert_eq!(tokens, greedy(&prompt(9, 1), 5, &[FULL]));
+}
+
+/// Begins when the other end of its channel is dropped.
+struct Gated(std::sync::mpsc::Receiver<()>);
+
+impl Constraint for Gated {
+    fn begin(&mut self, _: &mut Vec<u32>) -> Result<(), String> {
+        let _ = self.0.recv();
+        Ok(())
+    }
+
+    fn accept(&mut self, _: u32, _: &mut Vec<u32>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn mask(&mut self) -> Result<Option<tokkata_ir::sample::Mask>, String> {
+        Ok(None)
+    }
 }
 
 /// Takes its time to begin.

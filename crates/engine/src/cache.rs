@@ -231,6 +231,9 @@ impl Cache {
 
     /// Stores every whole granule that is not stored yet.
     fn remember(&mut self, seq: &mut Sequence) {
+        if seq.moved.is_some() {
+            return;
+        }
         let Some(prefix) = &mut self.prefix else {
             return;
         };
@@ -257,6 +260,10 @@ impl Cache {
             return;
         }
         self.remember(seq);
+        if seq.moved.is_some() {
+            seq.snapshot_len = seq.len();
+            return;
+        }
         let Some(prefix) = &mut self.prefix else {
             return;
         };
@@ -388,6 +395,7 @@ impl Cache {
             salt: seq.salt,
             snapshot_len: seq.snapshot_len,
             encoded: seq.encoded,
+            moved: seq.moved,
             ahead: 0,
             synced: vec![0; seq.synced.len()],
         }
@@ -456,7 +464,75 @@ impl Cache {
         }
         seq.path.truncate(len / GRANULE);
         seq.snapshot_len = seq.snapshot_len.min(len);
+        seq.moved = seq.moved.filter(|&first| len > first);
         Ok(())
+    }
+
+    /// Positions that all groups divide into whole blocks.
+    pub(crate) fn block_step(&self) -> usize {
+        let sizes = self.groups.iter().map(|g| g.block_size as usize);
+        sizes.fold(1, lcm)
+    }
+
+    /// Forgets whole blocks in the middle of a sequence; what stands behind them moves up.
+    pub(crate) fn forget_between(&mut self, seq: &mut Sequence, keep: usize, count: usize) {
+        assert_eq!(seq.ahead, 0, "no rows are under way");
+        for (g, group) in self.groups.iter().enumerate() {
+            if matches!(group.kind, CacheKind::Recurrent | CacheKind::Cross) {
+                continue;
+            }
+            let size = group.block_size as usize;
+            let table = &mut seq.tables[g];
+            for block in table.drain(keep / size..(keep + count) / size).rev() {
+                if block != NO_BLOCK {
+                    self.pools.release(g, block);
+                }
+            }
+            seq.touch(g, keep / size);
+        }
+        seq.tokens.drain(keep..keep + count);
+        seq.answers.drain(keep..keep + count);
+        let stored = (keep / GRANULE).min(seq.path.len());
+        if let Some(prefix) = &mut self.prefix {
+            prefix.leave(&seq.path[stored..]);
+        }
+        seq.path.truncate(stored);
+        seq.snapshot_len = seq.len();
+        seq.moved = Some(seq.moved.map_or(keep, |first| first.min(keep)));
+    }
+
+    /// Places of a table from `first` on where there are blocks.
+    pub(crate) fn held_from(&self, seq: &Sequence, g: usize, first: usize) -> Vec<usize> {
+        let table = &seq.tables[g];
+        let held = |&place: &usize| table[place] != NO_BLOCK;
+        (first..table.len()).filter(held).collect()
+    }
+
+    /// A block that a sequence holds alone, in a place of its table; what was there is not copied.
+    ///
+    /// # Errors
+    /// [`EngineError::CacheFull`].
+    pub(crate) fn own_place(
+        &mut self,
+        seq: &mut Sequence,
+        g: usize,
+        place: usize,
+    ) -> Result<Block, EngineError> {
+        let old = seq.tables[g][place];
+        if self.pools.is_writable(g, old, 0) {
+            return Ok(old);
+        }
+        let mut wanted = vec![0; self.groups.len()];
+        wanted[g] = 1;
+        if !self.pools.could_take(&wanted) {
+            return Err(self.full(&wanted));
+        }
+        let scarce = self.pools.is_scarce(&wanted);
+        let new = self.take(g, scarce);
+        seq.tables[g][place] = new;
+        seq.touch(g, place);
+        self.pools.release(g, old);
+        Ok(new)
     }
 
     /// Gives every block of a sequence back; what is stored of it stays reusable.
@@ -475,6 +551,14 @@ impl Cache {
             prefix.clear(&mut self.pools);
         }
     }
+}
+
+fn lcm(a: usize, b: usize) -> usize {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x * b
 }
 
 /// Nodes from the first granule to a hit.

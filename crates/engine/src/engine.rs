@@ -7,7 +7,9 @@ mod admit;
 mod collect;
 mod feed;
 mod form;
+mod shift;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +21,7 @@ pub use feed::{Fed, Feed, FeedLogits, RowKind};
 use crate::cache::{Cache, CacheOptions};
 use crate::cost::Costs;
 use crate::error::EngineError;
-use crate::flight::Flight;
+use crate::flight::{Flight, Turning};
 use crate::input::{AllMedia, EncoderInput, Media};
 use crate::masks::MaskPool;
 use crate::request::{
@@ -28,6 +30,7 @@ use crate::request::{
 use crate::sequence::Sequence;
 use crate::session::Session;
 use crate::task::{Encode, Goal, Inputs, PortRows, Read, Task};
+use crate::turn::Turns;
 
 /// Tokens between snapshots of a recurrent state inside a long prompt.
 const SNAPSHOT_TOKENS: usize = 1024;
@@ -86,6 +89,9 @@ pub struct Engine {
     leaving: Vec<Task>,
     flights: VecDeque<Flight>,
     slots: Vec<SeqSlot>,
+    /// Contexts that move, with nothing of it under way.
+    turning: Vec<Turning>,
+    turns: OnceCell<Result<Turns, &'static str>>,
     masks: MaskPool,
     costs: Costs,
     out: VecDeque<Event>,
@@ -130,6 +136,8 @@ impl Engine {
             running: Vec::new(),
             leaving: Vec::new(),
             flights: VecDeque::new(),
+            turning: Vec::new(),
+            turns: OnceCell::new(),
             masks: MaskPool::new(),
             costs: Costs::default(),
             out: VecDeque::new(),
@@ -249,6 +257,12 @@ impl Engine {
         let prompt = std::mem::take(&mut request.prompt);
         let media = std::mem::take(&mut request.media);
         let encoder = request.encoder.take();
+        if request.shift.is_some() {
+            self.turns()?;
+            if !media.is_empty() {
+                return Err(EngineError::FixedContext("its prompt has media"));
+            }
+        }
         let inputs = self.inputs(prompt, media, Some(encoder))?;
         self.check_queue()?;
         request.sampling.check()?;
@@ -487,11 +501,12 @@ impl Engine {
         }
         self.hear(Duration::ZERO);
         self.reap();
+        self.shift();
         self.admit();
         self.ask();
         let mut submitted = false;
         while self.flights.len() < self.options.ahead.clamp(1, self.executor.depth()) {
-            match self.form() {
+            match self.next_turning().or_else(|| self.form()) {
                 Some((work, flight)) => self.launch(work, flight),
                 None => break,
             }
@@ -574,6 +589,7 @@ impl Engine {
         };
         self.lost = Some(why.clone());
         self.flights.clear();
+        self.turning.clear();
         let waiting = std::mem::take(&mut self.waiting);
         let running = std::mem::take(&mut self.running);
         for mut task in waiting.into_iter().chain(running) {

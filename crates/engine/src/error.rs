@@ -64,6 +64,8 @@ pub enum EngineError {
         tokens: usize,
         width: usize,
     },
+    #[error("the context of this model cannot be shifted: {0}")]
+    FixedContext(&'static str),
     #[error("the model has no encoder")]
     NoEncoder,
     #[error("{found} {what} do not fit into one step of {most}")]

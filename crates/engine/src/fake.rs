@@ -84,6 +84,25 @@ pub(crate) fn expected(reads: Reads<'_>, kinds: &[CacheKind]) -> Vec<f32> {
     logits_of(hash)
 }
 
+/// The logits after entries of tokens and the positions they were written at, of which a state has `seen` others.
+pub(crate) fn expected_entries(
+    held: &[(u32, usize)],
+    seen: &[(u32, usize)],
+    kinds: &[CacheKind],
+) -> Vec<f32> {
+    let mut hash = 1;
+    for kind in kinds {
+        let (entries, first) = match kind {
+            CacheKind::Recurrent => (seen, 0),
+            _ => (held, kind.first_needed(held.len() - 1)),
+        };
+        for &(token, pos) in &entries[first..] {
+            hash = mix(hash, entry(token, pos));
+        }
+    }
+    logits_of(hash)
+}
+
 pub(crate) fn group(kind: CacheKind, block_size: u32) -> CacheGroup {
     let slots = vec![SlotDef::State { len: 1 }];
     CacheGroup {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tokkata_ir::{SeqSlot, Ticket};
+use tokkata_ir::{GroupId, SeqSlot, Ticket};
 
 use crate::request::RequestId;
 use crate::task::Read;
@@ -15,6 +15,23 @@ pub(crate) struct Flight {
     pub(crate) submitted: Instant,
     /// Whether news of its first step came.
     pub(crate) begun: bool,
+    /// A context that moves by it.
+    pub(crate) turning: Option<Turning>,
+}
+
+/// A task whose context moves: its keys are turned.
+pub(crate) struct Turning {
+    pub(crate) task: RequestId,
+    /// Positions that keys move back by.
+    pub(crate) back: usize,
+    /// Positions before all that move.
+    pub(crate) keep: usize,
+    /// Group and place of blocks that are still to be turned.
+    pub(crate) todo: Vec<(usize, usize)>,
+    /// Those that the work under way gives out.
+    pub(crate) given: Vec<(usize, usize)>,
+    /// Turned blocks that the next work takes.
+    pub(crate) imports: Vec<(GroupId, u32, Vec<f32>)>,
 }
 
 /// Rows of one task in a work.
@@ -41,6 +58,7 @@ impl Flight {
             parts,
             submitted: Instant::now(),
             begun: false,
+            turning: None,
         }
     }
 

@@ -15,13 +15,6 @@ pub enum Truncate {
 
 /// What a kind of cache allows whatever a sequence holds.
 pub trait CacheTraits {
-    /// Whether positions can be dropped from the front and the rest moved up. No kind can: keys are kept rotated
-    /// by their position, and the backend contract has no op that turns them.
-    fn can_shift(&self) -> bool;
-
-    /// Whether two sequences can share blocks until one of them writes.
-    fn can_fork(&self) -> bool;
-
     /// How far a cache of `len` positions, of which those below `first` are gone, can be cut back.
     fn can_truncate(&self, len: usize, first: usize) -> Truncate;
 
@@ -30,14 +23,6 @@ pub trait CacheTraits {
 }
 
 impl CacheTraits for CacheKind {
-    fn can_shift(&self) -> bool {
-        false
-    }
-
-    fn can_fork(&self) -> bool {
-        true
-    }
-
     fn can_truncate(&self, len: usize, first: usize) -> Truncate {
         match *self {
             CacheKind::Full | CacheKind::Entries(_) | CacheKind::Cross => Truncate::Exact,

@@ -38,6 +38,7 @@ pub mod sequence;
 mod session;
 pub mod stop;
 mod task;
+mod turn;
 
 #[cfg(test)]
 mod fake;

@@ -90,6 +90,9 @@ pub struct Request {
     pub constraint: Option<Box<dyn Constraint>>,
     /// How many of the likeliest tokens to report with each token.
     pub logprobs: Option<usize>,
+    /// What to do when the context is full: `None` ends the answer; else the first so many tokens stay (whole blocks of
+    /// them), half of the rest is forgotten, and the answer goes on.
+    pub shift: Option<usize>,
     /// Requests share cached prefixes only within one salt.
     pub salt: u64,
     /// Where it stands among requests, and until when it is worth anything.

@@ -17,6 +17,8 @@ pub struct Sequence {
     /// Prefix-cache nodes of the whole granules.
     pub(crate) path: Vec<NodeId>,
     pub(crate) salt: u64,
+    /// The first position that moved, if any did: from there on its cache is not what its tokens alone would give.
+    pub(crate) moved: Option<usize>,
     /// Positions that its encoder writes.
     pub(crate) encoded: usize,
     /// Length at the newest snapshot of a recurrent state.

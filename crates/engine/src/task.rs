@@ -40,6 +40,10 @@ pub(crate) struct Task {
     pub(crate) passed: usize,
     /// Its slot must be told everything.
     pub(crate) fresh: bool,
+    /// Tokens that stay when its context is full and moves.
+    pub(crate) shift: Option<usize>,
+    /// Its context is moving.
+    pub(crate) turning: bool,
     /// It runs in works of its own: one that it shared with others failed.
     pub(crate) alone: bool,
     started: Option<Instant>,
@@ -157,6 +161,8 @@ impl Task {
             flights: 0,
             passed: 0,
             fresh: true,
+            shift: None,
+            turning: false,
             alone: false,
             started: None,
             answered: None,
@@ -172,6 +178,7 @@ impl Task {
     ) -> Self {
         Task {
             urgency: r.urgency,
+            shift: r.shift,
             goal: Goal::Answer(Box::new(Answer {
                 sampling: r.sampling,
                 constraint: Constrained::new(r.constraint),
@@ -266,6 +273,19 @@ impl Task {
         (0..self.tokens.len())
             .map(|i| i >= self.prompt_len)
             .collect()
+    }
+
+    /// Whether its next row has no place in a context of so many positions, and the context is to move.
+    pub(crate) fn must_shift(&self, ctx: usize) -> bool {
+        self.shift.is_some() && !self.turning && self.flights == 0 && self.seq.end() >= ctx
+    }
+
+    /// Tokens in the middle are forgotten, prompt or answer.
+    pub(crate) fn forget_between(&mut self, keep: usize, count: usize) {
+        self.tokens.drain(keep..keep + count);
+        let gone = self.prompt_len.saturating_sub(keep).min(count);
+        self.prompt_len -= gone;
+        self.fresh = true;
     }
 
     /// A step with rows of this task begins.

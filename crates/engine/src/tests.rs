@@ -67,6 +67,7 @@ mod basics;
 mod constraints;
 mod inputs;
 mod many;
+mod shift;
 mod spawned;
 
 /// An engine whose arena holds `positions` of every group.

@@ -73,7 +73,9 @@ impl Engine {
         }
         let pairs = task.seq.tokens().iter().zip(&task.tokens);
         let shared = pairs.take_while(|(a, b)| a == b).count();
-        let shared = shared.min(task.tokens.len() - 1);
+        // What has moved is not what these tokens would give.
+        let unmoved = task.seq.moved.unwrap_or(usize::MAX);
+        let shared = shared.min(task.tokens.len() - 1).min(unmoved);
         if self.cache.can_truncate(&task.seq, shared) {
             self.cache.cut(&mut task.seq, shared);
         } else {

@@ -47,7 +47,13 @@ impl Engine {
             .pop_front()
             .expect("there are news of works under way only");
         if let Some(error) = news.failure {
-            return self.failed(&flight, error);
+            return match &flight.turning {
+                Some(turning) => self.turning_failed(turning, error.into()),
+                None => self.failed(&flight, error),
+            };
+        }
+        if flight.turning.is_some() {
+            return self.turned(&mut flight);
         }
         if !std::mem::replace(&mut flight.begun, true) {
             self.time(&flight);
@@ -205,8 +211,11 @@ impl Engine {
         token: u32,
         logprobs: Option<tokkata_ir::Logprobs>,
     ) -> Option<Ending> {
-        let ctx = self.limits().ctx as usize;
+        let mut ctx = self.limits().ctx as usize;
         let task = &mut self.running[i];
+        if task.shift.is_some() {
+            ctx = usize::MAX;
+        }
         let request = task.id;
         let (kind, reason) = task.accept(token, logprobs, ctx);
         if let Some(answer) = task.answer_mut() {

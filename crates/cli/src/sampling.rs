@@ -176,6 +176,33 @@ impl Samplers {
     }
 }
 
+/// What a full context does.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub(crate) struct ShiftArgs {
+    /// When the context is full, forget half of it and go on, rather than end the answer
+    #[arg(long, overrides_with = "no_context_shift")]
+    context_shift: bool,
+    /// End the answer when the context is full (as by default)
+    #[arg(long, hide = true, overrides_with = "context_shift")]
+    no_context_shift: bool,
+    /// Tokens of the prompt that stay when the context is shifted; -1 for all
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    keep: i64,
+}
+
+impl ShiftArgs {
+    /// For a prompt of so many tokens: those that stay, if the context is to be shifted.
+    pub(crate) fn kept(self, prompt: usize) -> Option<usize> {
+        let keep = usize::try_from(self.keep).map_or(prompt, |n| n.min(prompt));
+        self.context_shift.then_some(keep)
+    }
+}
+
 impl SamplingArgs {
     /// Sampling for one tokenizer, and the seed to be shown when it was made up.
     pub(crate) fn sampling(&self, tokenizer: &Tokenizer) -> Result<(Sampling, Option<u64>)> {

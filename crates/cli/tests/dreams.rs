@@ -134,7 +134,7 @@ fn a_full_context_is_named() {
     assert!(output.status.success());
     assert_eq!(
         stderr(&output),
-        "the context of 32 tokens is full; use a larger one (-c)\n"
+        "the context of 32 tokens is full; use a larger one (-c) or --context-shift\n"
     );
     let long = "the dream ".repeat(100);
     let output = run(&["complete", "-m", &model, "-p", &long]);

@@ -197,6 +197,16 @@ impl Model {
     pub fn request(&self, prompt: Vec<u32>) -> Result<Request> {
         self.writes()?;
         let tokenizer = self.tokenizer()?;
+        let mut request = self.prompted(prompt);
+        request.stop.stop_ids = tokenizer.eog().to_vec();
+        request.decoder = Some(Box::new(TextDecoder::new(tokenizer.clone())));
+        Ok(request)
+    }
+
+    /// A request for what follows a prompt. The prompt of an encoder–decoder is what its encoder reads; its answer comes
+    /// as ids, until it is as long as the context allows.
+    #[must_use]
+    pub fn prompted(&self, prompt: Vec<u32>) -> Request {
         let (prompt, encoder) = match self.program().plan(PlanRole::Encoder) {
             Some(_) => (
                 vec![self.checkpoint.decoder_start()],
@@ -204,14 +214,11 @@ impl Model {
             ),
             None => (prompt, None),
         };
-        let mut request = Request {
+        Request {
             prompt,
             encoder,
             ..Request::default()
-        };
-        request.stop.stop_ids = tokenizer.eog().to_vec();
-        request.decoder = Some(Box::new(TextDecoder::new(tokenizer.clone())));
-        Ok(request)
+        }
     }
 
     fn writes(&self) -> Result<()> {

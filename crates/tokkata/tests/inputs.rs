@@ -5,12 +5,13 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{checkpoint, golden, options};
+use common::{checkpoint, golden, options, set};
 use tokkata::probe::{Probe, ProbeInput};
 use tokkata::{
-    EncoderInput, EventKind, Media, Model, OpenOptions, Pooling, Purpose, Request, RequestId,
-    Sampling, StopRules,
+    Array, EncoderInput, EventKind, Media, Model, OpenOptions, Pooling, Purpose, Request,
+    RequestId, Sampling, StopRules, Value,
 };
+use tokkata_conformance::golden::Golden;
 
 fn greedy(prompt: &[u32]) -> Request {
     Request {
@@ -140,6 +141,132 @@ fn embeddings_of_the_table_are_its_tokens() {
     };
     let refused = model.engine().submit(shown).unwrap_err().to_string();
     assert_eq!(refused, "the model was not loaded to read embeddings");
+}
+
+/// A model of one layer, whose keys and values follow from their tokens and places alone.
+fn one_layer(name: &str) -> Golden {
+    let mut golden = golden(name);
+    set(&mut golden, "block_count", Value::U32(1));
+    golden.tensors.retain(|(name, _)| {
+        let layer = name.strip_prefix("blk.").and_then(|n| n.split('.').next());
+        layer.is_none_or(|layer| layer == "0")
+    });
+    let layers = |value: &Value| match value {
+        Value::Array(Array::U32(v)) if v.len() > 1 => Some(Value::Array(Array::U32(v[..1].into()))),
+        Value::Array(Array::I32(v)) if v.len() > 1 => Some(Value::Array(Array::I32(v[..1].into()))),
+        Value::Array(Array::Bool(v)) if v.len() > 1 => {
+            Some(Value::Array(Array::Bool(v[..1].into())))
+        }
+        _ => None,
+    };
+    let changed: Vec<(String, Value)> = golden
+        .metadata
+        .iter()
+        .filter(|(key, _)| !key.ends_with("dimension_sections"))
+        .filter_map(|(key, value)| Some((key.to_owned(), layers(value)?)))
+        .collect();
+    for (key, value) in changed {
+        golden.metadata.insert(key, value);
+    }
+    golden
+}
+
+#[test]
+fn a_shifted_context_is_that_of_its_tokens_in_their_new_places() {
+    // Rotations of whole heads and parts of them, in halves and neighbours, over channels, in windows, beside latents,
+    // and none at all.
+    for name in [
+        "llama",
+        "qwen3",
+        "gptneox",
+        "gemma3",
+        "qwen2vl",
+        "deepseek2",
+        "bloom",
+        "cohere2",
+    ] {
+        let golden = one_layer(name);
+        let ids = golden.ids();
+        let options = OpenOptions {
+            ctx: std::num::NonZeroU32::new(64),
+            block_size: std::num::NonZeroU32::new(8),
+            ..many()
+        };
+        let load = || Model::load(checkpoint(name, &golden), &options, None).expect(name);
+        let mut model = load();
+        let session = model.open_session();
+        let request = Request {
+            shift: Some(8),
+            stop: StopRules {
+                max_tokens: Some(120),
+                ..StopRules::default()
+            },
+            ..greedy(&ids)
+        };
+        let engine = model.engine();
+        let id = engine.submit_to(session, request).expect(name);
+        let mut drawn: Vec<(u32, f32)> = Vec::new();
+        while !engine.is_idle() {
+            for event in engine.step() {
+                match event.kind {
+                    EventKind::Token { id, logprobs, .. } => {
+                        drawn.push((id, logprobs.expect("it was asked for").picked.logprob));
+                    }
+                    EventKind::Failed(error) => panic!("{name}: {error}"),
+                    _ => {}
+                }
+            }
+        }
+        assert_eq!(drawn.len(), 120, "{name}");
+        let _ = id;
+        // What it holds now, the last tokens of the answer but the newest at its end, is read anew.
+        let held = model.engine().session_tokens(session).to_vec();
+        let (last, logprob) = drawn[119];
+        let tail: Vec<u32> = drawn[100..119].iter().map(|d| d.0).collect();
+        assert!(held.ends_with(&tail) && held.len() < 64, "{name}");
+        assert_eq!(held[..8], ids[..8], "{name}: the beginning stays");
+        let mut fresh = load();
+        let again = fresh.engine().submit(Request {
+            stop: StopRules {
+                max_tokens: Some(1),
+                ..StopRules::default()
+            },
+            ..greedy(&held)
+        });
+        let again = again.expect(name);
+        let mut got = None;
+        while !fresh.engine().is_idle() {
+            for event in fresh.engine().step() {
+                if let EventKind::Token { id, logprobs, .. } = event.kind {
+                    got = logprobs.map(|l| (id, l.picked.logprob));
+                }
+            }
+        }
+        let _ = again;
+        let (token, fresh) = got.expect("a token");
+        assert_eq!(token, last, "{name}");
+        assert!(
+            (fresh - logprob).abs() < 1e-4,
+            "{name}: {fresh} for {logprob}"
+        );
+    }
+    let refused = |name: &str| {
+        let golden = golden(name);
+        let mut model = Model::load(checkpoint(name, &golden), &many(), None).expect(name);
+        let request = Request {
+            shift: Some(0),
+            ..greedy(&golden.ids())
+        };
+        model.engine().submit(request).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused("gpt2"),
+        "the context of this model cannot be shifted: its positions are learned"
+    );
+    assert_eq!(
+        refused("hunyuan-dense"),
+        "the context of this model cannot be shifted: its keys are changed after they are turned"
+    );
 }
 
 #[test]

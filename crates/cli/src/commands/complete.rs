@@ -17,7 +17,7 @@ use crate::console::say;
 use crate::constrain::GrammarArgs;
 use crate::diffusion::DiffusionArgs;
 use crate::load;
-use crate::sampling::SamplingArgs;
+use crate::sampling::{SamplingArgs, ShiftArgs};
 
 /// Flags of `complete`.
 #[derive(Debug, Args)]
@@ -53,6 +53,8 @@ pub(crate) struct CompleteArgs {
     device: DeviceArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    shift: ShiftArgs,
     #[command(flatten)]
     grammar: GrammarArgs,
     #[command(flatten)]
@@ -94,7 +96,8 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<()> {
     let mut tokens = Vec::new();
     for prompt in prompts {
         tokens.extend(prompt);
-        let mut request = request(args, &tokenizer, &sampling, tokens.clone());
+        let prompt = model.prompted(tokens.clone());
+        let mut request = request(args, &tokenizer, &sampling, prompt);
         if let Some(grammar) = &grammar {
             tokkata::grammar::constrain(&mut request, grammar);
         }
@@ -151,12 +154,8 @@ fn request(
     args: &CompleteArgs,
     tokenizer: &Arc<Tokenizer>,
     sampling: &Sampling,
-    prompt: Vec<u32>,
+    mut request: Request,
 ) -> Request {
-    let mut request = Request {
-        prompt,
-        ..Request::default()
-    };
     let options = DecodeOptions {
         special: args.special,
         continues: true,
@@ -165,6 +164,7 @@ fn request(
     request.stop.stop_ids = tokenizer.eog().to_vec();
     request.stop.stop_strings = args.stop.iter().map(|s| s.clone().into_bytes()).collect();
     request.stop.max_tokens = usize::try_from(args.predict).ok();
+    request.shift = args.shift.kept(request.prompt.len());
     args.sampling.apply(sampling, &mut request);
     request
 }
@@ -247,7 +247,7 @@ fn note_context(model: &Model, answer: &Answer) {
     if answer.reason == FinishReason::ContextFull {
         let ctx = model.limits().ctx;
         say(&format!(
-            "the context of {ctx} tokens is full; use a larger one (-c)"
+            "the context of {ctx} tokens is full; use a larger one (-c) or --context-shift"
         ));
     }
 }

@@ -27,7 +27,7 @@ use crate::constrain::GrammarArgs;
 use crate::demo;
 use crate::diffusion::DiffusionArgs;
 use crate::load;
-use crate::sampling::SamplingArgs;
+use crate::sampling::{SamplingArgs, ShiftArgs};
 
 /// Flags of `run`.
 #[derive(Debug, Args)]
@@ -85,6 +85,8 @@ pub(crate) struct RunArgs {
     device: DeviceArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    shift: ShiftArgs,
     #[command(flatten)]
     grammar: GrammarArgs,
     #[command(flatten)]
@@ -167,6 +169,7 @@ fn open(args: &RunArgs, path: &Path) -> Result<Chat> {
     chat.sampling = sampling;
     chat.ignore_end = args.sampling.ignores_end();
     chat.max_tokens = usize::try_from(args.predict).ok();
+    chat.shift = args.shift;
     chat.stop.clone_from(&args.stop);
     chat.output = args.output;
     chat.grammar = grammar;

@@ -14,7 +14,6 @@ const SEES: &str = "only text is read; leave it out";
 const CORES: &str = "threads are placed with --pin-threads, or by the system's taskset";
 const TURNS: &str =
     "the chat template says what surrounds a question; --chat-template-file gives another";
-const SHIFT: &str = "a full context ends the answer; use a larger one (-c)";
 const TASKS: &str = "only perplexity and divergence are measured";
 const TYPES: &str = "weights have the types of the file; -q quantises them while they are loaded";
 const SWITCH: &[&str] = &["on", "off", "auto", "all", "true", "false"];
@@ -138,14 +137,9 @@ const IDLE: &[Flag] = &[
         Value,
         Harmless,
     ),
-    (
-        "--cache-prompt --no-cache-prompt --no-context-shift",
-        Nothing,
-        Harmless,
-    ),
+    ("--cache-prompt --no-cache-prompt", Nothing, Harmless),
     ("--prompt-cache", Value, Harmless),
     ("--prompt-cache-all --prompt-cache-ro", Nothing, Harmless),
-    ("--keep", Value, Harmless),
     (
         "--warmup --no-warmup --check-tensors -bs --backend-sampling",
         Nothing,
@@ -338,7 +332,6 @@ const NEVER: &[Flag] = &[
         Nothing,
         Refused(TURNS),
     ),
-    ("--context-shift", Nothing, Refused(SHIFT)),
     (
         "--display-prompt",
         Nothing,

@@ -18,6 +18,7 @@ use super::show::{Style, Words};
 use super::think::{self, Thought, Watch};
 use crate::console::say;
 use crate::diffusion::DiffusionArgs;
+use crate::sampling::ShiftArgs;
 
 /// Messages so far, and how answers are made.
 pub(super) struct Chat {
@@ -31,6 +32,7 @@ pub(super) struct Chat {
     pub(super) sampling: Sampling,
     pub(super) ignore_end: bool,
     pub(super) max_tokens: Option<usize>,
+    pub(super) shift: ShiftArgs,
     pub(super) stop: Vec<String>,
     pub(super) output: Format,
     pub(super) grammar: Option<Grammar>,
@@ -78,6 +80,7 @@ impl Chat {
             sampling: Sampling::default(),
             ignore_end: false,
             max_tokens: None,
+            shift: ShiftArgs::default(),
             stop: Vec::new(),
             output: Format::Text,
             grammar: None,
@@ -197,6 +200,7 @@ impl Chat {
             request.decoder = Some(Box::new(TextDecoder::with_special(tokenizer)));
         }
         request.sampling = self.sampling.clone();
+        request.shift = self.shift.kept(request.prompt.len());
         request.stop.max_tokens = self.max_tokens;
         request.stop.stop_strings = self.stop.iter().map(|s| s.clone().into_bytes()).collect();
         if self.ignore_end {
@@ -307,7 +311,7 @@ impl Chat {
         if reply.reason == FinishReason::ContextFull {
             let ctx = self.model.limits().ctx;
             say(&format!(
-                "the context of {ctx} tokens is full; use a larger one (-c), or /clear"
+                "the context of {ctx} tokens is full; use a larger one (-c) or --context-shift, or /clear"
             ));
         }
         Ok(())

@@ -33,6 +33,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                                     changes of descriptors that no golden notices
   bench-peers [OPTIONS]             our speed beside other engines', interleaved
   ab [OPTIONS] OLD NEW              two programs beside each other, in pairs
+  host                              what a step costs the host, apart from kernels and draws
   load [OPTIONS] [MODEL…]           many callers at once, each answer as the request gets it alone
   peers FOLDER [NAME]…              builds those engines, for this machine, for AVX2 and for AVX-512
   kernels [PROGRAM]                 whether the inner loops of an optimised build keep their sums in registers
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Some("bench-peers") => peers::run(&args[1..]),
         Some("ab") => ab::run(&args[1..]),
         Some("load") => load::run(&args[1..]),
+        Some("host") => host(),
         Some("kernels") => kernels::run(&args[1..]),
         Some("formats") => formats::run(),
         Some("conformance") => conformance::run(&args[1..]),
@@ -69,6 +71,25 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn host() -> anyhow::Result<()> {
+    use tokkata_conformance::host_time::{Served, measured};
+    println!("| sequences | depth | penalties | µs of a step |");
+    println!("|---|---|---|---|");
+    for (seqs, depth) in [(1, 1024), (1, 32_768), (8, 4096), (64, 32_768)] {
+        for penalties in [false, true] {
+            let served = Served {
+                seqs,
+                depth,
+                penalties,
+            };
+            let us = measured(served).map_err(anyhow::Error::msg)?;
+            let said = if penalties { "yes" } else { "no" };
+            println!("| {seqs} | {depth} | {said} | {us:.1} |");
+        }
+    }
+    Ok(())
 }
 
 fn draws() -> anyhow::Result<()> {

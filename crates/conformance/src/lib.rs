@@ -33,6 +33,7 @@ pub mod fixture;
 pub mod generate;
 pub mod golden;
 pub mod hf;
+pub mod host_time;
 pub mod jitter;
 pub mod late;
 pub mod load;

@@ -216,14 +216,18 @@ impl<'a> Scheduler<'a> {
         self.plan.value(value).shape.lead
     }
 
-    /// The slots of a cache that a node reads or writes: keys and values, or a state.
+    /// The slots of a cache that a node reads or writes: keys and values, or the states of all places of a table, one
+    /// after the other.
     fn slot(&mut self, slot: SlotId) -> Vec<ResourceId> {
         if let Some(known) = self.slots.get(&slot) {
             return known.clone();
         }
         let def = &self.facts.program.group(slot.group).slots[slot.slot as usize];
         let planes = match *def {
-            SlotDef::State { len } => vec![resource(Lead::Seqs, len as usize)],
+            SlotDef::State { len } => {
+                let places = 1 + self.facts.program.limits.draft as usize;
+                vec![resource(Lead::Seqs, places * len as usize)]
+            }
             SlotDef::Kv { n_kv_heads, .. } => head_dims(self.facts.program, slot)
                 .into_iter()
                 .map(|dim| resource(Lead::Rows, n_kv_heads as usize * dim))
@@ -558,6 +562,7 @@ mod tests {
                 feeding: Feeding::WHOLE,
                 output: None,
                 encoder: &[],
+                draft: 0,
             };
             let file = generate::model(&golden).unwrap();
             let loaded = load_for(&file, &Registry::builtin(), &target);

@@ -3,8 +3,10 @@
 //! Elements are kept decoded, so that reading a cache is indexing; a write rounds them as storing and loading
 //! the group's element type would.
 
+use std::ops::Range;
+
 use tokkata_core::DType;
-use tokkata_ir::step::NO_BLOCK;
+use tokkata_ir::step::{NO_BLOCK, Stretch};
 use tokkata_ir::{
     ArenaLayout, BackendError, CacheGroup, CacheKind, GroupId, Program, SlotDef, SlotId, StepState,
 };
@@ -174,22 +176,31 @@ impl<R: Real> Caches<R> {
         self.planes(slot).len() == 1
     }
 
-    /// The state of a sequence before the step: zeros before its first row.
-    pub(crate) fn state(&self, step: &StepState, slot: SlotId, seq: usize) -> Vec<R> {
-        let plane = &self.planes(slot)[0];
-        if step.past_len(seq) == 0 {
-            return vec![R::ZERO; plane.width];
+    /// Takes the states of every sequence through its rows, in order. `run` is given rows of the step and the state before
+    /// them, and leaves the state after them.
+    pub(crate) fn carry(
+        &mut self,
+        step: &StepState,
+        slot: SlotId,
+        mut run: impl FnMut(Range<usize>, &mut Vec<R>),
+    ) {
+        for seq in 0..step.n_seqs() {
+            for Stretch { rows, from, to } in step.stretches(seq) {
+                let plane = &self.planes(slot)[0];
+                let mut state = match from {
+                    Some(place) => plane
+                        .row(self.state_block(step, slot, (seq, place)))
+                        .to_vec(),
+                    None => vec![R::ZERO; plane.width],
+                };
+                run(rows, &mut state);
+                self.store(slot, 0, self.state_block(step, slot, (seq, to)), &state);
+            }
         }
-        plane.row(self.state_block(step, slot, seq)).to_vec()
     }
 
-    /// Stores the state of a sequence after the step.
-    pub(crate) fn set_state(&mut self, step: &StepState, slot: SlotId, seq: usize, state: &[R]) {
-        self.store(slot, 0, self.state_block(step, slot, seq), state);
-    }
-
-    fn state_block(&self, step: &StepState, slot: SlotId, seq: usize) -> usize {
-        let block = step.table(slot.group, seq)[0];
+    fn state_block(&self, step: &StepState, slot: SlotId, (seq, place): (usize, usize)) -> usize {
+        let block = step.table(slot.group, seq)[place];
         assert_ne!(block, NO_BLOCK, "a recurrent sequence without a state");
         self.index(slot.group, block)
     }

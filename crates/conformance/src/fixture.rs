@@ -115,6 +115,7 @@ pub fn small_limits() -> Limits {
         logit_rows: 16,
         ctx: 64,
         enc_rows: 16,
+        draft: 3,
         ..Limits::default()
     }
 }

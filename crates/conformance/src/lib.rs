@@ -6,7 +6,7 @@
 //! tolerances are multiples of the error that rounding is expected to cause, never absolute numbers.
 //!
 //! Reading order: [`fixture`] (programs in code and steps over them), [`ops`] (the suite), [`draws`], [`golden`] and [`hf`] (whole
-//! models), [`jitter`] (workers that sleep), [`load`] (many callers). A device joins the suite by [`suite!`], goldens in
+//! models), [`kept`] (states that rows keep), [`jitter`] (workers that sleep), [`load`] (many callers). A device joins the suite by [`suite!`], goldens in
 //! [`devices`], and jitter by [`jitter::verify`].
 //!
 //! ```
@@ -35,6 +35,7 @@ pub mod golden;
 pub mod hf;
 pub mod host_time;
 pub mod jitter;
+pub mod kept;
 pub mod late;
 pub mod load;
 pub mod models;

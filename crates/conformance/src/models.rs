@@ -70,6 +70,8 @@ pub struct Loaded {
     keep: Vec<ValueId>,
     bidirectional: bool,
     encoded: usize,
+    /// Per sequence: the blocks of its states, by place of the table.
+    states: Vec<Vec<usize>>,
 }
 
 /// Where and how a model is run.
@@ -85,6 +87,8 @@ pub struct Target<'a> {
     pub output: Option<&'a str>,
     /// What an encoder is fed before the decoder runs; empty where there is none.
     pub encoder: &'a [u32],
+    /// Rows of a sequence whose states are kept, at most.
+    pub draft: u32,
 }
 
 /// Loads a model for sequences of up to `ctx` positions, to read its logits or, where it has none, its hidden rows.
@@ -104,6 +108,7 @@ pub fn load(
         feeding,
         output: None,
         encoder: &[],
+        draft: 0,
     };
     load_for(file, registry, &target)
 }
@@ -239,6 +244,7 @@ fn load_program(
         keep: vec![rows],
         bidirectional,
         encoded: target.encoder.len(),
+        states: vec![(0..=target.draft as usize).collect(); limits.seqs as usize],
     };
     loaded.encode(target.encoder, target.feeding.sequences)?;
     Ok(loaded)
@@ -254,6 +260,7 @@ fn limits(target: &Target<'_>) -> Limits {
         logit_rows: ctx * seqs,
         ctx,
         enc_rows: target.encoder.len() as u32,
+        draft: target.draft,
         kv_dtype: DType::F32,
         ..Limits::default()
     }
@@ -294,6 +301,98 @@ impl Loaded {
         self.snapshot(|own, spare| (spare, own))?;
         let (after, _) = self.feed(ending, kept, feeding)?;
         Ok([before, after].concat())
+    }
+
+    /// Whether some cache is more than keys and values of positions: states, or entries and summaries of several positions.
+    #[must_use]
+    pub fn carries_states(&self) -> bool {
+        let carries =
+            |g: &CacheGroup| matches!(g.kind, CacheKind::Recurrent | CacheKind::Entries(_));
+        self.program.caches.iter().any(carries)
+    }
+
+    /// Rows `[T, width]` of `ids` for several sequences side by side, as if all were fed `ids` alone. After `past` positions
+    /// each is fed a draft of as many rows as its target allows, wrong behind the first so many, and goes on behind those
+    /// from the state that was kept; then again, from place to place. A sequence of `None` is fed the same positions without
+    /// keeping states.
+    ///
+    /// # Errors
+    /// The text of whatever failed.
+    pub fn drafted(
+        &mut self,
+        ids: &[u32],
+        past: usize,
+        accepted: &[Option<usize>],
+    ) -> Result<Vec<Vec<f32>>, Failure> {
+        self.states
+            .iter_mut()
+            .for_each(|places| places.sort_unstable());
+        let width = self.program.plans[0].value(self.rows).shape.width();
+        let draft = self.limits.draft as usize;
+        let mut rows = vec![Vec::new(); accepted.len()];
+        let mut lens = vec![0; accepted.len()];
+        let plain = |from: usize, to: usize| (from, ids[from..to].to_vec(), false);
+        self.side_by_side(&vec![plain(0, past); lens.len()], &mut rows)?;
+        lens.fill(past);
+        for round in 0..2 {
+            // Of a draft that keeps no states all is right.
+            let right = |n: &Option<usize>| n.map_or(draft, |n| (n + round) % (draft + 1));
+            let parts = lens.iter().zip(accepted).map(|(&from, accepted)| {
+                let (_, mut tokens, _) = plain(from, from + draft);
+                let wrong = tokens.iter_mut().skip(right(accepted));
+                wrong.for_each(|id| *id = id.checked_sub(1).unwrap_or(1));
+                (from, tokens, accepted.is_some())
+            });
+            self.side_by_side(&parts.collect::<Vec<_>>(), &mut rows)?;
+            for (seq, accepted) in accepted.iter().enumerate() {
+                let n = right(accepted);
+                if accepted.is_some() {
+                    self.states[seq].swap(0, n);
+                }
+                lens[seq] += n;
+                rows[seq].truncate(lens[seq] * width);
+            }
+        }
+        let rest = lens.iter().map(|&from| plain(from, ids.len()));
+        self.side_by_side(&rest.collect::<Vec<_>>(), &mut rows)?;
+        Ok(rows)
+    }
+
+    /// Rows of several sequences in one step: of each its length before, what it is fed, and whether states are kept.
+    fn side_by_side(
+        &mut self,
+        parts: &[(usize, Vec<u32>, bool)],
+        out: &mut [Vec<f32>],
+    ) -> Result<(), Failure> {
+        if parts.iter().all(|(_, ids, _)| ids.is_empty()) {
+            return Ok(());
+        }
+        let mut work = Work {
+            keep: self.keep.clone(),
+            ..Work::default()
+        };
+        for (seq, (past, ids, keeps_states)) in
+            parts.iter().enumerate().filter(|p| !p.1.1.is_empty())
+        {
+            let slot = SeqSlot(seq as u32);
+            work.deltas
+                .extend(self.deltas(seq, (*past, past + ids.len())));
+            work.rows.push(SeqRows {
+                logits: every_row(ids.len()),
+                keeps_states: *keeps_states,
+                ..SeqRows::tokens(slot, ids)
+            });
+        }
+        let ticket = self.finish(work)?;
+        let width = self.program.plans[0].value(self.rows).shape.width();
+        let floats = self.read(&ticket, self.rows)?;
+        let mut floats = &floats[..];
+        for ((_, ids, _), out) in parts.iter().zip(out) {
+            let (own, rest) = floats.split_at(ids.len() * width);
+            out.extend_from_slice(own);
+            floats = rest;
+        }
+        Ok(())
     }
 
     /// Copies the first sequence's states between their own block and the one of the sequence that nothing runs.
@@ -349,16 +448,9 @@ impl Loaded {
         let (mut all, mut last, mut done) = (Vec::new(), None, past);
         let end = past + ids.len();
         for chunk in ids.chunks(feeding.chunk.min(ids.len())) {
-            let rows = |slot| {
-                let rows = 0..chunk.len() as u32;
-                let logit = |row| LogitRow {
-                    row,
-                    ..LogitRow::default()
-                };
-                SeqRows {
-                    logits: rows.map(logit).collect(),
-                    ..SeqRows::tokens(slot, chunk)
-                }
+            let rows = |slot| SeqRows {
+                logits: every_row(chunk.len()),
+                ..SeqRows::tokens(slot, chunk)
             };
             let deltas = (0..feeding.sequences).flat_map(|s| self.deltas(s, (done, end)));
             let work = Work {
@@ -435,13 +527,14 @@ impl Loaded {
     fn table(&self, id: GroupId, group: &CacheGroup, (seq, len): (usize, usize)) -> Vec<u32> {
         let size = group.block_size as usize;
         let need = match group.kind {
-            CacheKind::Recurrent => 1,
+            CacheKind::Recurrent => self.states[seq].len(),
             CacheKind::Cross => self.encoded.div_ceil(size),
             _ => len.div_ceil(size),
         };
-        let block = |place| match place < need {
-            true => self.block(id, seq, place),
-            false => NO_BLOCK,
+        let block = |place| match (group.kind, place < need) {
+            (CacheKind::Recurrent, true) => self.block(id, seq, self.states[seq][place]),
+            (_, true) => self.block(id, seq, place),
+            (_, false) => NO_BLOCK,
         };
         let places = group.table_len(&self.limits);
         (0..places).map(block).collect()
@@ -452,6 +545,14 @@ impl Loaded {
         let table = self.program.group(group).table_len(&self.limits);
         self.blocks[group.index()][(seq + 1) * table - 1 - place]
     }
+}
+
+fn every_row(count: usize) -> Vec<LogitRow> {
+    let logit = |row| LogitRow {
+        row,
+        ..LogitRow::default()
+    };
+    (0..count as u32).map(logit).collect()
 }
 
 fn slots(count: usize) -> impl Iterator<Item = SeqSlot> {

@@ -18,6 +18,23 @@ pub struct CacheOptions {
     pub shuffle_blocks: Option<u64>,
 }
 
+/// Rows to come, and what they do to recurrent states.
+#[derive(Clone, Copy, Debug)]
+enum Rows {
+    /// So many, which change states where they lie.
+    Plain(usize),
+    /// So many, each of which leaves a state of its own.
+    Kept(usize),
+}
+
+impl Rows {
+    fn count(self) -> usize {
+        match self {
+            Rows::Plain(n) | Rows::Kept(n) => n,
+        }
+    }
+}
+
 /// Pools, and the prefixes they hold.
 #[derive(Debug)]
 pub struct Cache {
@@ -74,15 +91,36 @@ impl Cache {
     /// # Errors
     /// [`EngineError::CacheFull`], with nothing changed.
     pub fn reserve(&mut self, seq: &mut Sequence, n: usize) -> Result<Vec<BlockCopy>, EngineError> {
-        let wanted = self.missing(seq, n);
+        self.reserve_rows(seq, Rows::Plain(n))
+    }
+
+    /// As [`Cache::reserve`], for `n` rows that keep the state after each of them, at most as many as the limits' `draft`.
+    /// [`Cache::commit_kept`] takes as many of them as are right.
+    ///
+    /// # Errors
+    /// As [`Cache::reserve`].
+    pub fn reserve_kept(
+        &mut self,
+        seq: &mut Sequence,
+        n: usize,
+    ) -> Result<Vec<BlockCopy>, EngineError> {
+        self.reserve_rows(seq, Rows::Kept(n))
+    }
+
+    fn reserve_rows(
+        &mut self,
+        seq: &mut Sequence,
+        rows: Rows,
+    ) -> Result<Vec<BlockCopy>, EngineError> {
+        let wanted = self.missing(seq, rows);
         if !self.pools.could_take(&wanted) {
             return Err(self.full(&wanted));
         }
         let scarce = self.pools.is_scarce(&wanted);
         let mut copies = Vec::new();
         for g in 0..self.groups.len() {
-            copies.extend(self.own_last(seq, g, scarce));
-            let places = self.places(g, seq, seq.end() + n);
+            copies.extend(self.own_written(seq, (g, rows), scarce));
+            let places = self.places_for(seq, g, rows);
             if seq.tables[g].len() < places {
                 seq.touch(g, seq.tables[g].len());
             }
@@ -91,7 +129,7 @@ impl Cache {
                 seq.tables[g].push(block);
             }
         }
-        seq.ahead += n;
+        seq.ahead += rows.count();
         Ok(copies)
     }
 
@@ -122,7 +160,7 @@ impl Cache {
                 }
                 _ => n,
             };
-            self.missing_of(seq, g, n)
+            self.missing_of(seq, g, Rows::Plain(n))
         };
         self.groups.iter().enumerate().map(need).collect()
     }
@@ -143,42 +181,67 @@ impl Cache {
         }
     }
 
+    /// Blocks of a group that a sequence has after more rows.
+    fn places_for(&self, seq: &Sequence, g: usize, rows: Rows) -> usize {
+        match (self.groups[g].kind, rows) {
+            (CacheKind::Recurrent, Rows::Kept(n)) => 1 + n,
+            _ => self.places(g, seq, seq.end() + rows.count()),
+        }
+    }
+
     /// Blocks that `reserve` would take.
-    fn missing(&self, seq: &Sequence, n: usize) -> Vec<usize> {
+    fn missing(&self, seq: &Sequence, rows: Rows) -> Vec<usize> {
         let groups = 0..self.groups.len();
-        groups.map(|g| self.missing_of(seq, g, n)).collect()
+        groups.map(|g| self.missing_of(seq, g, rows)).collect()
     }
 
-    fn missing_of(&self, seq: &Sequence, g: usize, n: usize) -> usize {
+    fn missing_of(&self, seq: &Sequence, g: usize, rows: Rows) -> usize {
         let new = self
-            .places(g, seq, seq.end() + n)
+            .places_for(seq, g, rows)
             .saturating_sub(seq.tables[g].len());
-        new + usize::from(self.foreign(seq, g).is_some())
+        new + self.foreign(seq, g, rows).len()
     }
 
-    /// The place of the block that the next row is written to, when it exists and must be copied first.
-    fn foreign(&self, seq: &Sequence, g: usize) -> Option<usize> {
+    /// Places of existing blocks that rows are written to and that are not this sequence's alone.
+    fn foreign(&self, seq: &Sequence, g: usize, rows: Rows) -> Vec<usize> {
         let size = self.groups[g].block_size as usize;
-        let (place, offset) = match self.groups[g].kind {
-            CacheKind::Recurrent | CacheKind::Cross => (0, 0),
-            _ => (seq.end() / size, seq.end() % size),
+        let (places, offset) = match (self.groups[g].kind, rows) {
+            (CacheKind::Recurrent, Rows::Kept(n)) => (1..n + 1, 0),
+            (CacheKind::Recurrent | CacheKind::Cross, _) => (0..1, 0),
+            _ => (seq.end() / size..seq.end() / size + 1, seq.end() % size),
         };
-        let &block = seq.tables[g].get(place).filter(|&&b| b != NO_BLOCK)?;
-        (!self.pools.is_writable(g, block, offset as u32)).then_some(place)
+        let foreign = |&place: &usize| {
+            let block = seq.tables[g].get(place).filter(|&&b| b != NO_BLOCK);
+            block.is_some_and(|&b| !self.pools.is_writable(g, b, offset as u32))
+        };
+        places.filter(foreign).collect()
     }
 
-    fn own_last(&mut self, seq: &mut Sequence, g: usize, scarce: bool) -> Option<BlockCopy> {
-        let place = self.foreign(seq, g)?;
-        let from = seq.tables[g][place];
-        let to = self.take(g, scarce);
-        seq.tables[g][place] = to;
-        seq.touch(g, place);
-        self.pools.release(g, from);
-        Some(BlockCopy {
-            group: GroupId(g as u32),
-            from,
-            to,
-        })
+    /// Blocks of its own for what rows are written to; what they go on from is copied.
+    fn own_written(
+        &mut self,
+        seq: &mut Sequence,
+        (g, rows): (usize, Rows),
+        scarce: bool,
+    ) -> Vec<BlockCopy> {
+        let mut copies = Vec::new();
+        for place in self.foreign(seq, g, rows) {
+            let from = seq.tables[g][place];
+            let to = self.take(g, scarce);
+            seq.tables[g][place] = to;
+            seq.touch(g, place);
+            self.pools.release(g, from);
+            let state = matches!(
+                (self.groups[g].kind, rows),
+                (CacheKind::Recurrent, Rows::Kept(_))
+            );
+            copies.extend((!state).then_some(BlockCopy {
+                group: GroupId(g as u32),
+                from,
+                to,
+            }));
+        }
+        copies
     }
 
     /// A block, after giving up what has been idle longest.
@@ -210,6 +273,19 @@ impl Cache {
         for g in 0..self.groups.len() {
             self.drop_passed(seq, g);
         }
+    }
+
+    /// As [`Cache::commit`], when the rows under way kept their states and the first so many of them are right: the state
+    /// after those becomes the sequence's, and the rest is forgotten.
+    pub fn commit_kept(&mut self, seq: &mut Sequence, tokens: &[u32], answer: bool) {
+        for g in 0..self.groups.len() {
+            if self.groups[g].kind == CacheKind::Recurrent && !tokens.is_empty() {
+                seq.tables[g].swap(0, tokens.len());
+                seq.touch(g, 0);
+            }
+        }
+        self.commit(seq, tokens, answer);
+        self.abandon(seq);
     }
 
     /// Releases blocks that a window has passed for good.

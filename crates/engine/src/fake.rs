@@ -224,19 +224,17 @@ impl Fake {
         assert_eq!(g, 0);
         let mut hashes = vec![0; step.n_rows()];
         for seq in 0..step.n_seqs() {
-            let block = step.table(GroupId(0), seq)[0];
-            assert_ne!(block, NO_BLOCK);
-            let mut state = match step.past_len(seq) {
-                0 => 1,
-                _ => *self.cell(0, block, 0),
-            };
-            let first = step.first_row(seq);
-            let rows = hashes.iter_mut().enumerate().skip(first);
-            for (row, hash) in rows.take(step.row_count(seq)) {
-                state = mix(state, left[row]);
-                *hash = state;
+            let block = |place: usize| step.table(GroupId(0), seq)[place];
+            for stretch in step.stretches(seq) {
+                let from = stretch.from.map(|place| *self.cell(0, block(place), 0));
+                let mut state = from.unwrap_or(1);
+                for row in stretch.rows {
+                    state = mix(state, left[row]);
+                    hashes[row] = state;
+                }
+                assert_ne!(block(stretch.to), NO_BLOCK);
+                *self.cell(0, block(stretch.to), 0) = state;
             }
-            *self.cell(0, block, 0) = state;
         }
         hashes
     }

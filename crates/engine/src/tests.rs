@@ -22,6 +22,7 @@ fn limits() -> Limits {
         seqs: 4,
         logit_rows: 4,
         ctx: 200,
+        draft: 3,
         ..Limits::default()
     }
 }
@@ -65,6 +66,7 @@ macro_rules! everywhere {
 
 mod basics;
 mod constraints;
+mod drafts;
 mod inputs;
 mod many;
 mod shift;

@@ -165,6 +165,11 @@ pub struct SeqRows {
     pub span_end: u32,
     /// The adapter they go through; 0 is none.
     pub adapter: u32,
+    /// Whether recurrent states can go back to any of these rows, of which there are `limits.draft` at most. The state
+    /// before them stays in the block of place 0 of its table, the state after row `j` goes to the block of place `j + 1`.
+    /// The engine picks one by a [`Delta::Table`] that puts its block at place 0, with a [`Delta::Length`]; nothing is
+    /// copied. Not in a chain. Groups of positions go back by length alone.
+    pub keeps_states: bool,
 }
 
 impl SeqRows {
@@ -179,6 +184,7 @@ impl SeqRows {
             prompt: true,
             span_end: 0,
             adapter: 0,
+            keeps_states: false,
         }
     }
 

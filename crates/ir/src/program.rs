@@ -172,7 +172,8 @@ pub enum CacheKind {
     Full,
     /// Keys and values of the last `n` positions (a window or a chunk).
     Window(u32),
-    /// Fixed-size state per sequence: slots of f32 values, one snapshot per block.
+    /// Fixed-size state per sequence: slots of f32 values, one snapshot per block. Place 0 of a block table is the state
+    /// that rows go on from, the `draft` places behind it are for states after each row, where rows keep them.
     Recurrent,
     /// An encoder's keys and values, written once.
     Cross,
@@ -217,7 +218,7 @@ impl CacheGroup {
     #[must_use]
     pub fn table_len(&self, limits: &Limits) -> usize {
         match self.kind {
-            CacheKind::Recurrent => 1,
+            CacheKind::Recurrent => 1 + limits.draft as usize,
             CacheKind::Cross => {
                 (limits.enc_rows.max(1) as usize).div_ceil(self.block_size as usize)
             }
@@ -226,12 +227,12 @@ impl CacheGroup {
     }
 
     /// Most blocks that a sequence holds at once while it is fed `limits.rows` positions at a time: whole contexts, what
-    /// a window can still see plus one step, or a state with room for three snapshots.
+    /// a window can still see plus one step, or a state with those that rows keep and room for three snapshots.
     #[must_use]
     pub fn blocks_of_sequence(&self, limits: &Limits) -> u64 {
         let whole = self.table_len(limits) as u64;
         match self.kind {
-            CacheKind::Recurrent => 4,
+            CacheKind::Recurrent => whole + 3,
             CacheKind::Window(n) => {
                 let seen = u64::from(n) + u64::from(limits.rows);
                 whole.min(seen.div_ceil(u64::from(self.block_size)) + 1)
@@ -284,7 +285,7 @@ pub struct Limits {
     pub ctx: u32,
     /// Encoder rows of a sequence.
     pub enc_rows: u32,
-    /// Draft tokens verified per step.
+    /// Most rows of a sequence in a step that keep the state after each of them.
     pub draft: u32,
     /// Adapters loaded at once.
     pub adapters: u32,

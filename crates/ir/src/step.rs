@@ -7,6 +7,8 @@
 //!
 //! Rows of a sequence are consecutive and in position order.
 
+use std::ops::Range;
+
 use crate::ids::GroupId;
 use crate::program::{CacheGroup, Limits};
 use crate::sample::{RECORD_WORDS, SamplerRecord};
@@ -22,6 +24,9 @@ pub const ROW_EMBEDS: u32 = 2;
 pub const ROW_LOGITS: u32 = 4;
 /// Row flag: prompt rather than generated.
 pub const ROW_PROMPT: u32 = 8;
+/// Row flag: the state after it is kept in a block of its own, and the state before its sequence's rows stays. All rows
+/// of a sequence have it, or none.
+pub const ROW_KEEPS: u32 = 16;
 
 /// How often a field repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,6 +218,17 @@ pub struct SeqStep<'a> {
     pub adapter: u32,
 }
 
+/// Rows of a sequence that a state goes through without a stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// The rows of the step.
+    pub rows: Range<usize>,
+    /// The place of the block table whose block holds the state before them; `None` where it is zeros.
+    pub from: Option<usize>,
+    /// The place whose block takes the state after them; what lies there is overwritten, from its first row on.
+    pub to: usize,
+}
+
 impl StepState {
     /// An empty step for these limits and groups: no rows, and slots without blocks.
     #[must_use]
@@ -353,6 +369,30 @@ impl StepState {
         self.past_len(seq) + row - self.first_row(seq)
     }
 
+    /// Whether the state after each row of a sequence is kept.
+    #[must_use]
+    pub fn keeps_states(&self, seq: usize) -> bool {
+        self.row_count(seq) > 0 && self.flags(self.first_row(seq)) & ROW_KEEPS != 0
+    }
+
+    /// How recurrent states go through the rows of a sequence, in order. Usually all rows in one stretch, in place: the
+    /// state stays in the block of place 0. Where states are kept row `j` goes by itself from place `j` to place `j + 1`, so
+    /// that the state before all rows stays where it is.
+    pub fn stretches(&self, seq: usize) -> impl Iterator<Item = Stretch> + use<> {
+        let (first, count) = (self.first_row(seq), self.row_count(seq));
+        let (keeps, fresh) = (self.keeps_states(seq), self.past_len(seq) == 0);
+        let stretch = move |j: usize| Stretch {
+            rows: if keeps {
+                first + j..first + j + 1
+            } else {
+                first..first + count
+            },
+            from: (j > 0 || !fresh).then_some(j),
+            to: if keeps { j + 1 } else { 0 },
+        };
+        (0..if keeps { count } else { 1 }).map(stretch)
+    }
+
     /// Encoder positions of a sequence.
     #[must_use]
     pub fn enc_len(&self, seq: usize) -> usize {
@@ -425,6 +465,10 @@ impl StepState {
         assert!(
             first + seq.tokens.len() <= limits.rows as usize,
             "more rows than the limits allow"
+        );
+        assert!(
+            seq.flags & ROW_KEEPS == 0 || seq.tokens.len() <= limits.draft as usize,
+            "more kept states than the limits allow"
         );
         self.set(SLOT, s, seq.slot);
         self.set(FIRST_ROW, s, first);
@@ -536,6 +580,53 @@ mod tests {
         });
         assert_eq!([state.pos4(0), state.pos4(1)], given);
         assert_eq!((state.index_in_sequence(1), state.span_end(1)), (10, 11));
+    }
+
+    #[test]
+    fn a_state_goes_through_all_rows_or_through_each() {
+        let limits = Limits {
+            draft: 3,
+            ..limits()
+        };
+        let mut state = StepState::new(&limits, &[]);
+        let stretch = |rows, from, to| Stretch { rows, from, to };
+        for (slot, past_len, flags) in [(0, 0, 0), (1, 5, ROW_KEEPS), (0, 0, ROW_KEEPS), (1, 5, 0)]
+        {
+            state.begin();
+            state.push(&SeqStep {
+                tokens: &[9],
+                ..SeqStep::default()
+            });
+            let seq = SeqStep {
+                slot,
+                tokens: &[1, 2, 3],
+                past_len,
+                flags,
+                ..SeqStep::default()
+            };
+            let seq = state.push(&seq);
+            let from = (past_len > 0).then_some(0);
+            let want = match flags {
+                0 => vec![stretch(1..4, from, 0)],
+                _ => vec![
+                    stretch(1..2, from, 1),
+                    stretch(2..3, Some(1), 2),
+                    stretch(3..4, Some(2), 3),
+                ],
+            };
+            assert_eq!(state.stretches(seq).collect::<Vec<_>>(), want);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "more kept states")]
+    fn more_states_than_places_is_a_bug() {
+        let seq = SeqStep {
+            tokens: &[1],
+            flags: ROW_KEEPS,
+            ..SeqStep::default()
+        };
+        StepState::new(&limits(), &[]).push(&seq);
     }
 
     #[test]

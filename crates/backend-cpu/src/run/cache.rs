@@ -447,13 +447,18 @@ impl Caches {
         Some((plane, head, at.position % size))
     }
 
-    /// Where the state of a sequence lies.
-    pub(crate) fn state(&self, step: &StepState, slot: SlotId, seq: usize) -> StateAt {
+    /// Where the state lies that a place of a sequence's table names.
+    pub(crate) fn state(
+        &self,
+        step: &StepState,
+        slot: SlotId,
+        (seq, place): (usize, usize),
+    ) -> StateAt {
         let group = &self.groups[slot.group.index()];
         let Slot::State { at, len } = group.slots[slot.slot as usize] else {
             panic!("{slot} holds keys and values, not a state");
         };
-        let block = step.table(slot.group, seq)[0];
+        let block = step.table(slot.group, seq)[place];
         assert_ne!(block, NO_BLOCK, "a recurrent sequence without a state");
         StateAt {
             start: self.at(slot.group, block).wrapping_add(at).cast(),

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use tokkata_ir::SlotId;
+use tokkata_ir::step::Stretch;
 use tokkata_ir::tape::ResourceId;
 
 use super::cache::StateAt;
@@ -28,20 +29,49 @@ pub(crate) struct State {
 }
 
 impl State {
-    fn of(self, cx: &Cx<'_>, seq: usize) -> Kept {
+    /// The state that a place of a sequence's table names.
+    fn of(self, cx: &Cx<'_>, (seq, place): (usize, usize)) -> Kept {
         Kept {
             id: self.id,
             seq,
-            at: cx.caches.state(cx.step, self.slot, seq),
+            place,
+            at: cx.caches.state(cx.step, self.slot, (seq, place)),
         }
+    }
+
+    /// Where the state after some rows of a sequence is to be, some elements of which are made what they are before those
+    /// rows.
+    ///
+    /// # Safety
+    /// No other worker uses these elements until the next barrier, and this one has no slice of them.
+    unsafe fn begin(
+        self,
+        cx: &Cx<'_>,
+        (seq, stretch): (usize, &Stretch),
+        range: Range<usize>,
+    ) -> Kept {
+        let kept = self.of(cx, (seq, stretch.to));
+        // SAFETY: the caller's promise; states of other places lie in other blocks.
+        unsafe {
+            match stretch.from {
+                Some(place) if place == stretch.to => {}
+                Some(place) => {
+                    let before = self.of(cx, (seq, place)).part(cx, range.clone());
+                    kept.part(cx, range).copy_from_slice(before);
+                }
+                None => kept.part(cx, range).fill(0.0),
+            }
+        }
+        kept
     }
 }
 
-/// What is kept of a sequence.
+/// What is kept of a sequence at a place of its table.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     id: ResourceId,
     seq: usize,
+    place: usize,
     at: StateAt,
 }
 
@@ -54,18 +84,20 @@ impl Kept {
     unsafe fn part<'a>(self, cx: &'a Cx<'_>, range: Range<usize>) -> &'a mut [f32] {
         // SAFETY: the caller's promise; the caches outlive the replay.
         let part = unsafe { self.at.part(range.clone()) };
+        let first = self.place * self.at.len();
+        let columns = first + range.start..first + range.end;
         cx.watch
-            .note(self.id, (self.seq, range), Some(part.as_ptr()), true);
+            .note(self.id, (self.seq, columns), Some(part.as_ptr()), true);
         part
     }
 }
 
-/// Some columns of the rows of a sequence, and of those before them that its state keeps, oldest first. The columns of
-/// a state belong to the worker that the same columns of its rows belong to.
+/// Some columns of a stretch of rows of a sequence, and of those before them that its state keeps, oldest first. The
+/// columns of a state belong to the worker that the same columns of its rows belong to.
 struct Line<'a> {
     cx: &'a Cx<'a>,
     x: Place,
-    seq: usize,
+    rows: Range<usize>,
     state: Option<Kept>,
     /// Rows in the state.
     kept: usize,
@@ -73,27 +105,41 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// The line of a sequence; a sequence without past starts from zeros.
-    fn new(
-        cx: &'a Cx<'a>,
-        (x, state): (Place, Option<State>),
-        seq: usize,
-        cols: Range<usize>,
-    ) -> Self {
-        let state = state.map(|state| state.of(cx, seq));
-        let line = Line {
+    /// The line of rows without a state.
+    fn alone(cx: &'a Cx<'a>, x: Place, seq: usize, cols: Range<usize>) -> Self {
+        let first = cx.step.first_row(seq);
+        Line {
             cx,
             x,
-            seq,
-            state,
-            kept: state.map_or(0, |state| state.at.len() / x.width),
+            rows: first..first + cx.step.row_count(seq),
+            state: None,
+            kept: 0,
             cols,
-        };
-        if cx.step.past_len(seq) == 0 {
-            // SAFETY: one row after another.
-            (0..line.kept).for_each(|row| unsafe { line.old(row) }.fill(0.0));
         }
-        line
+    }
+
+    /// The line of rows that a state goes through.
+    fn new(
+        cx: &'a Cx<'a>,
+        (x, state): (Place, State),
+        (seq, stretch): (usize, &Stretch),
+        cols: Range<usize>,
+    ) -> Self {
+        let at = state.of(cx, (seq, stretch.to));
+        let kept = at.at.len() / x.width;
+        for row in 0..kept {
+            let range = row * x.width + cols.start..row * x.width + cols.end;
+            // SAFETY: columns are dealt out to workers, and there is no line yet.
+            unsafe { state.begin(cx, (seq, stretch), range) };
+        }
+        Line {
+            cx,
+            x,
+            rows: stretch.rows.clone(),
+            state: Some(at),
+            kept,
+            cols,
+        }
     }
 
     /// These columns of a row of the state.
@@ -108,23 +154,20 @@ impl<'a> Line<'a> {
         unsafe { state.part(self.cx, at + self.cols.start..at + self.cols.end) }
     }
 
-    fn first(&self) -> usize {
-        self.cx.step.first_row(self.seq)
-    }
-
     /// Row `at` counted from the oldest kept one.
     fn row(&self, at: usize) -> &[f32] {
         if at < self.kept {
             // SAFETY: whoever reads a row is done with it before it writes one of the same number.
             unsafe { self.old(at) }
         } else {
-            let row = self.first() + at - self.kept;
+            let row = self.rows.start + at - self.kept;
             self.cx.cols(self.x, row, self.cols.clone())
         }
     }
 
-    /// Keeps the last rows of `kept + count`.
-    fn keep(&self, count: usize) {
+    /// Keeps the last rows of those that were kept and its own.
+    fn keep(&self) {
+        let count = self.rows.len();
         if count == 0 {
             return;
         }
@@ -148,7 +191,16 @@ pub(crate) struct Conv {
 }
 
 impl Conv {
-    fn row(&self, line: &Line<'_>, at: usize, count: usize, out: &mut [f32]) {
+    /// Every row of a line.
+    fn through(&self, line: &Line<'_>) {
+        for (at, row) in line.rows.clone().enumerate() {
+            // SAFETY: columns are dealt out to workers.
+            let out = unsafe { line.cx.cols_mut(self.out, row, line.cols.clone()) };
+            self.row(line, at, out);
+        }
+    }
+
+    fn row(&self, line: &Line<'_>, at: usize, out: &mut [f32]) {
         match &self.bias {
             Some(bias) => out.copy_from_slice(&bias[line.cols.clone()]),
             None => out.fill(0.0),
@@ -159,7 +211,8 @@ impl Conv {
             (self.taps.len() - 1) / 2
         };
         for (t, tap) in self.taps.iter().enumerate() {
-            let inside = at + t >= before && (self.state.is_some() || at + t - before < count);
+            let inside =
+                at + t >= before && (self.state.is_some() || at + t - before < line.rows.len());
             if inside {
                 let x = line.row(at + t - before);
                 multiply_add_run(line.cx.kernel, &tap[line.cols.clone()], x, out);
@@ -172,14 +225,15 @@ impl Kernel for Conv {
     fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
         let cols = columns(self.x.width, N, worker);
         for seq in 0..cx.step.n_seqs() {
-            let count = cx.step.row_count(seq);
-            let line = Line::new(cx, (self.x, self.state), seq, cols.clone());
-            for at in 0..count {
-                // SAFETY: columns are dealt out to workers.
-                let out = unsafe { cx.cols_mut(self.out, line.first() + at, cols.clone()) };
-                self.row(&line, at, count, out);
+            let Some(state) = self.state else {
+                self.through(&Line::alone(cx, self.x, seq, cols.clone()));
+                continue;
+            };
+            for stretch in cx.step.stretches(seq) {
+                let line = Line::new(cx, (self.x, state), (seq, &stretch), cols.clone());
+                self.through(&line);
+                line.keep();
             }
-            line.keep(count);
         }
     }
 }
@@ -195,14 +249,15 @@ impl Kernel for Shift {
     fn run(&self, cx: &Cx<'_>, worker: &Worker<'_>) {
         let cols = columns(self.x.width, N, worker);
         for seq in 0..cx.step.n_seqs() {
-            let count = cx.step.row_count(seq);
-            let line = Line::new(cx, (self.x, Some(self.state)), seq, cols.clone());
-            for at in 0..count {
-                // SAFETY: columns are dealt out to workers.
-                let out = unsafe { cx.cols_mut(self.out, line.first() + at, cols.clone()) };
-                out.copy_from_slice(line.row(at));
+            for stretch in cx.step.stretches(seq) {
+                let line = Line::new(cx, (self.x, self.state), (seq, &stretch), cols.clone());
+                for (at, row) in stretch.rows.enumerate() {
+                    // SAFETY: columns are dealt out to workers.
+                    let out = unsafe { cx.cols_mut(self.out, row, cols.clone()) };
+                    out.copy_from_slice(line.row(at));
+                }
+                line.keep();
             }
-            line.keep(count);
         }
     }
 }
@@ -430,18 +485,19 @@ impl Kernel for Scan {
         let work = unsafe { &mut cx.scratch(worker).row };
         for item in worker.share(cx.step.n_seqs() * units) {
             let (seq, unit) = (item / units, item % units);
-            let kept = self.state.of(cx, seq);
-            let per_column = kept.at.len() / self.out.width;
-            let end = ((unit + 1) * per).min(self.out.width);
-            let range = unit * per * per_column..end * per_column;
-            // SAFETY: a unit of a state belongs to one worker.
-            let state = unsafe { kept.part(cx, range) };
-            if cx.step.past_len(seq) == 0 {
-                state.fill(0.0);
-            }
-            let first = cx.step.first_row(seq);
-            for row in first..first + cx.step.row_count(seq) {
-                self.row(cx, row, unit, state, work);
+            for stretch in cx.step.stretches(seq) {
+                let len = self.state.of(cx, (seq, stretch.to)).at.len();
+                let per_column = len / self.out.width;
+                let end = ((unit + 1) * per).min(self.out.width);
+                let range = unit * per * per_column..end * per_column;
+                // SAFETY: a unit of a state belongs to one worker.
+                let state = unsafe {
+                    let kept = self.state.begin(cx, (seq, &stretch), range.clone());
+                    kept.part(cx, range)
+                };
+                for row in stretch.rows {
+                    self.row(cx, row, unit, state, work);
+                }
             }
         }
     }

@@ -25,21 +25,20 @@ pub(crate) fn conv<R: Real>(
 ) -> Vec<R> {
     let x = args.mat(0);
     let mut out = Vec::with_capacity(x.data.len());
-    for (seq, rows) in args.sequences() {
+    let tail = (taps.kernel - 1) * x.width;
+    if let Some(slot) = slot {
+        caches.carry(args.step, slot, |rows, line| {
+            line.extend(&x.data[rows.start * x.width..rows.end * x.width]);
+            convolve(taps, x.width, line, &mut out);
+            line.drain(..line.len() - tail);
+        });
+        return out;
+    }
+    for (_, rows) in args.sequences() {
         let own = &x.data[rows.start * x.width..rows.end * x.width];
-        let tail = (taps.kernel - 1) * x.width;
-        let before = (taps.kernel - 1) / 2 * x.width;
-        let mut line = match slot {
-            Some(slot) => caches.state(args.step, slot, seq),
-            None => vec![R::ZERO; before],
-        };
+        let mut line = vec![R::ZERO; (taps.kernel - 1) / 2 * x.width];
         line.extend(own);
-        match slot {
-            Some(slot) => {
-                caches.set_state(args.step, slot, seq, &line[line.len() - tail..]);
-            }
-            None => line.resize(own.len() + tail, R::ZERO),
-        }
+        line.resize(own.len() + tail, R::ZERO);
         convolve(taps, x.width, &line, &mut out);
     }
     out
@@ -64,12 +63,11 @@ fn convolve<R: Real>(taps: &Taps<'_>, width: usize, line: &[R], out: &mut Vec<R>
 pub(crate) fn shift<R: Real>(args: &Args<'_, R>, slot: SlotId, caches: &mut Caches<R>) -> Vec<R> {
     let x = args.mat(0);
     let mut out = Vec::with_capacity(x.data.len());
-    for (seq, rows) in args.sequences() {
-        let mut line = caches.state(args.step, slot, seq);
+    caches.carry(args.step, slot, |rows, line| {
         line.extend(&x.data[rows.start * x.width..rows.end * x.width]);
-        let (previous, last) = line.split_at(line.len() - x.width);
-        out.extend(previous);
-        caches.set_state(args.step, slot, seq, last);
-    }
+        let last = line.split_off(line.len() - x.width);
+        out.extend(&*line);
+        *line = last;
+    });
     out
 }

@@ -15,14 +15,12 @@ pub(crate) fn scan<R: Real>(
 ) -> Vec<R> {
     let inputs: Vec<_> = (0..args.node.ins.len()).map(|i| args.mat(i)).collect();
     let mut out = Vec::new();
-    for (seq, rows) in args.sequences() {
-        let mut state = caches.state(args.step, slot, seq);
+    caches.carry(args.step, slot, |rows, state| {
         for row in rows {
             let x: Vec<&[R]> = inputs.iter().map(|m| m.row(row)).collect();
-            update(args, scan, &x, &mut state, &mut out);
+            update(args, scan, &x, state, &mut out);
         }
-        caches.set_state(args.step, slot, seq, &state);
-    }
+    });
     out
 }
 

@@ -38,6 +38,7 @@ pub fn values(
         feeding: Feeding::WHOLE,
         output: (golden.rows == Rows::Vectors).then_some("hidden"),
         encoder: &encoder,
+        draft: 0,
     };
     trace(&file, registry, &target, &ids)
 }

@@ -147,6 +147,7 @@ fn error(
         feeding: way.feeding,
         output,
         encoder: &encoder,
+        draft: 0,
     };
     let mut loaded = load_for(file, registry, &target)?;
     let got = rows(golden, &mut loaded, way)?;

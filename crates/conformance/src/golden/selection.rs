@@ -74,6 +74,7 @@ pub fn found(
         feeding: Feeding::WHOLE,
         output: None,
         encoder: &[],
+        draft: 0,
     };
     choices(&generate::model(golden)?, registry, &target, &golden.ids())
 }

@@ -107,6 +107,32 @@ impl Case {
     }
 }
 
+impl Case {
+    /// Rows whose states are kept, after [`Case::mixed_steps`]: some of one sequence beside rows of another that keeps none
+    /// and one that is new; then each goes on from one of its states, and again.
+    pub(crate) fn kept_steps(self) -> Self {
+        let keeps = |seq, at| Rows {
+            keeps: true,
+            ..Rows::of(seq, at)
+        };
+        let from = |rows: Rows, states: &[usize]| Rows {
+            states: states.to_vec(),
+            ..rows
+        };
+        self.step(vec![keeps(0, 20..23), Rows::of(1, 12..15), keeps(3, 0..2)])
+            .step(vec![
+                from(keeps(0, 22..25), &[2, 1, 0, 3]),
+                keeps(3, 0..3),
+                keeps(1, 15..16),
+            ])
+            .step(vec![
+                from(Rows::of(0, 25..27), &[3, 1, 0, 2]),
+                from(Rows::of(3, 1..4), &[1, 0]),
+                Rows::of(1, 15..18),
+            ])
+    }
+}
+
 /// One op of floats over all rows: `width` columns to `out` columns, over every row count.
 pub(crate) fn one_op(
     name: impl Into<String>,

@@ -257,6 +257,7 @@ fn convolution() -> Case {
     net.case("convolution", &[y])
         .ulps(16.0 + 3.0 * sum_ulps(64))
         .mixed_steps()
+        .kept_steps()
 }
 
 fn experts() -> Case {

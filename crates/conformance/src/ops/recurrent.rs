@@ -57,7 +57,10 @@ fn stateful(
     };
     let ins: Vec<ValueId> = widths.iter().map(|&w| f.input(&[w])).collect();
     let out = f.op(op, &ins, &[widths[0]]);
-    Case::new(name, f, vec![out]).ulps(ULPS).mixed_steps()
+    Case::new(name, f, vec![out])
+        .ulps(ULPS)
+        .mixed_steps()
+        .kept_steps()
 }
 
 fn conv((width, kernel): (u32, u32), slotted: bool) -> Case {
@@ -74,7 +77,7 @@ fn conv((width, kernel): (u32, u32), slotted: bool) -> Case {
     let name = format!("conv/{width}x{kernel}/slot={slotted}");
     let case = Case::new(name, f, vec![out]).ulps(6.0);
     if slotted {
-        case.mixed_steps()
+        case.mixed_steps().kept_steps()
     } else {
         case.all_rows(1.0)
     }
@@ -136,7 +139,7 @@ fn square(
     let ins: Vec<ValueId> = (0..inputs).map(|i| input(&mut f, i)).collect();
     let out = f.op(Op::Scan { scan, slot }, &ins, &[width]);
     let case = Case::new(format!("scan/{name}/{heads}x{dim}"), f, vec![out]);
-    case.ulps(ULPS).mixed_steps()
+    case.ulps(ULPS).mixed_steps().kept_steps()
 }
 
 fn wkv6(heads: u32, head_dim: u32) -> Case {
@@ -176,7 +179,7 @@ fn wkv7(heads: u32, head_dim: u32) -> Case {
     let scan = Scan::Wkv7 { head_dim };
     let out = f.op(Op::Scan { scan, slot }, &ins, &[width]);
     let case = Case::new(format!("scan/wkv7/{heads}x{head_dim}"), f, vec![out]);
-    case.ulps(ULPS).mixed_steps()
+    case.ulps(ULPS).mixed_steps().kept_steps()
 }
 
 fn decay(heads: u32, dim: u32) -> Case {
@@ -231,5 +234,8 @@ fn gated_delta(
     let out = f.op(Op::Scan { scan, slot }, &ins, &[values]);
     let sizes = format!("{k_heads}x{dim_k}/{v_heads}x{dim_v}");
     let name = format!("scan/gated_delta/{sizes}/tiled={tiled}/per_channel={per_channel}");
-    Case::new(name, f, vec![out]).ulps(ULPS).mixed_steps()
+    Case::new(name, f, vec![out])
+        .ulps(ULPS)
+        .mixed_steps()
+        .kept_steps()
 }

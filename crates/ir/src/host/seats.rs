@@ -7,7 +7,7 @@ use crate::device::{
     Delta, LogitRow, Logprob, Logprobs, RowInput, RowResult, RowStatus, SeqRows, SeqSlot, Work,
 };
 use crate::sample::{Fixed, NO_CANDIDATE, NOT_A_NUMBER, SampleSide, Sampler, report};
-use crate::step::{ROW_EMBEDS, ROW_PROMPT, SeqStep, StepState};
+use crate::step::{ROW_EMBEDS, ROW_KEEPS, ROW_PROMPT, SeqStep, StepState};
 
 /// In the place of a token: the row read an embedding.
 const NO_TOKEN: u32 = u32::MAX;
@@ -76,6 +76,7 @@ impl Seats {
     pub(crate) fn goes_on(&self, work: &Work) -> Vec<SeqRows> {
         let next = |rows: &SeqRows| {
             let last = rows.logits.last()?;
+            assert!(!rows.keeps_states, "rows of a chain keep no states");
             let drawn = last.row as usize + 1 == rows.len() && !self.is_stopped(rows.slot);
             drawn.then(|| SeqRows {
                 input: RowInput::Drawn,
@@ -218,7 +219,9 @@ impl Seats {
 
 fn flags(rows: &SeqRows) -> u32 {
     let embeds = matches!(rows.input, RowInput::Embeds(_));
-    (u32::from(rows.prompt) * ROW_PROMPT) | (u32::from(embeds) * ROW_EMBEDS)
+    (u32::from(rows.prompt) * ROW_PROMPT)
+        | (u32::from(embeds) * ROW_EMBEDS)
+        | (u32::from(rows.keeps_states) * ROW_KEEPS)
 }
 
 fn status(token: i32) -> RowStatus {

@@ -610,11 +610,21 @@ impl Engine {
         let mut patience = patience;
         while let Some(told) = self.masks.told(patience) {
             patience = Duration::ZERO;
-            let Some(i) = self.running.iter().position(|t| t.id == told.request) else {
-                continue;
-            };
-            let ending = self.told(i, told);
-            self.end(i, ending);
+            let id = told.request;
+            if let Some(i) = self.running.iter().position(|t| t.id == id) {
+                let mut task = self.running.remove(i);
+                match self.told(&mut task, told) {
+                    Some(ending) => self.leave(task, ending),
+                    None => self.running.insert(i, task),
+                }
+            } else if let Some(i) = self.waiting.iter().position(|t| t.id == id) {
+                // It was preempted while its constraint was away.
+                let mut task = self.waiting.remove(i).expect("the place was found");
+                match self.told(&mut task, told) {
+                    Some(ending) => self.leave(task, ending),
+                    None => self.waiting.insert(i, task),
+                }
+            }
         }
     }
 
@@ -625,24 +635,23 @@ impl Engine {
         }
     }
 
-    fn told(&mut self, i: usize, told: crate::masks::Told) -> Option<Ending> {
+    fn told(&mut self, task: &mut Task, told: crate::masks::Told) -> Option<Ending> {
         let (forced, mask) = match told.told {
             Ok(told) => told,
             Err(why) => return Some(Err(EngineError::Constraint(why))),
         };
-        let answer = self.running[i].answer_mut()?;
+        let answer = task.answer_mut()?;
         answer.constraint = crate::task::Constrained::Told(told.constraint, mask);
-        self.append(i, forced)
+        self.append(task, forced)
     }
 
     /// Gives a task tokens that its constraint forces.
-    fn append(&mut self, i: usize, forced: Vec<u32>) -> Option<Ending> {
-        let ctx = self.limits().ctx as usize;
-        let request = self.running[i].id;
+    fn append(&mut self, task: &mut Task, forced: Vec<u32>) -> Option<Ending> {
+        let ctx = task.room(self.limits().ctx as usize);
         forced.into_iter().find_map(|token| {
-            let (kind, reason) = self.running[i].append(token, None, ctx);
+            let (kind, reason) = task.append(token, None, ctx);
             if let Some(kind) = kind {
-                self.say(request, kind);
+                self.say(task.id, kind);
             }
             reason.map(Ok)
         })

@@ -275,6 +275,14 @@ impl Task {
             .collect()
     }
 
+    /// Tokens that it may have in a context of so many positions.
+    pub(crate) fn room(&self, ctx: usize) -> usize {
+        match self.shift {
+            Some(_) => usize::MAX,
+            None => ctx,
+        }
+    }
+
     /// Whether its next row has no place in a context of so many positions, and the context is to move.
     pub(crate) fn must_shift(&self, ctx: usize) -> bool {
         self.shift.is_some() && !self.turning && self.flights == 0 && self.seq.end() >= ctx

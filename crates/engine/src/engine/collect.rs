@@ -211,11 +211,9 @@ impl Engine {
         token: u32,
         logprobs: Option<tokkata_ir::Logprobs>,
     ) -> Option<Ending> {
-        let mut ctx = self.limits().ctx as usize;
+        let ctx = self.limits().ctx as usize;
         let task = &mut self.running[i];
-        if task.shift.is_some() {
-            ctx = usize::MAX;
-        }
+        let ctx = task.room(ctx);
         let request = task.id;
         let (kind, reason) = task.accept(token, logprobs, ctx);
         if let Some(answer) = task.answer_mut() {

@@ -139,8 +139,59 @@ fn the_model_runs_while_a_mask_is_late_and_answers_begin_with_what_is_forced() {
     );
 }
 
+/// Begins when the other end of its channel is dropped.
+pub(super) struct Gated(pub(super) std::sync::mpsc::Receiver<()>);
+
+impl Constraint for Gated {
+    fn begin(&mut self, _: &mut Vec<u32>) -> Result<(), String> {
+        let _ = self.0.recv();
+        Ok(())
+    }
+
+    fn accept(&mut self, _: u32, _: &mut Vec<u32>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn mask(&mut self) -> Result<Option<Mask>, String> {
+        Ok(None)
+    }
+}
+
+fn a_mask_that_comes_after_preemption_is_not_lost() {
+    let (mut engine, _) = engine_and_model(&[FULL], 4, 64, limits());
+    let first = engine.submit(request(&prompt(20, 1), 40)).unwrap();
+    let (open, gate) = std::sync::mpsc::channel();
+    let second = engine
+        .submit(Request {
+            constraint: Some(Box::new(Gated(gate))),
+            ..request(&prompt(20, 2), 5)
+        })
+        .unwrap();
+    let mut answers = HashMap::new();
+    let mut preempted = false;
+    for _ in 0..400 {
+        collect(&mut answers, engine.step());
+        preempted = engine.load() == (1, 1);
+        if preempted {
+            break;
+        }
+    }
+    assert!(preempted, "the second gave way: {:?}", engine.load());
+    drop(open);
+    // The constraint answers while its task waits.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    while !engine.is_idle() {
+        collect(&mut answers, engine.step());
+        assert!(answers[&first].tokens.len() <= 40);
+    }
+    assert_eq!(answers[&first].tokens, greedy(&prompt(20, 1), 40, &[FULL]));
+    assert_eq!(answers[&second].tokens, greedy(&prompt(20, 2), 5, &[FULL]));
+    assert_no_leak(&mut engine);
+}
+
 everywhere! {
     a_constraint_masks_tokens_and_skips_ahead
     forced_tokens_are_fed_like_any_other
+    a_mask_that_comes_after_preemption_is_not_lost
     the_model_runs_while_a_mask_is_late_and_answers_begin_with_what_is_forced
 }

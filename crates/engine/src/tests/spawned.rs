@@ -52,7 +52,7 @@ fn a_dropped_answer_is_cancelled_and_others_go_on() {
     assert_eq!(tokens(&mut stays).0, greedy(&prompt(9, 2), 20, &[FULL]));
     let (open, gate) = std::sync::mpsc::channel();
     let mut cancelled = handle.generate(Request {
-        constraint: Some(Box::new(Gated(gate))),
+        constraint: Some(Box::new(constraints::Gated(gate))),
         ..request(&prompt(9, 3), 150)
     });
     cancelled.cancel();
@@ -98,24 +98,6 @@ fn an_answer_can_be_awaited_without_any_runtime() {
         }
     };
     assert_eq!(tokens, greedy(&prompt(9, 1), 5, &[FULL]));
-}
-
-/// Begins when the other end of its channel is dropped.
-struct Gated(std::sync::mpsc::Receiver<()>);
-
-impl Constraint for Gated {
-    fn begin(&mut self, _: &mut Vec<u32>) -> Result<(), String> {
-        let _ = self.0.recv();
-        Ok(())
-    }
-
-    fn accept(&mut self, _: u32, _: &mut Vec<u32>) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn mask(&mut self) -> Result<Option<tokkata_ir::sample::Mask>, String> {
-        Ok(None)
-    }
 }
 
 /// Takes its time to begin.

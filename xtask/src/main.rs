@@ -4,6 +4,7 @@ mod ab;
 mod check;
 mod conformance;
 mod demo;
+mod fair;
 mod formats;
 mod golden;
 mod kernels;
@@ -34,6 +35,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   bench-peers [OPTIONS]             our speed beside other engines', interleaved
   ab [OPTIONS] OLD NEW              two programs beside each other, in pairs
   host                              what a step costs the host, apart from kernels and draws
+  fair [OPTIONS] MODEL.gguf         what a long prompt does to those beside it
   load [OPTIONS] [MODEL…]           many callers at once, each answer as the request gets it alone
   peers FOLDER [NAME]…              builds those engines, for this machine, for AVX2 and for AVX-512
   kernels [PROGRAM]                 whether the inner loops of an optimised build keep their sums in registers
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Some("ab") => ab::run(&args[1..]),
         Some("load") => load::run(&args[1..]),
         Some("host") => host(),
+        Some("fair") => fair::run(&args[1..]),
         Some("kernels") => kernels::run(&args[1..]),
         Some("formats") => formats::run(),
         Some("conformance") => conformance::run(&args[1..]),

@@ -1,0 +1,231 @@
+//! `fair`: what a long prompt does to an answer that is being written, and to a short request that comes after it.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use tokkata::{EventKind, Model, OpenOptions, Request, RequestId, Sampling, StopRules};
+
+const USAGE: &str = "usage: cargo xtask fair [--threads N] [--prompt TOKENS] [--runs N] MODEL.gguf
+
+  --threads  worker threads (default: one for each core)
+  --prompt   tokens of the long prompt (default 16384)
+  --runs     how often all of it is measured (default 3)";
+
+/// Tokens of a short prompt.
+const SHORT: usize = 100;
+/// Tokens of an answer that is measured alone.
+const ALONE: usize = 64;
+
+struct Options {
+    threads: Option<usize>,
+    prompt: usize,
+    runs: usize,
+    model: PathBuf,
+}
+
+fn parse(args: &[String]) -> Result<Options> {
+    let mut options = Options {
+        threads: None,
+        prompt: 16_384,
+        runs: 3,
+        model: PathBuf::new(),
+    };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().and_then(|v| v.parse().ok()).context(USAGE);
+        match arg.as_str() {
+            "--threads" => options.threads = Some(value()?),
+            "--prompt" => options.prompt = value()?,
+            "--runs" => options.runs = value()?,
+            flag if flag.starts_with('-') => bail!(USAGE),
+            model => options.model = model.into(),
+        }
+    }
+    if options.model.as_os_str().is_empty() {
+        bail!(USAGE);
+    }
+    Ok(options)
+}
+
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let options = parse(args)?;
+    let ctx = u32::try_from(options.prompt + 4096)?;
+    let open = OpenOptions {
+        threads: options.threads,
+        ctx: std::num::NonZeroU32::new(ctx),
+        seqs: 4,
+        no_prefix_cache: true,
+        ..OpenOptions::default()
+    };
+    let mut model = Model::open(&options.model, &open)?;
+    println!(
+        "{} threads, {} tokens of prompt",
+        model.threads(),
+        options.prompt
+    );
+    for _ in 0..options.runs {
+        let alone = Alone::measured(&mut model, options.prompt);
+        let together = Together::measured(&mut model, options.prompt);
+        tell(&alone, &together);
+    }
+    Ok(())
+}
+
+fn request(seed: u32, prompt: usize, answer: usize, n_vocab: u32) -> Request {
+    let token = |i: u32| i.wrapping_mul(2_654_435_761).wrapping_add(seed) % n_vocab;
+    Request {
+        prompt: (0..prompt as u32).map(token).collect(),
+        sampling: Sampling::greedy(),
+        stop: StopRules {
+            max_tokens: Some(answer),
+            ..StopRules::default()
+        },
+        ..Request::default()
+    }
+}
+
+/// Times of each alone.
+struct Alone {
+    /// Between two tokens of an answer.
+    token: Duration,
+    /// From a long prompt to its first token.
+    long: Duration,
+    /// From a short prompt to its first token.
+    short: Duration,
+}
+
+impl Alone {
+    fn measured(model: &mut Model, prompt: usize) -> Self {
+        let n_vocab = model.n_vocab();
+        let mut first = |prompt, answer| {
+            let started = Instant::now();
+            let engine = model.engine();
+            let id = engine.submit(request(prompt as u32, prompt, answer, n_vocab));
+            let id = id.expect("it fits");
+            let (mut times, mut over) = (Vec::new(), false);
+            while !over {
+                engine.wait();
+                while let Some(kind) = engine.next_event(id) {
+                    match kind {
+                        EventKind::Token { .. } => times.push(started.elapsed()),
+                        EventKind::Finished { .. } | EventKind::Failed(_) => over = true,
+                        _ => {}
+                    }
+                }
+            }
+            times
+        };
+        let _ = first(SHORT, ALONE);
+        let tokens = first(SHORT, ALONE);
+        Alone {
+            token: (tokens[ALONE - 1] - tokens[0]) / (ALONE as u32 - 1),
+            short: tokens[0],
+            long: first(prompt, 1)[0],
+        }
+    }
+}
+
+/// What each of the three saw while all ran.
+struct Together {
+    /// Gaps between the answer's tokens while the prompt entered.
+    gaps: Vec<Duration>,
+    long: Duration,
+    short: Duration,
+    /// Steps until the first rows of the short one.
+    steps: usize,
+}
+
+impl Together {
+    fn measured(model: &mut Model, prompt: usize) -> Self {
+        let n_vocab = model.n_vocab();
+        let engine = model.engine();
+        let answer = engine.submit(request(1, SHORT, 1 << 20, n_vocab));
+        let answer = answer.expect("it fits");
+        let mut written = 0;
+        while written < 16 {
+            engine.wait();
+            written += count(engine, answer);
+        }
+        let started = Instant::now();
+        let long = engine
+            .submit(request(2, prompt, 1, n_vocab))
+            .expect("it fits");
+        let (mut short, mut short_at, mut steps) = (None, started, 0);
+        let mut seen = Together {
+            gaps: Vec::new(),
+            long: Duration::ZERO,
+            short: Duration::ZERO,
+            steps: 0,
+        };
+        let mut last = Instant::now();
+        while seen.long.is_zero() {
+            engine.wait();
+            for _ in 0..count(engine, answer) {
+                seen.gaps.push(last.elapsed());
+                last = Instant::now();
+            }
+            steps += 1;
+            while let Some(kind) = engine.next_event(long) {
+                match kind {
+                    EventKind::Prompt { cached, .. } if cached > prompt / 4 && short.is_none() => {
+                        short = engine.submit(request(3, SHORT, 1, n_vocab)).ok();
+                        (short_at, steps) = (Instant::now(), 0);
+                    }
+                    EventKind::Token { .. } => seen.long = started.elapsed(),
+                    _ => {}
+                }
+            }
+            while let Some(kind) = short.and_then(|id| engine.next_event(id)) {
+                match kind {
+                    EventKind::Prompt { .. } if seen.steps == 0 => seen.steps = steps,
+                    EventKind::Token { .. } => seen.short = short_at.elapsed(),
+                    _ => {}
+                }
+            }
+        }
+        engine.cancel(answer);
+        while !engine.is_idle() {
+            engine.step();
+        }
+        engine.events();
+        seen
+    }
+}
+
+/// Tokens of a request that came since the last time.
+fn count(engine: &mut tokkata::Engine, id: RequestId) -> usize {
+    let events = std::iter::from_fn(|| engine.next_event(id));
+    events
+        .filter(|kind| matches!(kind, EventKind::Token { .. }))
+        .count()
+}
+
+fn tell(alone: &Alone, together: &Together) {
+    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    let mut gaps = together.gaps.clone();
+    gaps.sort_unstable();
+    let at = |share: f64| gaps[((gaps.len() - 1) as f64 * share) as usize];
+    let mean = gaps.iter().sum::<Duration>() / gaps.len() as u32;
+    let share = 100.0 * ms(alone.token) / ms(mean);
+    println!(
+        "answer: {:.1} ms a token alone, {:.1} ms beside the prompt ({share:.0} % of its speed); gaps {:.1} ms (median), {:.1} ms (99 %)",
+        ms(alone.token),
+        ms(mean),
+        ms(at(0.5)),
+        ms(at(0.99)),
+    );
+    println!(
+        "prompt: {:.0} ms alone, {:.0} ms beside the answer ({:.2} times)",
+        ms(alone.long),
+        ms(together.long),
+        ms(together.long) / ms(alone.long),
+    );
+    println!(
+        "short request: first rows in step {}, first token after {:.0} ms, alone {:.0} ms ({:.2} times)",
+        together.steps,
+        ms(together.short),
+        ms(alone.short),
+        ms(together.short) / ms(alone.short),
+    );
+}

@@ -107,6 +107,15 @@ pub enum BackendError {
     Lost(String),
 }
 
+impl BackendError {
+    /// A step asks for a row that a table does not have: a token or a position that the model does not know.
+    #[must_use]
+    pub fn no_row(backend: &'static str, entry: u32, rows: usize) -> Self {
+        let op = format!("row {entry} of a table of {rows}");
+        BackendError::Unsupported { backend, op }
+    }
+}
+
 /// Choices of a load that are not the model's.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {

@@ -59,8 +59,7 @@ impl Gather {
         };
         if entry as usize >= self.table.rows() {
             out.fill(0.0);
-            let op = format!("row {entry} of a table of {}", self.table.rows());
-            return cx.fail(BackendError::Unsupported { backend: "cpu", op });
+            return cx.fail(BackendError::no_row("cpu", entry, self.table.rows()));
         }
         cx.kernel.gather(&self.table, entry as usize, scratch, out);
     }
@@ -125,6 +124,10 @@ impl CacheWrite {
             let end = rows
                 .end
                 .min(cx.step.first_row(seq) + cx.step.row_count(seq));
+            if !cx.caches.stores(cx.step, self.slot, row) {
+                row += 1;
+                continue;
+            }
             let whole = panels && position.is_multiple_of(N) && row + N <= end;
             for head in cols.start / dim..cols.end / dim {
                 let at = Write {

@@ -1,21 +1,25 @@
 //! Mixtures of experts: routing, grouping, segmented products and their sum.
 
 use tokkata_ir::op::ExpertGroups;
-use tokkata_ir::{RouteOp, Score};
+use tokkata_ir::{BackendError, RouteOp, Score};
 
 use crate::args::{Args, Mat};
+use crate::kernels::gather::row_of;
 use crate::kernels::matmul::Linear;
 use crate::kernels::norm::softmax_run;
 use crate::real::{Real, sigmoid, softplus, total};
 
 /// Chosen ids and their weights, best first.
-pub(crate) fn route<R: Real>(args: &Args<'_, R>, op: &RouteOp) -> (Vec<i32>, Vec<R>) {
+pub(crate) fn route<R: Real>(
+    args: &Args<'_, R>,
+    op: &RouteOp,
+) -> Result<(Vec<i32>, Vec<R>), BackendError> {
     let (mut ids, mut weights) = (Vec::new(), Vec::new());
     let (bias, table) = (args.maybe(op.bias), args.maybe(op.table));
     for (row, step_row) in args.mat(0).rows().zip(args.step_rows()) {
         let scores = score(op.score, row);
         let chosen = match table {
-            Some(table) => listed(table, op, args.step.tokens()[step_row]),
+            Some(table) => listed(table, op, args.step.tokens()[step_row])?,
             None => choose(op, &selection(op, row, &scores, bias)),
         };
         let mut chosen_weights = match op.near_ties > 0.0 {
@@ -26,7 +30,7 @@ pub(crate) fn route<R: Real>(args: &Args<'_, R>, op: &RouteOp) -> (Vec<i32>, Vec
         ids.extend(chosen.iter().map(|&e| e as i32 / op.id_divisor as i32));
         weights.extend(chosen_weights);
     }
-    (ids, weights)
+    Ok((ids, weights))
 }
 
 fn score<R: Real>(score: Score, logits: &[R]) -> Vec<R> {
@@ -72,10 +76,9 @@ fn mask_groups<R: Real>(groups: ExpertGroups, scores: &mut [R]) {
 }
 
 /// The experts that a table lists for a token.
-fn listed(table: &[f32], op: &RouteOp, token: u32) -> Vec<usize> {
-    let k = op.top_k as usize;
-    let row = &table[token as usize * k..][..k];
-    row.iter().map(|&e| e as usize).collect()
+fn listed(table: &[f32], op: &RouteOp, token: u32) -> Result<Vec<usize>, BackendError> {
+    let row = row_of(table, op.top_k as usize, token)?;
+    Ok(row.iter().map(|&e| e as usize).collect())
 }
 
 fn choose<R: Real>(op: &RouteOp, selection: &[R]) -> Vec<usize> {

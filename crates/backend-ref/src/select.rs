@@ -39,6 +39,7 @@ pub(crate) fn run_node<R: Real>(
             };
             conv::conv(args, &taps, *slot, caches)
         }
+        Op::Conv1d(op) => conv::conv1d(args, op),
         Op::Compress(op) => compress::compress(args, op, caches),
         Op::Shift { slot } => conv::shift(args, *slot, caches),
         Op::Scan { scan, slot } => scan::scan(args, scan, *slot, caches),
@@ -56,7 +57,7 @@ pub(crate) fn run_node<R: Real>(
 fn integers<R: Real>(args: &Args<'_, R>) -> Result<Vec<Value<R>>, BackendError> {
     Ok(match &args.node.op {
         Op::Route(op) => {
-            let (ids, weights) = experts::route(args, op);
+            let (ids, weights) = experts::route(args, op)?;
             vec![Value::Ints(ids), Value::Floats(weights)]
         }
         Op::Group { .. } => {
@@ -91,7 +92,7 @@ fn experts_of<'a, R>(args: &Args<'a, R>, op: &Op) -> Experts<'a> {
 /// Ops of floats that no cache knows of.
 fn row_local<R: Real>(args: &Args<'_, R>, op: &Op) -> Result<Vec<R>, BackendError> {
     Ok(match *op {
-        Op::Gather { table, index } => gather::gather(args, table, index),
+        Op::Gather { table, index } => gather::gather(args, table, index)?,
         Op::Norm {
             kind,
             eps,

@@ -43,8 +43,8 @@ pub use device::{
 pub use host::{HostExecutor, Machine, StepInputs};
 pub use ids::{ConstId, DeviceId, GroupId, Site, SlotId, ValueId, WeightId};
 pub use op::{
-    Act, AttentionOp, BinaryKind, CompressOp, GatherIndex, KvSource, Mask, NormKind, Op, Pairing,
-    PoolKind, RopeOp, RouteOp, Scan, Score, SelectOp, Selection,
+    Act, AttentionOp, BinaryKind, CompressOp, Conv1dOp, GatherIndex, KvSource, Mask, NormKind, Op,
+    Pairing, PoolKind, RopeOp, RouteOp, Scan, Score, SelectOp, Selection,
 };
 pub use program::{
     CacheGroup, CacheKind, ConstData, Lead, Limits, Node, Plan, PlanRole, Port, Program, Shape,

@@ -218,6 +218,8 @@ pub enum Op {
         /// State of `(kernel − 1) · C` values; `None` centres the taps over the step's own rows.
         slot: Option<SlotId>,
     },
+    /// Dense convolution over frames, several of which a row may hold: see [`Conv1dOp`].
+    Conv1d(Conv1dOp),
     /// The previous row of the sequence (zeros before the first), the last one kept in the slot.
     Shift {
         /// State of one row.
@@ -465,6 +467,27 @@ pub struct CompressOp {
     pub ape: WeightId,
 }
 
+/// Convolution over the frames of a sequence, all of whose rows are the step's own: an encoder's. A row is what the
+/// encoder hands on in the end, so it holds as many frames, one after another, as strides are yet to come: inputs
+/// `[T, frames·C]`, output `[T, frames/stride·N]`. With x the frames of a sequence and zeros around them,
+/// `out[t] = bias + Σ_j weight[j] · x[t·stride + j − padding]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conv1dOp {
+    /// `[N, kernel·C]`, the channels of a tap beside each other.
+    pub weight: WeightId,
+    /// `[N]`.
+    pub bias: Option<WeightId>,
+    /// Taps.
+    pub kernel: u32,
+    /// Frames from one output to the next; divides the frames of a row.
+    pub stride: u32,
+    /// Zeros before the first frame and behind the last: less than half of the taps, of which at most `stride` are left
+    /// over, so that there is an output for every `stride` frames.
+    pub padding: u32,
+    /// Frames of a row of the input.
+    pub frames: u32,
+}
+
 /// The units with the largest scores. Inputs: q `[T, H·D]` and, where heads are summed, their weights w `[T, H]`; output
 /// the numbers of the chosen units, i32 `[T, choices · top_k]`, ascending, −1 behind the last.
 ///
@@ -666,6 +689,7 @@ impl Op {
                 | Op::Select(_)
                 | Op::Compress(_)
                 | Op::Conv { .. }
+                | Op::Conv1d(_)
                 | Op::Shift { .. }
                 | Op::Scan { .. }
                 | Op::SelectRows
@@ -720,6 +744,10 @@ impl Op {
                 ids.push(weight);
                 ids.extend(bias);
             }
+            Op::Conv1d(c) => {
+                ids.push(&mut c.weight);
+                ids.extend(&mut c.bias);
+            }
             Op::Attention(a) => {
                 ids.extend(&mut a.sinks);
                 ids.extend(a.bucket.as_mut().map(|b| &mut b.table));
@@ -743,16 +771,28 @@ impl Op {
         ids
     }
 
-    /// The cache slot that this op reads or writes, to be renumbered.
-    pub fn slot_mut(&mut self) -> Option<&mut SlotId> {
+    /// The cache slots that this op reads or writes.
+    #[must_use]
+    pub fn slots(&self) -> Vec<SlotId> {
+        let mut op = self.clone();
+        op.slots_mut().into_iter().map(|slot| *slot).collect()
+    }
+
+    /// The cache slots that this op reads or writes, to be renumbered.
+    pub fn slots_mut(&mut self) -> Vec<&mut SlotId> {
         match self {
-            Op::CacheWrite { slot } | Op::Shift { slot } | Op::Scan { slot, .. } => Some(slot),
-            Op::Conv { slot, .. } => slot.as_mut(),
-            Op::Attention(a) => match &mut a.source {
-                KvSource::Cache(slot) | KvSource::Cross(slot) => Some(slot),
-                KvSource::Rows => None,
-            },
-            _ => None,
+            Op::CacheWrite { slot } | Op::Shift { slot } | Op::Scan { slot, .. } => vec![slot],
+            Op::Conv { slot, .. } => slot.iter_mut().collect(),
+            Op::Select(s) => vec![&mut s.slot],
+            Op::Compress(c) => vec![&mut c.slot],
+            Op::Attention(a) => {
+                let own = match &mut a.source {
+                    KvSource::Cache(slot) | KvSource::Cross(slot) => Some(slot),
+                    KvSource::Rows => None,
+                };
+                own.into_iter().chain(&mut a.entries).collect()
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -795,6 +835,7 @@ impl Op {
             Op::Experts { .. } => "experts",
             Op::Combine => "combine",
             Op::Conv { .. } => "conv",
+            Op::Conv1d(_) => "conv1d",
             Op::Shift { .. } => "shift",
             Op::Scan { .. } => "scan",
             Op::Sample => "sample",

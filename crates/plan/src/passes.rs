@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tokkata_ir::{DeviceId, Lead, Node, Op, Plan, Port, Program, ValueDef, ValueId};
+use tokkata_ir::{
+    Conv1dOp, DeviceId, Lead, Node, Op, Plan, Port, Program, SlotId, ValueDef, ValueId,
+};
 
 use crate::error::PlanError;
 
@@ -200,6 +202,7 @@ pub fn uses(program: &mut Program) {
                     Op::Gather { .. } => uses.gather = true,
                     Op::Matmul { weight, .. }
                     | Op::HeadMatmul { weight, .. }
+                    | Op::Conv1d(Conv1dOp { weight, .. })
                     | Op::Experts { weight, .. }
                         if *weight == id =>
                     {
@@ -235,23 +238,43 @@ pub fn partition(program: &mut Program, cuts: &[u32]) {
     together(program);
 }
 
-/// Moves ops to where they have to be: those of a cache slot to the device that writes it, a draw to its logits.
+/// Moves ops to where they have to be: those of a cache slot to the device that writes it, a draw to its logits. Slots
+/// that one op reads are on one device.
 pub fn together(program: &mut Program) {
-    let slot = |node: &Node| node.op.clone().slot_mut().map(|slot| *slot);
-    let mut homes = HashMap::new();
-    for node in program.plans.iter().flat_map(|p| &p.nodes) {
-        if let Some(slot) = slot(node).filter(|_| node.op.writes_state()) {
-            homes.entry(slot).or_insert(node.device);
-        }
-    }
+    let homes = homes(program);
     for plan in &mut program.plans {
         let mut made = HashMap::new();
         for node in &mut plan.nodes {
-            let home = slot(node).and_then(|slot| homes.get(&slot).copied());
+            let mut slots = node.op.slots().into_iter();
+            let home = slots.find_map(|slot| homes.get(&slot).copied());
             let logits = node.ins.first().filter(|_| node.op == Op::Sample);
             let logits = logits.and_then(|v| made.get(v).copied());
             node.device = home.or(logits).unwrap_or(node.device);
             made.extend(node.outs.iter().map(|&v| (v, node.device)));
         }
     }
+}
+
+/// The device of each slot that is written.
+fn homes(program: &Program) -> HashMap<SlotId, DeviceId> {
+    let nodes = || program.plans.iter().flat_map(|p| &p.nodes);
+    let mut homes = HashMap::new();
+    for node in nodes().filter(|n| n.op.writes_state()) {
+        for slot in node.op.slots() {
+            homes.entry(slot).or_insert(node.device);
+        }
+    }
+    let mut moved = true;
+    while std::mem::take(&mut moved) {
+        for node in nodes() {
+            let slots = node.op.slots();
+            let Some(least) = slots.iter().filter_map(|s| homes.get(s).copied()).min() else {
+                continue;
+            };
+            for slot in slots {
+                moved |= homes.insert(slot, least) != Some(least);
+            }
+        }
+    }
+    homes
 }

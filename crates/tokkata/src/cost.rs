@@ -1,8 +1,8 @@
 //! What a step costs: bytes moved and arithmetic done, op by op.
 
 use tokkata_ir::{
-    KvSource, Lead, Limits, Mask, Node, Op, Plan, Program, Selection, SlotDef, SlotId, ValueId,
-    WeightId, WeightSource,
+    Conv1dOp, KvSource, Lead, Limits, Mask, Node, Op, Plan, Program, Selection, SlotDef, SlotId,
+    ValueId, WeightId, WeightSource,
 };
 
 use crate::measure::Rates;
@@ -116,6 +116,10 @@ impl<'a> Costs<'a> {
         match &node.op {
             Op::Matmul { weight, .. } => cost.flops = 2 * rows * self.elements(*weight),
             Op::HeadMatmul { weight, .. } => cost.flops = 2 * rows * self.elements(*weight),
+            Op::Conv1d(c) => {
+                let frames = rows * u64::from(c.frames / c.stride);
+                cost.flops = 2 * frames * self.elements(c.weight);
+            }
             Op::Experts { weight, top_k, .. } => {
                 let experts = u64::from(self.program.weights[weight.index()].shape[0]).max(1);
                 cost.flops = 2 * rows * u64::from(*top_k) * (self.elements(*weight) / experts);
@@ -149,6 +153,7 @@ impl<'a> Costs<'a> {
         }
         if let Op::Matmul { weight, .. }
         | Op::HeadMatmul { weight, .. }
+        | Op::Conv1d(Conv1dOp { weight, .. })
         | Op::Experts { weight, .. } = &node.op
             && self.quantised(*weight)
         {

@@ -1,9 +1,10 @@
-//! Depthwise convolution over time, and the previous row.
+//! Convolutions over time, and the previous row.
 
-use tokkata_ir::SlotId;
+use tokkata_ir::{Conv1dOp, SlotId};
 
 use crate::args::Args;
 use crate::cache::Caches;
+use crate::kernels::matmul::Linear;
 use crate::real::Real;
 
 /// Taps of every channel, oldest first.
@@ -57,6 +58,29 @@ fn convolve<R: Real>(taps: &Taps<'_>, width: usize, line: &[R], out: &mut Vec<R>
             out.push(sum);
         }
     }
+}
+
+/// Dense convolution of the frames of each sequence, zeros around them.
+pub(crate) fn conv1d<R: Real>(args: &Args<'_, R>, op: &Conv1dOp) -> Vec<R> {
+    let x = args.mat(0);
+    let channels = x.width / op.frames as usize;
+    let linear = Linear {
+        weight: args.weight(op.weight),
+        scale: None,
+        bias: args.maybe(op.bias),
+    };
+    let mut out = Vec::new();
+    for (_, rows) in args.sequences() {
+        let around = vec![R::ZERO; op.padding as usize * channels];
+        let own = &x.data[rows.start * x.width..rows.end * x.width];
+        let line = [&around, own, &around].concat();
+        let window = op.kernel as usize * channels;
+        let frames = (0..=line.len().saturating_sub(window)).step_by(op.stride as usize * channels);
+        for first in frames.take(own.len() / (op.stride as usize * channels)) {
+            linear.apply(&line[first..][..window], &mut out);
+        }
+    }
+    out
 }
 
 /// The previous row of the sequence; the state is the last row.

@@ -1,8 +1,8 @@
 //! Rules of ops that look along a sequence.
 
 use tokkata_ir::{
-    AttentionOp, CompressOp, KvSource, Lead, Op, Scan, SelectOp, Selection, SlotDef, SlotId,
-    ValType, WeightId,
+    AttentionOp, CompressOp, Conv1dOp, KvSource, Lead, Op, Scan, SelectOp, Selection, SlotDef,
+    SlotId, ValType, WeightId,
 };
 
 use super::{Checked, Checker, Fault, at_most, divide, size};
@@ -20,6 +20,7 @@ impl Checker<'_> {
                 kernel,
                 slot,
             } => self.conv((*weight, *bias), *kernel as usize, *slot),
+            Op::Conv1d(op) => self.conv1d(op),
             Op::Scan { scan, slot } => self.scan(scan, *slot),
             Op::Shift { slot } => {
                 let width = self.one_to_one()?;
@@ -172,6 +173,30 @@ impl Checker<'_> {
             Some(slot) => self.state(slot, (kernel - 1) * width),
             None => Ok(()),
         }
+    }
+
+    fn conv1d(&self, op: &Conv1dOp) -> Checked {
+        self.counts(1, 1)?;
+        let width = self.width(0);
+        let channels = divide("frames of a row", op.frames, width)?;
+        let frames = divide("frames of a stride", op.stride, op.frames as usize)?;
+        at_most("least taps", 1, op.kernel as usize)?;
+        at_most(
+            "least taps of the padding",
+            2 * op.padding as usize + 1,
+            op.kernel as usize,
+        )?;
+        let padded = (2 * op.padding + op.stride) as usize;
+        at_most("taps", op.kernel as usize, padded)?;
+        let columns = op.kernel as usize * channels;
+        let n = divide(
+            "columns of the weight",
+            columns as u64,
+            self.elements(op.weight),
+        )?;
+        self.weight(op.bias, n)?;
+        self.input(0, Lead::Rows, width)?;
+        self.output(0, Lead::Rows, frames * n)
     }
 
     fn scan(&self, scan: &Scan, slot: SlotId) -> Checked {

@@ -16,6 +16,7 @@ impl Checker<'_> {
             | Op::Select(_)
             | Op::Compress(_)
             | Op::Conv { .. }
+            | Op::Conv1d(_)
             | Op::Shift { .. }
             | Op::Scan { .. } => self.mixer(),
             Op::Concat { groups } => self.concat(*groups),

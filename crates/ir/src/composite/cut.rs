@@ -87,9 +87,8 @@ fn check(program: &Program, devices: usize) -> Result<(), BackendError> {
                 let text = format!("{} on {} of {devices}", node.site, node.device);
                 return Err(unsupported(text));
             }
-            let slot = node.op.clone().slot_mut().map(|slot| *slot);
-            let home = slot.map(|slot| *homes.entry(slot).or_insert(node.device));
-            if home.is_some_and(|home| home != node.device) {
+            let mut slots = node.op.slots().into_iter();
+            if slots.any(|slot| *homes.entry(slot).or_insert(node.device) != node.device) {
                 return Err(unsupported(format!("{} away from its cache", node.site)));
             }
             let made_by = |v: &ValueId| plan.nodes.iter().find(|n| n.outs.contains(v));
@@ -113,9 +112,7 @@ impl Home {
         let nodes = program.plans.iter().flat_map(|p| &p.nodes);
         let own = nodes.filter(|n| n.device.index() == device);
         let used: BTreeSet<WeightId> = own.clone().flat_map(|n| n.op.weights()).collect();
-        let slots: BTreeSet<SlotId> = own
-            .filter_map(|n| n.op.clone().slot_mut().map(|slot| *slot))
-            .collect();
+        let slots: BTreeSet<SlotId> = own.flat_map(|n| n.op.slots()).collect();
         let of_group = |g: usize| {
             let own = slots.iter().filter(|s| s.group.index() == g);
             own.map(|s| s.slot).collect()
@@ -152,7 +149,7 @@ impl Home {
         for id in op.weights_mut() {
             *id = self.weights[id];
         }
-        if let Some(slot) = op.slot_mut() {
+        for slot in op.slots_mut() {
             slot.slot = self.place(*slot);
         }
         Node {
@@ -225,7 +222,7 @@ pub(super) fn slot_len(group: &CacheGroup, slot: &SlotDef) -> usize {
             n_kv_heads,
             dim_k,
             dim_v,
-        } => (group.block_size * n_kv_heads * (dim_k + dim_v.unwrap_or(0))) as usize,
+        } => (group.block_entries() * n_kv_heads * (dim_k + dim_v.unwrap_or(0))) as usize,
         SlotDef::State { len } => len as usize,
     }
 }

@@ -8,6 +8,7 @@
 pub(crate) mod act;
 pub(crate) mod attention;
 pub(crate) mod elementwise;
+pub(crate) mod indexer;
 pub(crate) mod lanes;
 mod math;
 pub mod matmul;
@@ -15,6 +16,7 @@ pub(crate) mod norm;
 pub mod quantize;
 pub(crate) mod rope;
 pub(crate) mod scan;
+pub(crate) mod summary;
 
 pub use matmul::{Add, Epilogue, MAX_STREAM_ROWS, Scratch, Store};
 pub use quantize::{Activations, Forms, RowWriter};

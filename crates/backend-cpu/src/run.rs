@@ -8,7 +8,9 @@ pub(crate) mod acts;
 mod attention;
 mod cache;
 mod chain;
+mod conv1d;
 pub(crate) mod cx;
+mod indexer;
 mod linear;
 mod lower;
 mod moe;
@@ -16,6 +18,7 @@ mod recurrent;
 mod rope;
 mod rowops;
 mod rows;
+mod summary;
 pub(crate) mod sweep;
 mod walk;
 #[cfg_attr(not(debug_assertions), path = "run/unwatched.rs")]
@@ -49,7 +52,7 @@ use watch::Watcher;
 use weights::Weights;
 
 const LEADS: [Lead; 3] = [Lead::Rows, Lead::LogitRows, Lead::Seqs];
-/// Floats that attention may keep between its two halves.
+/// Floats that attention and indexers may keep between their two halves.
 const PARTIALS: usize = 2 << 20;
 
 /// A program on the processor.
@@ -171,6 +174,10 @@ fn routing(program: &Program, weights: &Weights, kernel: Set) -> Sizes {
         let (weight, parts) = match *op {
             Op::Experts { weight, top_k, .. } => (weight, top_k as usize),
             Op::HeadMatmul { weight, heads } => (weight, heads as usize),
+            Op::Conv1d(ref op) => {
+                sizes.rows = sizes.rows.max(rows * op.frames as usize);
+                (op.weight, 0)
+            }
             Op::Route(ref op) => {
                 sizes.experts = sizes.experts.max(op.n_experts as usize);
                 continue;
@@ -226,6 +233,14 @@ impl CpuInstance {
         let rows = program.limits.rows as usize;
         let heads = widest_heads(&program);
         let routing = routing(&program, &weights, kernel);
+        let indexing = indexer::Sizes::of(&program);
+        let partials = match (indexing.scores, heads.0) {
+            (0, 0) => 0,
+            (0, _) if workers == 1 => 0,
+            (scores, _) => scores.max(PARTIALS),
+        };
+        let summary = summary::scratch_floats(&program);
+
         let widest = program
             .plans
             .iter()
@@ -233,15 +248,21 @@ impl CpuInstance {
             .map(|v| v.shape.width())
             .max()
             .unwrap_or(0);
-        let scratch = || scratch(heads, &routing, widest);
+        let scratch = || {
+            Own::new(Scratch {
+                matmul: crate::kernels::Scratch::default(),
+                attention: AttentionScratch::new(heads.0, heads.1),
+                moe: MoeScratch::new(&routing),
+                indexer: indexer::Scratch::new(&indexing),
+                summary: vec![0.0; summary],
+                row: vec![0.0; widest.max(routing.k)],
+                draw: tokkata_ir::sample::Scratch::default(),
+            })
+        };
         Ok(CpuInstance {
             acts: ActSet::new(&draft.keys, &program.limits, workers),
             arena: Aligned::zeroed(arena_floats),
-            partials: Aligned::zeroed(if heads.0 > 0 && workers > 1 {
-                PARTIALS
-            } else {
-                0
-            }),
+            partials: Aligned::zeroed(partials),
             turns: turns
                 .into_iter()
                 .map(|t: TurnSpec| TurnTable::new(t, rows))
@@ -397,16 +418,6 @@ impl CpuInstance {
         let place = self.plans[plan].places[value.index()];
         &self.arena[place.at..][..rows[place.lead as usize] * place.width]
     }
-}
-
-fn scratch(heads: (usize, usize), routing: &Sizes, widest: usize) -> Own {
-    Own::new(Scratch {
-        matmul: crate::kernels::Scratch::default(),
-        attention: AttentionScratch::new(heads.0, heads.1),
-        moe: MoeScratch::new(routing),
-        row: vec![0.0; widest],
-        draw: tokkata_ir::sample::Scratch::default(),
-    })
 }
 
 fn lower_plan(

@@ -82,7 +82,8 @@ fn work_of(node: &Node, plan: &Plan) -> Work {
             run: *width as usize,
             local: vec![0],
         },
-        Op::SumRuns { .. }
+        Op::Sinkhorn { .. }
+        | Op::SumRuns { .. }
         | Op::RmsRuns { .. }
         | Op::GaussianTopK { .. }
         | Op::Slice { .. }
@@ -162,7 +163,7 @@ struct Scheduler<'a> {
     sets: BTreeMap<usize, (ResourceId, ValueId)>,
     /// Per slot: its keys and values, or its state.
     slots: BTreeMap<SlotId, Vec<ResourceId>>,
-    /// What attention keeps between its two halves.
+    /// What attention and indexers keep between their two halves.
     partials: Option<ResourceId>,
 }
 
@@ -303,12 +304,22 @@ impl<'a> Scheduler<'a> {
         let mut writes = accesses(values(&node.outs), Reach::Apart);
         match node.op {
             Op::Attention(ref op) => {
-                if let KvSource::Cache(slot) | KvSource::Cross(slot) = op.source {
+                let own = match op.source {
+                    KvSource::Cache(slot) | KvSource::Cross(slot) => Some(slot),
+                    KvSource::Rows => None,
+                };
+                for slot in own.into_iter().chain(op.entries) {
                     reads.extend(accesses(self.slot(slot), Reach::All));
                 }
                 let partials = self.partials();
                 writes.push(Access::new(partials.0, Reach::Apart));
             }
+            Op::Select(ref op) => {
+                reads.extend(accesses(self.slot(op.slot), Reach::All));
+                let partials = self.partials();
+                writes.push(Access::new(partials.0, Reach::Apart));
+            }
+            Op::Compress(ref op) => writes.extend(accesses(self.slot(op.slot), Reach::Apart)),
             Op::Conv {
                 slot: Some(slot), ..
             }
@@ -454,6 +465,7 @@ pub(crate) fn head_dims(program: &Program, slot: SlotId) -> Vec<usize> {
         SlotDef::Kv { dim_k, dim_v, .. } => [Some(dim_k), dim_v]
             .into_iter()
             .flatten()
+            .filter(|&d| d > 0)
             .map(|d| d as usize)
             .collect(),
         SlotDef::State { len } => vec![len as usize],

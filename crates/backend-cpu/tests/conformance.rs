@@ -42,7 +42,6 @@ fn subject(set: &str, threads: usize) -> Subject {
     let tiles = Caps::limited_to(set).is_ok_and(|set| set.level() == Level::Amx);
     subject.profile = Profile {
         matmul: if tiles { tiled } else { matmul },
-        unsupported: &["select/", "sinkhorn/", "route_by_token"],
         ..Profile::default()
     };
     subject

@@ -7,13 +7,13 @@
 #![allow(unsafe_code)]
 
 mod halves;
+mod rows;
 mod tile;
 
 use std::ops::Range;
 
 pub(crate) use halves::{halves_panel, halves_run};
-
-use tokkata_quant::num::f16_to_f32;
+pub(crate) use rows::{Row, panel_of_rows, row_floats};
 
 use super::Kernel;
 use super::lanes::{Lanes, N, map, simd_fn, with};
@@ -205,15 +205,115 @@ fn block<L: Lanes, const R: usize, const P: usize>(
         return;
     }
     let (lo, hi) = (span.lo, span.hi);
+    let at = (rows.queries, &mut *rows.scores, row);
     // SAFETY: the groups from `lo` to `hi` are valid, `attend` checked the sizes.
-    unsafe { tile::scores::<L, R, P>(form.dim_k, tile, (rows, row), lo / N..hi.div_ceil(N)) };
+    unsafe { tile::scores::<L, R, P>(form.dim_k, tile, at, lo / N..hi.div_ceil(N)) };
     let keep = if span.whole {
         weigh::<L, true>(form, tile, rows, row..row + R)
     } else {
         weigh::<L, false>(form, tile, rows, row..row + R)
     };
+    let sees = &rows.sees[row..row + R];
     // SAFETY: as above.
-    unsafe { tile::mix::<L, R, P>(form.dim_v, tile, (rows, row), (lo, hi), &keep) };
+    if R == 1 || span.whole || unsafe { all_finite::<L>(form.dim_v, tile, span, sees) } {
+        // SAFETY: as above.
+        unsafe { tile::mix::<L, R, P>(form.dim_v, tile, (rows, row), (lo, hi), &keep) };
+    } else {
+        mix_apart::<L>(form, tile, rows, (row, &keep[..R]));
+    }
+}
+
+/// Whether values that only some rows see are finite: those that a row does not see are multiplied by zero.
+///
+/// # Safety
+/// The groups of the span are valid.
+#[inline(always)]
+unsafe fn all_finite<L: Lanes>(
+    dim_v: usize,
+    tile: &Tile,
+    span: Span,
+    sees: &[(usize, usize)],
+) -> bool {
+    let (mut first, mut end) = (span.lo, span.hi);
+    for sees in sees {
+        first = first.max(sees.0.saturating_sub(tile.first));
+        end = end.min(sees.1.saturating_sub(tile.first));
+    }
+    let (first, mut sum) = (first.min(span.hi), L::zero());
+    for j in (span.lo..first).chain(end.max(first)..span.hi) {
+        for column in (0..dim_v).step_by(N) {
+            // SAFETY: the caller's promise.
+            let x = unsafe { tile::value::<L>(tile, j, column) };
+            sum = x.fma(L::zero(), sum);
+        }
+    }
+    sum.sum() == 0.0
+}
+
+/// Adds to each row of a block the values that it sees and no others.
+#[inline(always)]
+fn mix_apart<L: Lanes>(
+    form: Form,
+    tile: &Tile,
+    rows: &mut Rows<'_>,
+    (first, keep): (usize, &[f32]),
+) {
+    for (row, keep) in (first..).zip(keep.chunks_exact(1)) {
+        let span = Span::of(tile, &rows.sees[row..=row]);
+        if !span.is_empty() {
+            let (lo, hi) = (span.lo, span.hi);
+            // SAFETY: the groups of the span are valid, `attend` checked the sizes.
+            unsafe { tile::mix::<L, 1, 1>(form.dim_v, tile, (rows, row), (lo, hi), keep) };
+        } else if rows.gathered.fresh {
+            rows.gathered.mix[row * form.dim_v..][..form.dim_v].fill(0.0);
+        }
+    }
+}
+
+/// Products of `n` queries with the keys of a tile from group 0 up to `groups`, `[n, TILE]`.
+#[inline(always)]
+fn products<L: Lanes>(
+    (dim, n): (usize, usize),
+    tile: &Tile,
+    groups: usize,
+    queries: &[f32],
+    scores: &mut [f32],
+) {
+    assert!(n <= MAX_ROWS && queries.len() >= query_floats(dim));
+    assert!(scores.len() >= n * TILE && groups <= GROUPS);
+    let mut row = 0;
+    macro_rules! step {
+        ($rows:literal, $vectors:literal) => {{
+            let at = (queries, &mut *scores, row);
+            // SAFETY: the caller's groups are valid, the sizes were checked.
+            unsafe { tile::scores::<L, $rows, $vectors>(dim, tile, at, 0..groups) };
+            row += $rows;
+        }};
+    }
+    while L::MANY && n - row >= 12 {
+        step!(12, 2);
+    }
+    while n - row >= 4 {
+        if L::MANY {
+            step!(4, 4);
+        } else {
+            step!(4, 1);
+        }
+    }
+    while n - row >= 1 {
+        step!(1, 4);
+    }
+}
+
+simd_fn! {
+    /// Products of some queries, `(columns, how many)`, with the keys of a tile up to a group, `[queries, TILE]`.
+    pub(crate) fn tile_products(
+        size: (usize, usize),
+        tile: &Tile,
+        groups: usize,
+        queries: &[f32],
+        scores: &mut [f32],
+    ) = products;
 }
 
 /// Turns the scores of a block into weights; gives the factors for what was gathered before.
@@ -348,10 +448,11 @@ simd_fn! {
 #[inline(always)]
 fn merge<L: Lanes>(part: (f32, f32, &[f32]), whole: (&mut f32, &mut f32, &mut [f32])) {
     let ((top, sum, mix), (all_top, all_sum, all_mix)) = (part, whole);
-    if top == f32::NEG_INFINITY {
+    // What saw nothing has no weights; a score that is not a number makes their sum one that is not either.
+    if sum == 0.0 {
         return;
     }
-    if *all_top == f32::NEG_INFINITY {
+    if *all_sum == 0.0 {
         (*all_top, *all_sum) = (top, sum);
         all_mix.copy_from_slice(mix);
         return;
@@ -372,47 +473,40 @@ simd_fn! {
     pub(crate) fn merge_chunk(part: (f32, f32, &[f32]), whole: (&mut f32, &mut f32, &mut [f32])) = merge;
 }
 
+/// What else decides the output of a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rest {
+    /// A logit without a value.
+    pub(crate) sink: Option<f32>,
+    /// The row sees no position.
+    pub(crate) blind: bool,
+}
+
 #[inline(always)]
-fn finish<L: Lanes>(gathered: (f32, f32, &[f32]), sink: Option<f32>, out: &mut [f32]) {
+fn finish<L: Lanes>(gathered: (f32, f32, &[f32]), rest: Rest, out: &mut [f32]) {
     let (top, mut sum, mix) = gathered;
-    if top == f32::NEG_INFINITY {
-        return out.fill(0.0);
+    if sum == 0.0 {
+        // Nothing is seen, or nothing beside the sink has a weight, or no score is a number above −∞.
+        let none = if rest.blind || rest.sink.is_some() {
+            0.0
+        } else {
+            f32::NAN
+        };
+        return out.fill(none);
     }
     let mut factor = 1.0;
-    if let Some(sink) = sink {
+    if let Some(sink) = rest.sink {
         let after = if sink > top { sink } else { top };
         factor = scalar_exp::<L>(top - after);
         sum = sum * factor + scalar_exp::<L>(sink - after);
     }
-    let factor = L::splat(if sum == 0.0 { 0.0 } else { factor / sum });
+    let factor = L::splat(factor / sum);
     map!(L, mix, out, |x| x.mul(factor));
 }
 
 simd_fn! {
     /// The output of a row from all that it gathered.
-    pub(crate) fn finish_row(gathered: (f32, f32, &[f32]), sink: Option<f32>, out: &mut [f32]) = finish;
-}
-
-#[inline(always)]
-fn widen<L: Lanes>(codes: &[i8], scales: &[u16], out: &mut [f32]) {
-    let blocks = codes.chunks_exact(32).zip(out.chunks_exact_mut(32));
-    for ((codes, out), &scale) in blocks.zip(scales) {
-        let scale = L::splat(f16_to_f32(scale));
-        // SAFETY: both halves of a block of 32.
-        let halves = unsafe {
-            (
-                L::read_i8(codes.as_ptr()),
-                L::read_i8(codes.as_ptr().add(N)),
-            )
-        };
-        halves.0.mul(scale).store(out);
-        halves.1.mul(scale).store(&mut out[N..]);
-    }
-}
-
-simd_fn! {
-    /// Codes of one position times the scale of each 32 columns.
-    pub(crate) fn widen_codes(codes: &[i8], scales: &[u16], out: &mut [f32]) = widen;
+    pub(crate) fn finish_row(gathered: (f32, f32, &[f32]), rest: Rest, out: &mut [f32]) = finish;
 }
 
 #[inline(always)]

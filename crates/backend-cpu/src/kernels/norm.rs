@@ -122,3 +122,22 @@ simd_fn! {
     /// `relu(x − (mean + z·std))` of one row.
     pub(crate) fn gaussian_top_k_row(x: &[f32], z: f32, out: &mut [f32]) = gaussian_top_k;
 }
+
+/// Adds `eps` to every element of a matrix `[n, n]` and divides its columns, and after the first of some iterations its
+/// rows before them, by their sum plus `eps`. Every sum runs in order.
+pub(crate) fn balance(matrix: &mut [f32], n: usize, (iterations, eps): (usize, f32)) {
+    matrix.iter_mut().for_each(|x| *x += eps);
+    for i in 0..iterations {
+        if i > 0 {
+            for row in matrix.chunks_exact_mut(n) {
+                let sum = row.iter().fold(0.0, |sum, x| sum + x) + eps;
+                row.iter_mut().for_each(|x| *x /= sum);
+            }
+        }
+        for column in 0..n {
+            let sum = (matrix.iter().skip(column).step_by(n)).fold(0.0, |sum, x| sum + x) + eps;
+            let column = matrix.iter_mut().skip(column).step_by(n);
+            column.for_each(|x| *x /= sum);
+        }
+    }
+}

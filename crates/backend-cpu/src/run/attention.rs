@@ -1,25 +1,32 @@
-//! Attention of a step: which rows, heads and chunks of positions a worker takes.
+//! Attention of a step: which rows, heads and chunks of keys a worker takes.
 //!
 //! An item is a tile of rows of one sequence and the query heads of one key head. Items are dealt out one by one;
-//! when there are few of them, each chunk of positions is an item of its own and chunks are merged, in order,
+//! when there are few of them, each chunk of keys is an item of its own and chunks are merged, in order,
 //! after a barrier. Both ways give the same bits.
+//!
+//! What rows read comes in one or two [`Keys`], whose numbers are cut into chunks at absolute places: positions, then
+//! entries that stand for several. Where a row reads chosen ones, they are numbered by their place in its own list, so
+//! that only its own choice decides how they are cut; a row that is to read all that it sees reads them by position,
+//! beside others.
 #![allow(unsafe_code)]
 
-mod fetch;
+pub(crate) mod fetch;
+mod keys;
 
 use std::ops::Range;
 
 use tokkata_ir::tape::ResourceId;
-use tokkata_ir::{KvSource, Mask, StepState};
+use tokkata_ir::{KvSource, Mask, Selection, SlotId};
 
 use super::cx::{Cx, Kernel};
 use crate::arena::Place;
 use crate::kernels::attention::{
-    CHUNK, Form, Gathered, MAX_ROWS, Rows, TILE, attend_tile, finish_row, merge_chunk,
+    CHUNK, Form, Gathered, MAX_ROWS, Rest, Rows, TILE, attend_tile, finish_row, merge_chunk,
     place_queries, query_floats,
 };
 use crate::memory::Aligned;
 use crate::pool::Worker;
+use keys::Keys;
 
 /// T5's bias by distance.
 #[derive(Debug)]
@@ -42,6 +49,10 @@ pub(crate) struct Attention {
     pub(crate) partials: ResourceId,
     pub(crate) cached: Vec<ResourceId>,
     pub(crate) source: KvSource,
+    /// Entries that are read behind the positions.
+    pub(crate) entries: Option<SlotId>,
+    /// What is read of the entries, or of the positions where there are none.
+    pub(crate) chosen: Option<(Place, Selection)>,
     pub(crate) mask: Mask,
     pub(crate) form: Form,
     pub(crate) heads: usize,
@@ -114,44 +125,46 @@ struct Cut {
     subs: usize,
     rows: usize,
     items: usize,
-    /// Chunks that are items of their own; 1 when items take all their chunks.
-    chunks: usize,
     /// Most queries of an item.
     queries: usize,
+    /// Chunks of positions and of entries when each is an item of its own.
+    chunks: Option<[usize; 2]>,
 }
 
 impl Attention {
     fn cut(&self, cx: &Cx<'_>, workers: usize) -> Cut {
         let group = self.heads / self.kv_heads;
         let heads = group.min(MAX_ROWS);
-        let subs = group.div_ceil(heads);
-        let rows = (MAX_ROWS / heads).max(1);
+        let most = (MAX_ROWS / heads).max(1);
+        // Rows that choose share nothing; a chunk that is an item of its own belongs to one of them.
+        let alone = self.chosen.map(|_| self.cut_by(cx, workers, (heads, 1)));
+        let cut = alone.filter(|cut| cut.chunks.is_some());
+        cut.unwrap_or_else(|| {
+            let cut = self.cut_by(cx, workers, (heads, most));
+            let chunks = cut
+                .chunks
+                .filter(|_| self.chosen.is_none() || cut.rows == 1);
+            Cut { chunks, ..cut }
+        })
+    }
+
+    fn cut_by(&self, cx: &Cx<'_>, workers: usize, (heads, rows): (usize, usize)) -> Cut {
+        let subs = (self.heads / self.kv_heads).div_ceil(heads);
         let counts = (0..cx.step.n_seqs()).map(|s| cx.step.row_count(s));
         let tiles: usize = counts.clone().map(|n| n.div_ceil(rows)).sum();
         let items = tiles * self.kv_heads * subs;
         let queries = counts.max().unwrap_or(0).min(rows) * heads;
-        let longest = (0..cx.step.n_seqs())
-            .map(|s| self.len(cx.step, s))
-            .max()
-            .unwrap_or(0);
-        let chunks = longest.div_ceil(CHUNK).max(1);
-        let room = items * chunks * queries * (self.form.dim_v + 2) <= cx.partials.len();
-        let split = workers > 1 && items < 2 * workers && chunks > 1 && room;
+        let chunks = self.most_chunks(cx);
+        let all: usize = chunks.iter().sum();
+        let room = items * all * queries * (self.form.dim_v + 2) <= cx.partials.len();
+        let split = workers > 1 && items < 2 * workers && all > 1 && room;
         Cut {
             heads,
             subs,
             rows,
             items,
-            chunks: if split { chunks } else { 1 },
             queries,
-        }
-    }
-
-    /// Positions that exist for a sequence.
-    fn len(&self, step: &StepState, seq: usize) -> usize {
-        match self.source {
-            KvSource::Cross(_) => step.enc_len(seq),
-            KvSource::Cache(_) | KvSource::Rows => step.past_len(seq) + step.row_count(seq),
+            chunks: split.then_some(chunks),
         }
     }
 
@@ -183,62 +196,42 @@ impl Attention {
         unreachable!("items are counted over the same sequences")
     }
 
-    /// Positions that a row sees: first and one past the last.
-    fn sees(&self, step: &StepState, seq: usize, row: usize) -> (usize, usize) {
-        let past = step.past_len(seq);
-        let p = past + row - step.first_row(seq);
-        let len = self.len(step, seq);
-        let (lo, hi) = match self.mask {
-            Mask::Full => (0, len),
-            Mask::Causal => (0, p + 1),
-            Mask::Window(w) => ((p + 1).saturating_sub(w as usize), p + 1),
-            Mask::Chunk(c) => (p / c as usize * c as usize, p + 1),
-            Mask::Symmetric(w) => (p.saturating_sub(w as usize / 2), p + w as usize / 2 + 1),
-        };
-        let least = if self.source == KvSource::Rows {
-            past
-        } else {
-            0
-        };
-        (lo.max(least), hi.min(len))
-    }
-
-    /// Queries and what they see, into the scratch; gives the positions that any of them sees.
-    fn begin(&self, cx: &Cx<'_>, item: &Item, scratch: &mut Scratch) -> Range<usize> {
+    /// Queries into the scratch.
+    fn begin(&self, cx: &Cx<'_>, item: &Item, scratch: &mut Scratch) {
         let dim_k = self.form.dim_k;
-        scratch.sees.clear();
-        for row in item.rows.clone() {
-            let sees = self.sees(cx.step, item.seq, row);
+        for (i, row) in item.rows.clone().enumerate() {
             let q = &cx.row(self.q, row)[item.heads.start * dim_k..item.heads.end * dim_k];
             place_queries(
                 cx.kernel,
                 q,
                 dim_k,
-                scratch.sees.len(),
+                i * item.heads.len(),
                 &mut scratch.queries,
             );
-            scratch.sees.extend(item.heads.clone().map(|_| sees));
         }
-        self.seen(cx, item)
     }
 
-    /// Positions that any row of an item sees.
-    fn seen(&self, cx: &Cx<'_>, item: &Item) -> Range<usize> {
-        let (mut lo, mut hi) = (usize::MAX, 0);
-        for row in item.rows.clone() {
-            let sees = self.sees(cx.step, item.seq, row);
-            if sees.0 < sees.1 {
-                (lo, hi) = (lo.min(sees.0), hi.max(sees.1));
-            }
-        }
-        lo.min(hi)..hi
-    }
-
-    /// Gathers one chunk of positions into `scratch.chunk`; this worker goes on up to `until`.
-    fn chunk(
+    /// What the queries of an item see of its keys into the scratch; gives the numbers that any of them sees.
+    fn look(
         &self,
         cx: &Cx<'_>,
         item: &Item,
+        keys: &Keys<'_>,
+        scratch: &mut Scratch,
+    ) -> Range<usize> {
+        scratch.sees.clear();
+        for row in item.rows.clone() {
+            let sees = self.sees(cx, item, keys, row);
+            scratch.sees.extend(item.heads.clone().map(|_| sees));
+        }
+        self.seen(cx, item, keys)
+    }
+
+    /// Gathers one chunk of keys into `scratch.chunk`; this worker goes on up to `until`.
+    fn chunk(
+        &self,
+        cx: &Cx<'_>,
+        (item, keys): (&Item, &Keys<'_>),
         (seen, until): (&Range<usize>, usize),
         chunk: usize,
         scratch: &mut Scratch,
@@ -252,12 +245,12 @@ impl Attention {
             let span = start.max(first)..end.min(first + TILE);
             let tile = self.fetch(
                 cx,
-                item,
+                (item, keys),
                 (first, until),
                 &span,
                 (&mut scratch.keys, &mut scratch.values),
             );
-            let biased = self.fill_bias(cx, item, first, &mut scratch.bias);
+            let biased = self.fill_bias(cx, (item, keys), &span, (first, &mut scratch.bias));
             let mut rows = Rows {
                 queries: &scratch.queries,
                 sees: &scratch.sees,
@@ -270,18 +263,27 @@ impl Attention {
     }
 
     /// Fills `[queries, TILE]` and says whether there is any bias.
-    fn fill_bias(&self, cx: &Cx<'_>, item: &Item, first: usize, bias: &mut [f32]) -> bool {
+    fn fill_bias(
+        &self,
+        cx: &Cx<'_>,
+        (item, keys): (&Item, &Keys<'_>),
+        span: &Range<usize>,
+        (first, bias): (usize, &mut [f32]),
+    ) -> bool {
         if self.slopes.is_none() && self.bucket.is_none() {
             return false;
         }
         for i in 0..item.len() {
             let (row, head) = item.query(i);
-            let p = cx.step.past_len(item.seq) + row - cx.step.first_row(item.seq);
-            for (j, to) in bias[i * TILE..][..TILE].iter_mut().enumerate() {
+            let p = cx.step.index_in_sequence(row);
+            let bias = &mut bias[i * TILE..][..TILE];
+            for number in span.clone() {
+                let key = keys.position(number);
                 let slope = self.slopes.as_ref().map_or(0.0, |s| s[head]);
-                *to = -(slope * p.abs_diff(first + j) as f32);
+                let to = &mut bias[number - first];
+                *to = -(slope * p.abs_diff(key) as f32);
                 if let Some(b) = &self.bucket {
-                    *to += b.table[b.index(p, first + j) * self.heads + head];
+                    *to += b.table[b.index(p, key) * self.heads + head];
                 }
             }
         }
@@ -292,26 +294,43 @@ impl Attention {
         let (row, head) = item.query(i);
         // SAFETY: a head of a row belongs to one item, an item to one worker.
         let out = unsafe { cx.cols_mut(self.out, row, head * self.dim_v..(head + 1) * self.dim_v) };
-        finish_row(
-            cx.kernel,
-            gathered,
-            self.sinks.as_ref().map(|s| s[head]),
-            out,
-        );
+        let rest = Rest {
+            sink: self.sinks.as_ref().map(|s| s[head]),
+            blind: gathered.1 == 0.0 && self.is_blind(cx, item, row),
+        };
+        finish_row(cx.kernel, gathered, rest, out);
     }
 
-    /// A whole item: its chunks in order.
+    /// A whole item: rows that read alike, their chunks in order.
     fn run_item(&self, cx: &Cx<'_>, item: &Item, scratch: &mut Scratch) {
+        let mut first = item.rows.start;
+        while first < item.rows.end {
+            let rows = first..self.alike(cx, item, first);
+            first = rows.end;
+            let item = Item {
+                rows,
+                ..item.clone()
+            };
+            self.run_alike(cx, &item, scratch);
+        }
+    }
+
+    fn run_alike(&self, cx: &Cx<'_>, item: &Item, scratch: &mut Scratch) {
         let dim_v = self.form.dim_v;
-        let seen = self.begin(cx, item, scratch);
+        self.begin(cx, item, scratch);
         scratch.whole.clear(item.len());
-        for (i, chunk) in chunks(&seen).enumerate() {
-            self.chunk(cx, item, (&seen, seen.end), chunk, scratch);
-            let Scratch { chunk, whole, .. } = scratch;
-            if i == 0 {
-                std::mem::swap(chunk, whole);
-            } else {
-                chunk.merge_into(cx.kernel, whole, (item.len(), dim_v));
+        let mut any = false;
+        for keys in self.keys(cx, item).iter().flatten() {
+            let seen = self.look(cx, item, keys, scratch);
+            for chunk in chunks(&seen) {
+                self.chunk(cx, (item, keys), (&seen, seen.end), chunk, scratch);
+                let Scratch { chunk, whole, .. } = scratch;
+                if any {
+                    chunk.merge_into(cx.kernel, whole, (item.len(), dim_v));
+                } else {
+                    std::mem::swap(chunk, whole);
+                }
+                any = true;
             }
         }
         for i in 0..item.len() {
@@ -326,20 +345,24 @@ impl Attention {
         &self,
         cx: &Cx<'_>,
         cut: &Cut,
-        (index, chunk): (usize, usize),
+        (index, part): (usize, usize),
         scratch: &mut Scratch,
     ) {
         let dim_v = self.form.dim_v;
         let item = self.item(cx, cut, index);
-        let seen = self.begin(cx, &item, scratch);
-        if !chunks(&seen).contains(&chunk) {
+        let (which, chunk) = cut.chunk(part);
+        let all = self.keys(cx, &item);
+        let Some(keys) = &all[which] else { return };
+        if !chunks(&self.seen(cx, &item, keys)).contains(&chunk) {
             return;
         }
+        self.begin(cx, &item, scratch);
+        let seen = self.look(cx, &item, keys, scratch);
         let until = seen.end.min((chunk + 1) * CHUNK);
-        self.chunk(cx, &item, (&seen, until), chunk, scratch);
+        self.chunk(cx, (&item, keys), (&seen, until), chunk, scratch);
         for i in 0..item.len() {
             // SAFETY: the part of this chunk and query belongs to this worker until the barrier.
-            let to = unsafe { cx.partial_mut(cut.part(index, chunk, i, dim_v), dim_v + 2) };
+            let to = unsafe { cx.partial_mut(cut.part((index, part), i, dim_v), dim_v + 2) };
             cx.watch
                 .note(self.partials, (0, 0..1), Some(to.as_ptr()), true);
             (to[0], to[1]) = (scratch.chunk.top[i], scratch.chunk.sum[i]);
@@ -354,18 +377,21 @@ impl Attention {
         if i >= item.len() {
             return;
         }
-        let seen = self.seen(cx, &item);
         scratch.whole.clear(1);
         let Gathered { top, sum, mix, .. } = &mut scratch.whole;
-        for chunk in chunks(&seen) {
-            // SAFETY: written before the barrier.
-            let part = unsafe { cx.partial(cut.part(index, chunk, i, dim_v), dim_v + 2) };
-            let part = (part[0], part[1], &part[2..]);
-            merge_chunk(
-                cx.kernel,
-                part,
-                (&mut top[0], &mut sum[0], &mut mix[..dim_v]),
-            );
+        for (which, keys) in self.keys(cx, &item).iter().enumerate() {
+            let Some(keys) = keys else { continue };
+            for chunk in chunks(&self.seen(cx, &item, keys)) {
+                let at = cut.part((index, cut.number(which, chunk)), i, dim_v);
+                // SAFETY: written before the barrier.
+                let part = unsafe { cx.partial(at, dim_v + 2) };
+                let part = (part[0], part[1], &part[2..]);
+                merge_chunk(
+                    cx.kernel,
+                    part,
+                    (&mut top[0], &mut sum[0], &mut mix[..dim_v]),
+                );
+            }
         }
         self.finish(cx, &item, i, (top[0], sum[0], &mix[..dim_v]));
     }
@@ -380,8 +406,28 @@ fn chunks(seen: &Range<usize>) -> Range<usize> {
 }
 
 impl Cut {
-    fn part(&self, index: usize, chunk: usize, i: usize, dim_v: usize) -> usize {
-        ((index * self.chunks + chunk) * self.queries + i) * (dim_v + 2)
+    /// Chunks of an item that are items of their own.
+    fn parts(&self) -> usize {
+        self.chunks.map_or(1, |chunks| chunks.iter().sum())
+    }
+
+    /// Which keys a part of an item is of, and which chunk of them.
+    fn chunk(&self, part: usize) -> (usize, usize) {
+        match self.chunks {
+            Some([positions, _]) if part >= positions => (1, part - positions),
+            _ => (0, part),
+        }
+    }
+
+    /// The part that a chunk of keys is.
+    fn number(&self, which: usize, chunk: usize) -> usize {
+        let before = self.chunks.filter(|_| which == 1);
+        before.map_or(0, |[positions, _]| positions) + chunk
+    }
+
+    /// Where a query of a part of an item is kept.
+    fn part(&self, (index, part): (usize, usize), i: usize, dim_v: usize) -> usize {
+        ((index * self.parts() + part) * self.queries + i) * (dim_v + 2)
     }
 }
 
@@ -390,23 +436,18 @@ impl Kernel for Attention {
         let cut = self.cut(cx, worker.count());
         // SAFETY: the scratch of this worker, borrowed once.
         let scratch = unsafe { &mut cx.scratch(worker).attention };
+        let parts = cut.parts();
         loop {
             let ticket = cx.ticket(self.tickets);
-            if ticket >= cut.items * cut.chunks {
+            if ticket >= cut.items * parts {
                 break;
             }
-            if cut.chunks == 1 {
-                self.run_item(cx, &self.item(cx, &cut, ticket), scratch);
-            } else {
-                self.run_chunk(
-                    cx,
-                    &cut,
-                    (ticket / cut.chunks, ticket % cut.chunks),
-                    scratch,
-                );
+            match cut.chunks {
+                None => self.run_item(cx, &self.item(cx, &cut, ticket), scratch),
+                Some(_) => self.run_chunk(cx, &cut, (ticket / parts, ticket % parts), scratch),
             }
         }
-        if cut.chunks > 1 {
+        if cut.chunks.is_some() {
             cx.meet(worker);
             for at in worker.share(cut.items * cut.queries) {
                 self.merge(cx, &cut, (at / cut.queries, at % cut.queries), scratch);

@@ -2,7 +2,8 @@
 //!
 //! Keys of a head lie in panels of sixteen positions, `[position / 16][dim_k][16]`, so that scores come one
 //! position per lane; values lie row by row, `[position][dim_v]` with columns padded to sixteen. Blocks whose
-//! size is no multiple of sixteen keep keys row by row too. Q8_0 keeps, behind the codes of a head, one half per
+//! size is no multiple of sixteen keep keys row by row too, and so do slots whose keys attention picks one by one or takes
+//! as values. Q8_0 keeps, behind the codes of a head, one half per
 //! position and 32 columns. A block holds its positions of all slots, one slot after the other.
 #![allow(unsafe_code)]
 
@@ -11,12 +12,13 @@ use std::ops::Range;
 use tokkata_core::DType;
 use tokkata_ir::step::NO_BLOCK;
 use tokkata_ir::{
-    ArenaLayout, BackendError, CacheGroup, GroupId, Program, SlotDef, SlotId, StepState,
+    ArenaLayout, BackendError, CacheGroup, CacheKind, GroupId, KvSource, Op, Program, SlotDef,
+    SlotId, StepState,
 };
 use tokkata_quant::num::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 use crate::kernels::Kernel as Set;
-use crate::kernels::attention::{halves_panel, halves_run};
+use crate::kernels::attention::{Row, halves_panel, halves_run};
 use crate::kernels::lanes::N;
 use crate::memory::HugeBuf;
 
@@ -66,6 +68,8 @@ pub(crate) struct Plane {
     pub(crate) padded: usize,
     /// Positions lie side by side in panels.
     pub(crate) panels: bool,
+    /// Sixteen positions from a multiple of sixteen on lie in one block.
+    pub(crate) grouped: bool,
     /// Columns of a stored scale: those of a head that share a block of the row for certain.
     pub(crate) granule: usize,
     positions: usize,
@@ -88,9 +92,15 @@ impl Plane {
             dim,
             padded,
             panels,
+            grouped: positions.is_multiple_of(N),
             granule,
             positions,
         }
+    }
+
+    /// Whether kernels read its elements where they lie.
+    pub(crate) fn is_float(&self) -> bool {
+        matches!(self.kind, Kind::F32 | Kind::F16)
     }
 
     /// Element index of a column of a position.
@@ -146,21 +156,30 @@ impl Plane {
                     }
                 }
                 Kind::Bf16 => spread(to.cast::<u16>().add(first), step, x, f32_to_bf16),
-                Kind::Q8 => self.store_q8(to, position, row, head),
+                Kind::Q8 => self.store_q8(to, position, (row, head), 0..self.dim),
             }
         }
     }
 
     /// Blocks of 32 run through the row, across heads; `row` starts at one.
-    unsafe fn store_q8(&self, to: *mut u8, position: usize, row: &[f32], head: usize) {
+    unsafe fn store_q8(
+        &self,
+        to: *mut u8,
+        position: usize,
+        (row, head): (&[f32], usize),
+        cols: Range<usize>,
+    ) {
         let scales = to.wrapping_add(self.code_bytes()).cast::<u16>();
-        for (i, x) in row[head * self.dim..][..self.dim]
-            .chunks(self.granule)
-            .enumerate()
-        {
+        let first = cols.start / self.granule;
+        let x = &row[head * self.dim..][cols];
+        for (i, x) in (first..).zip(x.chunks(self.granule)) {
             let column = (head * self.dim + i * self.granule) / Q8_BLOCK * Q8_BLOCK;
             let block = &row[column..(column + Q8_BLOCK).min(row.len())];
-            let step = block.iter().map(|x| x.abs()).fold(0.0, f32::max) / 127.0;
+            let step = match block.iter().any(|x| x.is_nan()) {
+                // Codes hold numbers only.
+                true => f32::NAN,
+                false => block.iter().map(|x| x.abs()).fold(0.0, f32::max) / 127.0,
+            };
             let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
             // SAFETY: as `store`.
             unsafe {
@@ -172,6 +191,44 @@ impl Plane {
                     (x * inverse).round() as i8
                 });
             }
+        }
+    }
+
+    /// Stores some columns of a row of one head, rounded as [`Plane::store`] does.
+    ///
+    /// # Safety
+    /// `to` points to this plane's head in a block and no one else uses these columns of the position, nor, where
+    /// elements come in blocks, the rest of their blocks.
+    unsafe fn store_columns(&self, to: *mut u8, position: usize, row: &[f32], cols: Range<usize>) {
+        let x = &row[cols.clone()];
+        let (first, step) = (
+            self.element(position, cols.start),
+            if self.panels { N } else { 1 },
+        );
+        // SAFETY: elements and scales of a position lie inside the head.
+        unsafe {
+            match self.kind {
+                Kind::F32 => spread(to.cast::<f32>().add(first), step, x, |x| x),
+                Kind::F16 => spread(to.cast::<u16>().add(first), step, x, f32_to_f16),
+                Kind::Bf16 => spread(to.cast::<u16>().add(first), step, x, f32_to_bf16),
+                Kind::Q8 => self.store_q8(to, position, (row, 0), cols),
+            }
+        }
+    }
+
+    /// The columns of a position where they lie side by side in a form that kernels read.
+    pub(crate) fn row(&self, head: *const u8, position: usize) -> Option<Row> {
+        let at = |bytes: usize| head.wrapping_add(self.element(position, 0) * bytes);
+        match self.kind {
+            _ if self.panels => None,
+            Kind::F32 => Some(Row::Floats(at(4).cast())),
+            Kind::F16 => Some(Row::Halves(at(2).cast())),
+            Kind::Q8 if self.granule == Q8_BLOCK => {
+                let scales = head.wrapping_add(self.code_bytes()).cast::<u16>();
+                let scales = scales.wrapping_add(self.scale(position, 0));
+                Some(Row::Codes(at(1).cast(), scales))
+            }
+            Kind::Q8 | Kind::Bf16 => None,
         }
     }
 
@@ -227,7 +284,9 @@ enum Slot {
 
 #[derive(Debug)]
 struct Group {
-    block_size: usize,
+    block_entries: usize,
+    /// Positions of an entry.
+    entry: usize,
     slots: Vec<Slot>,
     block_bytes: usize,
 }
@@ -256,13 +315,13 @@ fn unsupported(what: String) -> BackendError {
 fn kv_layout(
     def: &CacheGroup,
     at: usize,
-    heads: usize,
+    (heads, rows): (usize, bool),
     (dim_k, dim_v): (usize, usize),
 ) -> Result<(Kv, usize), BackendError> {
     let kind =
         Kind::of(def.dtype).ok_or_else(|| unsupported(format!("a cache of {}", def.dtype)))?;
-    let size = def.block_size as usize;
-    let keys = Plane::new(kind, 0, dim_k, size.is_multiple_of(N), size);
+    let size = def.block_entries() as usize;
+    let keys = Plane::new(kind, 0, dim_k, size.is_multiple_of(N) && !rows, size);
     let after = heads * keys.head_bytes;
     let values = (dim_v > 0).then(|| Plane::new(kind, after, dim_v, false, size));
     let bytes = after + values.map_or(0, |v| heads * v.head_bytes);
@@ -275,11 +334,36 @@ fn kv_layout(
     Ok((kv, bytes))
 }
 
+/// Slots whose keys lie row by row: attention picks some of them or reads them as values too, summaries read columns.
+fn row_slots(program: &Program) -> Vec<SlotId> {
+    let nodes = program.plans.iter().flat_map(|p| &p.nodes);
+    let of = |op: &Op| -> Vec<SlotId> {
+        let op = match op {
+            Op::Attention(op) => op,
+            Op::Compress(op) => return vec![op.slot],
+            _ => return vec![],
+        };
+        let keys_only = |slot: &SlotId| {
+            let def = &program.group(slot.group).slots[slot.slot as usize];
+            matches!(def, SlotDef::Kv { dim_v, .. } if dim_v.unwrap_or(0) == 0)
+        };
+        let own = match op.source {
+            KvSource::Cache(slot) | KvSource::Cross(slot) => Some(slot),
+            KvSource::Rows => None,
+        };
+        let slots = own.into_iter().chain(op.entries);
+        let rows = |slot: &SlotId| op.selection.is_some() || keys_only(slot);
+        slots.filter(rows).collect()
+    };
+    nodes.flat_map(|n| of(&n.op)).collect()
+}
+
 impl Group {
-    fn new(def: &CacheGroup) -> Result<Self, BackendError> {
+    fn new(group: GroupId, def: &CacheGroup, rows: &[SlotId]) -> Result<Self, BackendError> {
         let mut at = 0;
         let mut slots = Vec::with_capacity(def.slots.len());
-        for slot in &def.slots {
+        for (slot, i) in def.slots.iter().zip(0..) {
+            let id = SlotId { group, slot: i };
             let (slot, bytes) = match *slot {
                 SlotDef::State { len } => {
                     let len = len as usize;
@@ -291,7 +375,8 @@ impl Group {
                     dim_v,
                 } => {
                     let dims = (dim_k as usize, dim_v.unwrap_or(0) as usize);
-                    let (kv, bytes) = kv_layout(def, at, n_kv_heads as usize, dims)?;
+                    let heads = (n_kv_heads as usize, rows.contains(&id));
+                    let (kv, bytes) = kv_layout(def, at, heads, dims)?;
                     (Slot::Kv(kv), bytes)
                 }
             };
@@ -299,7 +384,11 @@ impl Group {
             at += bytes.next_multiple_of(64);
         }
         Ok(Group {
-            block_size: def.block_size as usize,
+            block_entries: def.block_entries() as usize,
+            entry: match def.kind {
+                CacheKind::Entries(n) => n as usize,
+                _ => 1,
+            },
             slots,
             block_bytes: at,
         })
@@ -344,7 +433,9 @@ impl StateAt {
 impl Caches {
     /// The layout of a program's caches, without memory.
     pub(crate) fn lay_out(program: &Program) -> Result<Self, BackendError> {
-        let groups = program.caches.iter().map(Group::new);
+        let rows = row_slots(program);
+        let groups = (0..).map(GroupId).zip(&program.caches);
+        let groups = groups.map(|(id, def)| Group::new(id, def, &rows));
         Ok(Caches {
             groups: groups.collect::<Result<_, _>>()?,
             memory: HugeBuf::zeroed(0),
@@ -383,8 +474,14 @@ impl Caches {
         }
     }
 
-    pub(crate) fn block_size(&self, group: GroupId) -> usize {
-        self.groups[group.index()].block_size
+    /// Entries of a block: positions, or runs of them.
+    pub(crate) fn block_entries(&self, group: GroupId) -> usize {
+        self.groups[group.index()].block_entries
+    }
+
+    /// Positions of an entry.
+    pub(crate) fn entry_positions(&self, group: GroupId) -> usize {
+        self.groups[group.index()].entry
     }
 
     /// A block of a slot.
@@ -392,10 +489,19 @@ impl Caches {
         BlockAt(self.at(slot.group, block).wrapping_add(kv.at))
     }
 
+    /// Whether a row of a sequence is stored: of rows of a step that share an entry, the last one is.
+    pub(crate) fn stores(&self, step: &StepState, slot: SlotId, row: usize) -> bool {
+        let seq = step.seqs()[row] as usize;
+        let last = row + 1 == step.first_row(seq) + step.row_count(seq);
+        let next = step.index_in_sequence(row) + 1;
+        last || next.is_multiple_of(self.entry_positions(slot.group))
+    }
+
     /// Whether keys of a slot are written sixteen positions at a time, [`Caches::write_panel`].
     pub(crate) fn takes_panels(&self, slot: SlotId) -> bool {
         let keys = self.kv(slot).keys;
-        keys.panels && keys.kind == Kind::F16 && keys.dim.is_multiple_of(N)
+        let single = self.entry_positions(slot.group) == 1;
+        single && keys.panels && keys.kind == Kind::F16 && keys.dim.is_multiple_of(N)
     }
 
     /// Stores one head of a position of a sequence, unless its block is gone.
@@ -432,8 +538,9 @@ impl Caches {
         at: &Write<'_>,
     ) -> Option<(&Plane, *mut u8, usize)> {
         let kv = self.kv(slot);
-        let size = self.block_size(slot.group);
-        let block = *step.table(slot.group, at.seq).get(at.position / size)?;
+        let size = self.block_entries(slot.group);
+        let entry = at.position / self.entry_positions(slot.group);
+        let block = *step.table(slot.group, at.seq).get(entry / size)?;
         if block == NO_BLOCK {
             return None;
         }
@@ -444,7 +551,55 @@ impl Caches {
         };
         let plane = plane.expect("a slot that keeps values");
         let head = self.block(slot, kv, block).head(plane, at.head).cast_mut();
-        Some((plane, head, at.position % size))
+        Some((plane, head, entry % size))
+    }
+
+    /// Stores some columns of a row of a slot with one head at a position of a sequence, unless its block is gone; where
+    /// the cache has blocks, whole ones.
+    pub(crate) fn write_columns(
+        &self,
+        (step, slot): (&StepState, SlotId),
+        (seq, position): (usize, usize),
+        values: bool,
+        (row, cols): (&[f32], Range<usize>),
+    ) {
+        let at = Write {
+            seq,
+            position,
+            head: 0,
+            values,
+            row,
+            first: 0,
+        };
+        if let Some((plane, head, position)) = self.place(step, slot, &at) {
+            // SAFETY: the block lies in the pool; the step that writes gives these columns to one worker.
+            unsafe { plane.store_columns(head, position, row, cols) };
+        }
+    }
+
+    /// Some columns of a slot with one head, at a position of a sequence that has a block.
+    pub(crate) fn read_columns(
+        &self,
+        (step, slot): (&StepState, SlotId),
+        (seq, position): (usize, usize),
+        values: bool,
+        cols: Range<usize>,
+        out: &mut [f32],
+    ) {
+        let at = Write {
+            seq,
+            position,
+            head: 0,
+            values,
+            row: &[],
+            first: 0,
+        };
+        let (plane, head, position) =
+            (self.place(step, slot, &at)).expect("a position that is read has a block");
+        for (column, to) in cols.zip(out) {
+            // SAFETY: the block lies in the pool; these columns are this worker's.
+            *to = unsafe { plane.load(head, position, column) };
+        }
     }
 
     /// Where the state lies that a place of a sequence's table names.
@@ -489,7 +644,7 @@ impl Caches {
                     };
                     let at = self.block(id, &kv, block);
                     for plane in [Some(kv.keys), kv.values].into_iter().flatten() {
-                        for position in 0..def.block_size {
+                        for position in 0..def.block_entries {
                             f(Element::Row(plane, at, position, kv.heads));
                         }
                     }

@@ -11,6 +11,7 @@ use tokkata_ir::{BackendError, Lead, StepInputs, StepState};
 use super::acts::ActSet;
 use super::attention::Scratch as AttentionScratch;
 use super::cache::Caches;
+use super::indexer::Scratch as IndexerScratch;
 use super::moe::Scratch as MoeScratch;
 use super::rope::TurnTable;
 use super::watch::Watch;
@@ -85,6 +86,9 @@ pub(crate) struct Scratch {
     pub(crate) matmul: MatmulScratch,
     pub(crate) attention: AttentionScratch,
     pub(crate) moe: MoeScratch,
+    pub(crate) indexer: IndexerScratch,
+    /// Parts of a summary.
+    pub(crate) summary: Vec<f32>,
     /// A row on its way through an op.
     pub(crate) row: Vec<f32>,
     /// What a draw works with.
@@ -236,9 +240,24 @@ impl<'a> Cx<'a> {
     /// As [`Cx::cols_mut`].
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn ints_mut(&self, place: Place, row: usize) -> &mut [i32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.some_ints_mut(place, row, 0..place.width) }
+    }
+
+    /// Columns of a row of integers, to write.
+    ///
+    /// # Safety
+    /// As [`Cx::cols_mut`].
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn some_ints_mut(
+        &self,
+        place: Place,
+        row: usize,
+        cols: Range<usize>,
+    ) -> &mut [i32] {
         // SAFETY: the caller's promise, and as in `ints`.
         unsafe {
-            let floats = self.cols_mut(place, row, 0..place.width);
+            let floats = self.cols_mut(place, row, cols);
             std::slice::from_raw_parts_mut(floats.as_mut_ptr().cast(), floats.len())
         }
     }

@@ -2,21 +2,24 @@
 
 use tokkata_ir::tape::{Access, Reach};
 use tokkata_ir::{
-    AttentionOp, BackendError, ConstId, KvSource, Node, Op, Plan, Program, RopeOp, Scan, SlotDef,
-    SlotId, ValueId, WeightId,
+    AttentionOp, BackendError, CompressOp, ConstId, KvSource, Node, Op, Plan, Program, RopeOp,
+    RouteOp, Scan, SelectOp, SlotDef, SlotId, ValueId, WeightId,
 };
 
 use super::attention::{Attention, Bucket};
+use super::conv1d::Conv1d;
 use super::cx::Kernel;
+use super::indexer::Select;
 use super::linear::{Finish, Prepare, Product};
 use super::moe::{Choice, Group, Route, Stacked};
 use super::recurrent::{Conv, Recurrence, Scan as ScanStep, Shift, State};
 use super::rope::{Rotation, TurnSpec};
 use super::rowops::{
     Binary, Combine, Concat, Gate, GaussianTopK, Map, Mapped, Norm, Operand, PerRun, Pool,
-    PosScale, Repeat, Rope, Runs, SelectRows, Slice, Statistic,
+    PosScale, Repeat, Rope, Runs, SelectRows, Sinkhorn, Slice, Statistic,
 };
 use super::rows::{CacheWrite, Gather, Sample, Written};
+use super::summary::Compress;
 use super::sweep::{Deal, RowOp, Sweep};
 use super::weights::Weights;
 use crate::arena::Place;
@@ -133,6 +136,8 @@ impl Lower<'_> {
     fn node(&mut self, node: &Node, planned: &Planned) -> Result<Prepared, BackendError> {
         match &node.op {
             Op::Attention(op) => self.attention(node, op, planned),
+            Op::Select(op) => Ok(self.select(node, op, planned)),
+            Op::Compress(op) => Ok(self.compress(node, op, planned)),
             Op::CacheWrite { slot } => {
                 let dims = head_dims(self.program, *slot);
                 let planes = node.ins.iter().zip(dims).zip(&planned.writes);
@@ -158,8 +163,8 @@ impl Lower<'_> {
                 let (logits, out) = (self.place(node.ins[0]), self.place(node.outs[0]));
                 Ok(Box::new(Sample { logits, out }))
             }
-            Op::Route(op) if op.table.is_some() => Err(unsupported(node, "experts by token")),
             Op::Route(op) => Ok(Box::new(Route {
+                table: self.experts_by_token(op)?,
                 logits: self.place(node.ins[0]),
                 ids: self.place(node.outs[0]),
                 weights: self.place(node.outs[1]),
@@ -173,9 +178,65 @@ impl Lower<'_> {
                 experts: *n_experts as usize,
             })),
             Op::Experts { .. } | Op::HeadMatmul { .. } => self.stacked(node),
+            Op::Conv1d(op) => {
+                *self.tickets += 1;
+                Ok(Box::new(Conv1d {
+                    op: op.clone(),
+                    matrix: self.weights.matrix(op.weight),
+                    bias: self.vector(op.bias),
+                    x: self.place(node.ins[0]),
+                    out: self.place(node.outs[0]),
+                    tickets: *self.tickets - 1,
+                }))
+            }
             Op::Conv { .. } | Op::Shift { .. } | Op::Scan { .. } => self.recurrent(node, planned),
             _ => self.sweep(node, planned.writes[0].reach),
         }
+    }
+
+    /// Experts of each token.
+    fn experts_by_token(&self, op: &RouteOp) -> Result<Option<Vec<u32>>, BackendError> {
+        let Some(id) = op.table else { return Ok(None) };
+        let ids: Vec<u32> = self.weights.vector(id).iter().map(|&e| e as u32).collect();
+        match ids.iter().find(|&&e| e >= op.n_experts) {
+            None => Ok(Some(ids)),
+            Some(found) => {
+                let name = &self.program.weights[id.index()].name;
+                let text = format!("{name} lists expert {found} of {}", op.n_experts);
+                Err(BackendError::Weight(text))
+            }
+        }
+    }
+
+    fn select(&mut self, node: &Node, op: &SelectOp, planned: &Planned) -> Prepared {
+        *self.tickets += 1;
+        Box::new(Select {
+            op: op.clone(),
+            q: self.place(node.ins[0]),
+            weights: op.summed.then(|| self.place(node.ins[1])),
+            ids: self.place(node.outs[0]),
+            keys: planned.reads[node.ins.len()].resource,
+            partials: planned.writes[1].resource,
+            tickets: *self.tickets - 1,
+        })
+    }
+
+    fn compress(&self, node: &Node, op: &CompressOp, planned: &Planned) -> Prepared {
+        let (out, values) = (self.place(node.outs[0]), self.place(node.ins[0]));
+        let block = self.program.group(op.slot.group).dtype.block_elems();
+        Box::new(Compress {
+            op: op.clone(),
+            values,
+            scores: self.place(node.ins[1]),
+            out,
+            ape: self.weights.vector(op.ape),
+            // Whole blocks of a quantised cache, in both halves of the inputs.
+            part: match out.width.is_multiple_of(block) || block == 1 {
+                true => block.next_multiple_of(N),
+                false => out.width,
+            },
+            kept: planned.writes[1..].iter().map(|w| w.resource).collect(),
+        })
     }
 
     fn stacked(&mut self, node: &Node) -> Result<Prepared, BackendError> {
@@ -397,8 +458,15 @@ impl Lower<'_> {
             Op::SumRuns { width } => runs(width, Statistic::Sum),
             Op::RmsRuns { width, eps } => runs(width, Statistic::Rms { eps }),
             Op::GaussianTopK { z } => boxed(GaussianTopK { x, z }, out, deal),
-            Op::Rope(ref op) if op.back > 0 => {
-                return Err(unsupported(node, "an earlier position"));
+            Op::Sinkhorn { n, iterations, eps } => {
+                let (n, iterations) = (n as usize, iterations as usize);
+                let sinkhorn = Sinkhorn {
+                    x,
+                    n,
+                    iterations,
+                    eps,
+                };
+                boxed(sinkhorn, out, deal)
             }
             Op::Rope(ref op) => {
                 let rotation = self.rotation(op);
@@ -470,6 +538,7 @@ impl Lower<'_> {
                 .map(|c| self.program.constant(c).u32s().to_vec()),
             magnitude: op.magnitude,
             inverse: op.inverse,
+            back: op.back,
         };
         let table = self
             .turns
@@ -531,10 +600,9 @@ impl Lower<'_> {
         op: &AttentionOp,
         planned: &Planned,
     ) -> Result<Prepared, BackendError> {
-        if op.selection.is_some() || op.entries.is_some() {
-            return Err(unsupported(node, "a selection"));
-        }
-        let value = |i: usize| node.ins.get(i).map(|&v| self.place(v));
+        let inputs = node.ins.len() - usize::from(op.selection.is_some());
+        let value = |i: usize| node.ins[..inputs].get(i).map(|&v| self.place(v));
+        let chosen = op.selection.map(|s| (self.place(node.ins[inputs]), s));
         let own = (op.source == KvSource::Rows)
             .then(|| value(1).map(|k| (k, value(2))))
             .flatten();
@@ -542,6 +610,9 @@ impl Lower<'_> {
             self.check_slot(node, op, slot)?;
         } else if own.is_none() {
             return Err(unsupported(node, "own rows without keys"));
+        }
+        if let Some(slot) = op.entries {
+            self.check_entries(node, op, slot)?;
         }
         *self.tickets += 1;
         let dim_v = op.dim_v as usize;
@@ -567,6 +638,8 @@ impl Lower<'_> {
                 .map(|r| r.resource)
                 .collect(),
             source: op.source,
+            entries: op.entries,
+            chosen,
             mask: op.mask,
             form,
             heads: op.n_heads as usize,
@@ -577,6 +650,25 @@ impl Lower<'_> {
             bucket,
             tickets: *self.tickets - 1,
         }))
+    }
+
+    fn check_entries(
+        &self,
+        node: &Node,
+        op: &AttentionOp,
+        slot: SlotId,
+    ) -> Result<(), BackendError> {
+        let fits = match self.program.group(slot.group).slots[slot.slot as usize] {
+            SlotDef::Kv {
+                n_kv_heads, dim_k, ..
+            } => (n_kv_heads, dim_k) == (1, op.dim_k) && op.n_kv_heads == 1,
+            SlotDef::State { .. } => false,
+        };
+        let tail = op.selection.is_some_and(|s| s.tail && s.unit > 1);
+        match fits && !tail {
+            true => Ok(()),
+            false => Err(unsupported(node, "entries of another shape")),
+        }
     }
 
     fn check_slot(&self, node: &Node, op: &AttentionOp, slot: SlotId) -> Result<(), BackendError> {

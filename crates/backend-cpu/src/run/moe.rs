@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tokkata_ir::{RouteOp, Score};
+use tokkata_ir::{BackendError, RouteOp, Score};
 
 use super::cx::{Cx, Kernel};
 use crate::arena::Place;
@@ -16,12 +16,12 @@ use crate::layout::{Matrix, PANEL_ROWS};
 use crate::pool::Worker;
 
 /// Rows of one matrix that are prepared at a time.
-const PORTION: usize = 256;
+pub(crate) const PORTION: usize = 256;
 
 /// Working memory of one worker.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    acts: Activations,
+    pub(crate) acts: Activations,
     /// Routed rows, by expert.
     order: Vec<u32>,
     /// First place in `order` of each expert, and one past the last.
@@ -87,6 +87,8 @@ pub(crate) struct Route {
     pub(crate) weights: Place,
     pub(crate) op: RouteOp,
     pub(crate) bias: Option<Vec<f32>>,
+    /// Experts of each token, in place of those with the largest scores.
+    pub(crate) table: Option<Vec<u32>>,
 }
 
 impl Route {
@@ -126,7 +128,10 @@ impl Route {
                 &mut scratch.picks,
             );
         }
-        best(select, op.top_k as usize, &mut scratch.picks);
+        match &self.table {
+            Some(table) => self.listed(cx, table, row, &mut scratch.picks),
+            None => best(select, op.top_k as usize, &mut scratch.picks),
+        }
         // SAFETY: rows are dealt out to workers.
         let (ids, weights) = unsafe {
             (
@@ -142,6 +147,20 @@ impl Route {
             };
         }
         self.weigh(cx, weights, &mut select[..op.top_k as usize]);
+    }
+
+    /// The experts that the table lists for a row's token.
+    fn listed(&self, cx: &Cx<'_>, table: &[u32], row: usize, picks: &mut Vec<usize>) {
+        let k = self.op.top_k as usize;
+        let token = cx.step.tokens()[cx.step_row(self.logits.lead, row)];
+        picks.clear();
+        match table.chunks_exact(k).nth(token as usize) {
+            Some(experts) => picks.extend(experts.iter().map(|&e| e as usize)),
+            None => {
+                picks.resize(k, 0);
+                cx.fail(BackendError::no_row("cpu", token, table.len() / k));
+            }
+        }
     }
 
     /// Final weights of the chosen scores.

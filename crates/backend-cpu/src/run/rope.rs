@@ -38,6 +38,8 @@ pub(crate) struct TurnSpec {
     pub(crate) channels: Option<Vec<u32>>,
     pub(crate) magnitude: f32,
     pub(crate) inverse: bool,
+    /// Positions that rows are turned back.
+    pub(crate) back: u32,
 }
 
 /// Turns of every row of the step.
@@ -61,7 +63,7 @@ impl TurnTable {
             let channel = self.spec.channels.as_ref().map_or(0, |c| c[i] as usize);
             (cos[i], sin[i]) = turn(
                 freq,
-                positions[channel],
+                positions[channel].saturating_sub(self.spec.back),
                 self.spec.magnitude,
                 self.spec.inverse,
             );

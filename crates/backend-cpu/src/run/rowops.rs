@@ -11,7 +11,9 @@ use super::sweep::RowOp;
 use crate::arena::Place;
 use crate::kernels::act::{act_run, gate_run, softcap_run};
 use crate::kernels::elementwise::{add_scaled_run, affine_run, binary_run, clamp_run, scalar_run};
-use crate::kernels::norm::{NormSpec, gaussian_top_k_row, norm_run, rms_run, softmax_run, sum_run};
+use crate::kernels::norm::{
+    NormSpec, balance, gaussian_top_k_row, norm_run, rms_run, softmax_run, sum_run,
+};
 
 /// A norm of each run of columns.
 pub(crate) struct Norm {
@@ -208,6 +210,24 @@ pub(crate) struct GaussianTopK {
 impl RowOp for GaussianTopK {
     fn row(&self, cx: &Cx<'_>, row: usize, _: Range<usize>, out: &mut [f32]) {
         gaussian_top_k_row(cx.kernel, cx.row(self.x, row), self.z, out);
+    }
+}
+
+/// Each row as a square matrix, made nearly doubly stochastic.
+pub(crate) struct Sinkhorn {
+    pub(crate) x: Place,
+    pub(crate) n: usize,
+    pub(crate) iterations: usize,
+    pub(crate) eps: f32,
+}
+
+impl RowOp for Sinkhorn {
+    fn row(&self, cx: &Cx<'_>, row: usize, _: Range<usize>, out: &mut [f32]) {
+        let rows = cx.row(self.x, row).chunks_exact(self.n);
+        for (x, out) in rows.zip(out.chunks_exact_mut(self.n)) {
+            softmax_run(cx.kernel, x, out);
+        }
+        balance(out, self.n, (self.iterations, self.eps));
     }
 }
 

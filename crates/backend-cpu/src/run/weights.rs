@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use tokkata_core::DType;
 use tokkata_ir::weight::read_f32;
-use tokkata_ir::{BackendError, Mapped, Op, Program, RawRows, WeightDef, WeightId, WeightSource};
+use tokkata_ir::{
+    BackendError, Conv1dOp, Mapped, Op, Program, RawRows, WeightDef, WeightId, WeightSource,
+};
 
 use crate::layout::{LayoutError, Matrix, Order, PANEL_ROWS, Part};
 use crate::memory::Slab;
@@ -34,6 +36,7 @@ fn roles(program: &Program) -> BTreeMap<u32, Role> {
             Op::Gather { table, .. } => Some(table),
             Op::Matmul { weight, .. }
             | Op::HeadMatmul { weight, .. }
+            | Op::Conv1d(Conv1dOp { weight, .. })
             | Op::Experts { weight, .. } => Some(weight),
             _ => None,
         };

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use super::super::lanes::{Lanes, N};
-use super::{MAX_BLOCK, MAX_ROWS, Rows, TILE, Tile};
+use super::{MAX_ROWS, Rows, TILE, Tile};
 
 #[inline(always)]
 unsafe fn read<L: Lanes, const HALF: bool>(p: *const u8, element: usize) -> L {
@@ -19,6 +19,22 @@ unsafe fn read<L: Lanes, const HALF: bool>(p: *const u8, element: usize) -> L {
             L::read_half(p.cast::<u16>().add(element))
         } else {
             L::read(p.cast::<f32>().add(element))
+        }
+    }
+}
+
+/// Sixteen columns of the values of a position of the tile.
+///
+/// # Safety
+/// The group of the position is valid.
+#[inline(always)]
+pub(super) unsafe fn value<L: Lanes>(tile: &Tile, position: usize, column: usize) -> L {
+    let (group, element) = (position / N, position % N * tile.value_stride + column);
+    // SAFETY: the caller's promise.
+    unsafe {
+        match tile.half_values {
+            true => read::<L, true>(tile.values[group], element),
+            false => read::<L, false>(tile.values[group], element),
         }
     }
 }
@@ -48,7 +64,7 @@ const FEW: usize = 4;
 pub(super) unsafe fn scores<L: Lanes, const R: usize, const P: usize>(
     dim_k: usize,
     tile: &Tile,
-    (rows, row): (&mut Rows<'_>, usize),
+    (queries, scores, row): (&[f32], &mut [f32], usize),
     groups: Range<usize>,
 ) {
     let keys = Keys {
@@ -58,8 +74,8 @@ pub(super) unsafe fn scores<L: Lanes, const R: usize, const P: usize>(
     };
     // SAFETY: the caller's promise.
     unsafe {
-        let q = rows.queries.as_ptr().add(row * N);
-        let to = rows.scores.as_mut_ptr().add(row * TILE + groups.start * N);
+        let q = queries.as_ptr().add(row * N);
+        let to = scores.as_mut_ptr().add(row * TILE + groups.start * N);
         if tile.half_keys {
             sweep::<L, true, R, P>(q, keys, to);
         } else {
@@ -152,8 +168,9 @@ pub(super) unsafe fn mix<L: Lanes, const R: usize, const P: usize>(
     tile: &Tile,
     (rows, row): (&mut Rows<'_>, usize),
     span: (usize, usize),
-    keep: &[f32; MAX_BLOCK],
+    keep: &[f32],
 ) {
+    debug_assert!(keep.len() >= R);
     // SAFETY: rows stay inside what the caller promised.
     unsafe {
         let at = Mix {

@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Lanes;
+use super::{Lanes, N};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(__m256, __m256);
@@ -36,6 +36,68 @@ macro_rules! fold {
             let v = $one(v, _mm_shuffle_ps::<1>(v, v));
             _mm_cvtss_f32(v)
         }
+    };
+}
+
+/// Columns of eight rows of eight.
+#[inline(always)]
+unsafe fn turn(x: [__m256; 8]) -> [__m256; 8] {
+    unsafe {
+        let (a, b) = (
+            _mm256_unpacklo_ps(x[0], x[1]),
+            _mm256_unpackhi_ps(x[0], x[1]),
+        );
+        let (c, d) = (
+            _mm256_unpacklo_ps(x[2], x[3]),
+            _mm256_unpackhi_ps(x[2], x[3]),
+        );
+        let (e, f) = (
+            _mm256_unpacklo_ps(x[4], x[5]),
+            _mm256_unpackhi_ps(x[4], x[5]),
+        );
+        let (g, h) = (
+            _mm256_unpacklo_ps(x[6], x[7]),
+            _mm256_unpackhi_ps(x[6], x[7]),
+        );
+        // Columns `j` and `j + 4` of four rows each.
+        let top = [
+            _mm256_shuffle_ps::<0x44>(a, c),
+            _mm256_shuffle_ps::<0xee>(a, c),
+            _mm256_shuffle_ps::<0x44>(b, d),
+            _mm256_shuffle_ps::<0xee>(b, d),
+        ];
+        let bottom = [
+            _mm256_shuffle_ps::<0x44>(e, g),
+            _mm256_shuffle_ps::<0xee>(e, g),
+            _mm256_shuffle_ps::<0x44>(f, h),
+            _mm256_shuffle_ps::<0xee>(f, h),
+        ];
+        [
+            _mm256_permute2f128_ps::<0x20>(top[0], bottom[0]),
+            _mm256_permute2f128_ps::<0x20>(top[1], bottom[1]),
+            _mm256_permute2f128_ps::<0x20>(top[2], bottom[2]),
+            _mm256_permute2f128_ps::<0x20>(top[3], bottom[3]),
+            _mm256_permute2f128_ps::<0x31>(top[0], bottom[0]),
+            _mm256_permute2f128_ps::<0x31>(top[1], bottom[1]),
+            _mm256_permute2f128_ps::<0x31>(top[2], bottom[2]),
+            _mm256_permute2f128_ps::<0x31>(top[3], bottom[3]),
+        ]
+    }
+}
+
+/// Eight of the halves of vectors.
+macro_rules! eight {
+    ($x:expr, $first:literal, $half:tt) => {
+        [
+            $x[$first].$half,
+            $x[$first + 1].$half,
+            $x[$first + 2].$half,
+            $x[$first + 3].$half,
+            $x[$first + 4].$half,
+            $x[$first + 5].$half,
+            $x[$first + 6].$half,
+            $x[$first + 7].$half,
+        ]
     };
 }
 
@@ -125,5 +187,18 @@ impl Lanes for Avx2 {
     #[inline(always)]
     fn largest(self) -> f32 {
         fold!(self, _mm256_max_ps, _mm_max_ps, _mm_max_ss)
+    }
+    #[inline(always)]
+    fn transpose(rows: [Self; N]) -> [Self; N] {
+        let mut out = rows;
+        unsafe {
+            let (a, b) = (turn(eight!(rows, 0, 0)), turn(eight!(rows, 8, 0)));
+            let (c, d) = (turn(eight!(rows, 0, 1)), turn(eight!(rows, 8, 1)));
+            for i in 0..8 {
+                out[i] = Avx2(a[i], b[i]);
+                out[i + 8] = Avx2(c[i], d[i]);
+            }
+        }
+        out
     }
 }

@@ -1,130 +1,136 @@
 //! Keys and values of a tile: where they lie, or a copy in the form the kernel reads.
 #![allow(unsafe_code)]
 
+use std::array::from_fn;
 use std::ops::Range;
 use std::ptr::null;
 
+use tokkata_ir::SlotId;
 use tokkata_ir::step::NO_BLOCK;
-use tokkata_ir::{KvSource, SlotId};
 
 use super::super::cache::{BlockAt, Kind, Kv, Plane, Q8_BLOCK};
 use super::super::cx::Cx;
+use super::keys::{From, Keys};
 use super::{Attention, Item};
-use crate::kernels::Kernel as Set;
-use crate::kernels::attention::{GROUPS, TILE, Tile, widen_codes, widen_panel};
+use crate::kernels::attention::{GROUPS, Row, TILE, Tile, panel_of_rows, row_floats, widen_panel};
 use crate::kernels::lanes::N;
 
 /// Copies of a tile's keys `[groups][dim_k][16]` and values `[positions][dim_v]`.
 type Copies<'a> = (&'a mut Vec<f32>, &'a mut Vec<f32>);
 
 impl Attention {
-    /// The tile at `first`; only positions in `span` are looked at, and tiles before `end` will follow.
+    /// The tile at `first`; only keys in `span` are looked at, and tiles before `end` will follow.
     pub(super) fn fetch(
         &self,
         cx: &Cx<'_>,
-        item: &Item,
+        (item, keys): (&Item, &Keys<'_>),
         (first, end): (usize, usize),
         span: &Range<usize>,
         copies: Copies<'_>,
     ) -> Tile {
-        match self.source {
-            KvSource::Rows => self.own_rows(cx, item, first, span, copies),
-            KvSource::Cache(slot) | KvSource::Cross(slot) => {
-                let kv = cx.caches.kv(slot);
-                for &plane in &self.cached {
-                    cx.watch.note(plane, (0, 0..0), None, false);
-                }
-                let from = Paged {
-                    cx,
-                    slot,
-                    kv,
-                    table: cx.step.table(slot.group, item.seq),
-                    head: item.kv_head,
-                };
-                self.paged(&from, (first, end), span, copies)
-            }
+        let (From::Positions(slot) | From::Entries(slot, _)) = keys.from else {
+            return self.own_rows(cx, (item, keys), first, span, copies);
+        };
+        for &plane in &self.cached {
+            cx.watch.note(plane, (0, 0..0), None, false);
+        }
+        let from = Paged::new(cx, slot, item.seq, item.kv_head);
+        match keys.list {
+            None => self.paged(&from, (first, end), span, copies),
+            Some(_) => self.picked(&from, keys, (first, span), copies),
         }
     }
 
+    /// Keys and values that follow each other.
     fn paged(
         &self,
         from: &Paged<'_>,
         (first, end): (usize, usize),
         span: &Range<usize>,
-        copies: Copies<'_>,
+        (keys, values): Copies<'_>,
     ) -> Tile {
-        let (keys, values) = copies;
-        let whole = from.kv.keys.panels;
-        let direct = |plane: &Plane| whole && matches!(plane.kind, Kind::F32 | Kind::F16);
-        let direct_keys = direct(&from.kv.keys);
-        let direct_values = from.kv.values.as_ref().is_some_and(direct);
-        let mut tile = copied_tile(first, self.form.dim_k, self.form.dim_v, keys, values);
-        if direct_keys {
-            tile.half_keys = from.kv.keys.kind == Kind::F16;
-        }
-        if let Some(plane) = from.kv.values.filter(|_| direct_values) {
+        let mut tile = copied_tile(first, (self.form.dim_k, self.form.dim_v), keys, values);
+        from.keys((first, end), span, (&mut tile, keys));
+        let plane = from.kv.values.unwrap_or(from.kv.keys);
+        let direct = plane.grouped && plane.is_float() && !plane.panels;
+        if direct {
             tile.half_values = plane.kind == Kind::F16;
             tile.value_stride = plane.padded;
         }
         for g in groups(first, span) {
             let start = first + g * N;
-            let later = (start + TILE < end).then_some(start + TILE);
-            if direct_keys {
-                tile.keys[g] = from.panel(&from.kv.keys, start);
-                tile.next_keys[g] = later.map_or(null(), |p| from.panel(&from.kv.keys, p));
+            if direct {
+                let later = (start + TILE < end).then_some(start + TILE);
+                tile.values[g] = from.group(&plane, start);
+                tile.next_values[g] = later.map_or(null(), |p| from.group(&plane, p));
             } else {
-                from.copy_keys(start, span, &mut keys[g * N * self.form.dim_k..]);
-            }
-            match from.kv.values.filter(|_| direct_values) {
-                Some(plane) => {
-                    tile.values[g] = from.panel(&plane, start);
-                    tile.next_values[g] = later.map_or(null(), |p| from.panel(&plane, p));
-                }
-                None => self.copy_values(from, start, span, &mut values[g * N * self.form.dim_v..]),
+                let run = start.max(span.start)..(start + N).min(span.end);
+                let to = &mut values[g * N * self.form.dim_v..];
+                from.copy_rows(
+                    &plane,
+                    run.map(|p| (p, p - start)),
+                    (to, self.form.dim_v, self.dim_v),
+                );
             }
         }
         tile
     }
 
-    fn copy_values(&self, from: &Paged<'_>, start: usize, span: &Range<usize>, to: &mut [f32]) {
+    /// Keys and values that a list names, copied.
+    fn picked(
+        &self,
+        from: &Paged<'_>,
+        keys: &Keys<'_>,
+        (first, span): (usize, &Range<usize>),
+        (key_copy, value_copy): Copies<'_>,
+    ) -> Tile {
         let plane = from.kv.values.unwrap_or(from.kv.keys);
-        for p in start.max(span.start)..(start + N).min(span.end) {
-            let (head, at) = from.at(&plane, p);
-            let to = &mut to[(p - start) * self.form.dim_v..][..self.dim_v];
-            // SAFETY: the head lies in the pool; no one writes this slot before the next barrier.
-            unsafe { copy_row(from.cx.kernel, &plane, head, at, to) };
+        for g in groups(first, span) {
+            let start = first + g * N;
+            let run = start.max(span.start)..(start + N).min(span.end);
+            let to = &mut key_copy[g * N * self.form.dim_k..];
+            from.copy_panel(run.clone().map(|n| (keys.at(n), n - start)), to);
+            let to = &mut value_copy[g * N * self.form.dim_v..];
+            let run = run.map(|n| (keys.at(n), n - start));
+            from.copy_rows(&plane, run, (to, self.form.dim_v, self.dim_v));
         }
+        copied_tile(
+            first,
+            (self.form.dim_k, self.form.dim_v),
+            key_copy,
+            value_copy,
+        )
     }
 
     fn own_rows(
         &self,
         cx: &Cx<'_>,
-        item: &Item,
+        (item, keys): (&Item, &Keys<'_>),
         first: usize,
         span: &Range<usize>,
-        copies: Copies<'_>,
+        (key_copy, value_copy): Copies<'_>,
     ) -> Tile {
-        let (keys, values) = copies;
         let (dim_k, dim_v) = (self.form.dim_k, self.form.dim_v);
         let (k, v) = self.own.expect("own rows come with keys");
         let stride_v = if v.is_some() { self.dim_v } else { dim_k };
         let row_of = |p: usize| cx.step.first_row(item.seq) + p - cx.step.past_len(item.seq);
-        for p in span.clone() {
-            let (g, lane) = ((p - first) / N, (p - first) % N);
-            let key = &cx.row(k, row_of(p))[item.kv_head * dim_k..][..dim_k];
+        for number in span.clone() {
+            let (g, lane) = ((number - first) / N, (number - first) % N);
+            let row = row_of(keys.at(number));
+            let key = &cx.row(k, row)[item.kv_head * dim_k..][..dim_k];
             for (d, &x) in key.iter().enumerate() {
-                keys[(g * dim_k + d) * N + lane] = x;
+                key_copy[(g * dim_k + d) * N + lane] = x;
             }
-            let value = &cx.row(v.unwrap_or(k), row_of(p))[item.kv_head * stride_v..][..self.dim_v];
-            values[(p - first) * dim_v..][..self.dim_v].copy_from_slice(value);
+            let value = &cx.row(v.unwrap_or(k), row)[item.kv_head * stride_v..][..self.dim_v];
+            value_copy[(number - first) * dim_v..][..self.dim_v].copy_from_slice(value);
         }
-        copied_tile(first, dim_k, dim_v, keys, values)
+        copied_tile(first, (dim_k, dim_v), key_copy, value_copy)
     }
 }
 
 /// A tile that reads the copies.
-fn copied_tile(first: usize, dim_k: usize, dim_v: usize, keys: &[f32], values: &[f32]) -> Tile {
-    let group = |x: &[f32], dim: usize| std::array::from_fn(|g| x[g * N * dim..].as_ptr().cast());
+fn copied_tile(first: usize, (dim_k, dim_v): (usize, usize), keys: &[f32], values: &[f32]) -> Tile {
+    let group = |x: &[f32], dim: usize| from_fn(|g| x[g * N * dim..].as_ptr().cast());
     Tile {
         keys: if keys.len() < TILE * dim_k {
             [null(); GROUPS]
@@ -145,13 +151,13 @@ fn copied_tile(first: usize, dim_k: usize, dim_v: usize, keys: &[f32], values: &
     }
 }
 
-/// Groups of the tile at `first` with a position in `span`.
+/// Groups of the tile at `first` with a key in `span`.
 fn groups(first: usize, span: &Range<usize>) -> Range<usize> {
     (span.start - first) / N..(span.end - first).div_ceil(N)
 }
 
 /// One head of a slot as a sequence sees it.
-struct Paged<'a> {
+pub(crate) struct Paged<'a> {
     cx: &'a Cx<'a>,
     slot: SlotId,
     kv: &'a Kv,
@@ -159,35 +165,88 @@ struct Paged<'a> {
     head: usize,
 }
 
-impl Paged<'_> {
-    fn block(&self, position: usize) -> (BlockAt, usize) {
-        let size = self.cx.caches.block_size(self.slot.group);
-        let block = self.table[position / size];
-        assert_ne!(block, NO_BLOCK, "a visible position has a block");
+impl<'a> Paged<'a> {
+    /// A head of a slot, for a sequence of the step.
+    pub(crate) fn new(cx: &'a Cx<'a>, slot: SlotId, seq: usize, head: usize) -> Self {
+        Paged {
+            cx,
+            slot,
+            kv: cx.caches.kv(slot),
+            table: cx.step.table(slot.group, seq),
+            head,
+        }
+    }
+
+    fn block(&self, entry: usize) -> (BlockAt, usize) {
+        let size = self.cx.caches.block_entries(self.slot.group);
+        let block = self.table[entry / size];
+        assert_ne!(block, NO_BLOCK, "a visible entry has a block");
         (
             self.cx.caches.block(self.slot, self.kv, block),
-            position % size,
+            entry % size,
         )
     }
 
-    /// Head and place inside its block of a position.
-    fn at(&self, plane: &Plane, position: usize) -> (*const u8, usize) {
-        let (block, at) = self.block(position);
+    /// Head and place inside its block of an entry.
+    fn at(&self, plane: &Plane, entry: usize) -> (*const u8, usize) {
+        let (block, at) = self.block(entry);
         (block.head(plane, self.head), at)
     }
 
-    /// Sixteen positions that share a block.
-    fn panel(&self, plane: &Plane, position: usize) -> *const u8 {
-        let (head, at) = self.at(plane, position);
+    /// Sixteen entries that share a block.
+    fn group(&self, plane: &Plane, entry: usize) -> *const u8 {
+        let (head, at) = self.at(plane, entry);
         let bytes = if plane.kind == Kind::F32 { 4 } else { 2 };
         head.wrapping_add(plane.element(at, 0) * bytes)
     }
 
-    fn copy_keys(&self, start: usize, span: &Range<usize>, to: &mut [f32]) {
+    /// Sets the keys of a tile at `first`, where they lie or in `copy`; only those in `span` are looked at, and tiles
+    /// before `end` will follow.
+    pub(crate) fn keys(
+        &self,
+        (first, end): (usize, usize),
+        span: &Range<usize>,
+        (tile, copy): (&mut Tile, &mut [f32]),
+    ) {
         let plane = &self.kv.keys;
+        let direct = plane.panels && plane.is_float();
+        if direct {
+            tile.half_keys = plane.kind == Kind::F16;
+        }
+        for g in groups(first, span) {
+            let start = first + g * N;
+            if direct {
+                let later = (start + TILE < end).then_some(start + TILE);
+                tile.keys[g] = self.group(plane, start);
+                tile.next_keys[g] = later.map_or(null(), |p| self.group(plane, p));
+            } else {
+                let run = start.max(span.start)..(start + N).min(span.end);
+                self.copy_panel(run.map(|p| (p, p - start)), &mut copy[g * N * plane.dim..]);
+            }
+        }
+    }
+
+    /// A tile of keys alone.
+    pub(crate) fn tile_of_keys(
+        &self,
+        (first, end): (usize, usize),
+        span: &Range<usize>,
+        copy: &mut [f32],
+    ) -> Tile {
+        let mut tile = copied_tile(first, (self.kv.keys.dim, 0), copy, &[]);
+        self.keys((first, end), span, (&mut tile, copy));
+        tile
+    }
+
+    /// Keys of up to sixteen entries, each with its lane.
+    fn copy_panel(&self, entries: impl Iterator<Item = (usize, usize)> + Clone, to: &mut [f32]) {
+        let plane = &self.kv.keys;
+        let Some((first, lane)) = entries.clone().next() else {
+            return;
+        };
         if plane.panels && plane.kind == Kind::Q8 && plane.granule == Q8_BLOCK {
-            let (head, at) = self.at(plane, start);
-            // SAFETY: a panel of sixteen positions lies inside its head, its scales behind the codes.
+            let (head, at) = self.at(plane, first - lane);
+            // SAFETY: a panel of sixteen entries lies inside its head, its scales behind the codes.
             unsafe {
                 let codes = std::slice::from_raw_parts(
                     head.cast::<i8>().add(plane.element(at, 0)),
@@ -202,38 +261,50 @@ impl Paged<'_> {
             }
             return;
         }
-        for p in start.max(span.start)..(start + N).min(span.end) {
-            let (head, at) = self.at(plane, p);
+        if let Some(row) = self.row(plane, first) {
+            let mut rows = [row; N];
+            for (entry, lane) in entries {
+                rows[lane] = self.row(plane, entry).unwrap_or(row);
+            }
+            // SAFETY: rows lie in the pool; no one writes this slot before the next barrier.
+            unsafe { panel_of_rows(self.cx.kernel, &rows, plane.dim, to) };
+            return;
+        }
+        for (entry, lane) in entries {
+            let (head, at) = self.at(plane, entry);
             for d in 0..plane.dim {
-                // SAFETY: as in `copy_values`.
-                to[d * N + p - start] = unsafe { plane.load(head, at, d) };
+                // SAFETY: as above.
+                to[d * N + lane] = unsafe { plane.load(head, at, d) };
             }
         }
     }
-}
 
-/// Columns of one position.
-///
-/// # Safety
-/// `head` is this plane's head in a block that no one writes.
-unsafe fn copy_row(set: Set, plane: &Plane, head: *const u8, at: usize, to: &mut [f32]) {
-    if plane.kind == Kind::Q8 && !plane.panels && plane.granule == Q8_BLOCK && to.len() == plane.dim
-    {
-        // SAFETY: the row's codes and scales lie inside the head.
-        unsafe {
-            let codes =
-                std::slice::from_raw_parts(head.cast::<i8>().add(plane.element(at, 0)), plane.dim);
-            let scales = head
-                .add(plane.code_bytes())
-                .cast::<u16>()
-                .add(plane.scale(at, 0));
-            let scales = std::slice::from_raw_parts(scales, plane.dim / Q8_BLOCK);
-            widen_codes(set, codes, scales, to);
-        }
-        return;
+    /// The columns of an entry as a row, where they lie side by side in a form that kernels read.
+    fn row(&self, plane: &Plane, entry: usize) -> Option<Row> {
+        let (head, at) = self.at(plane, entry);
+        plane.row(head, at)
     }
-    for (d, to) in to.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
-        *to = unsafe { plane.load(head, at, d) };
+
+    /// The first `dim` columns of entries, each to its place among rows of `stride`.
+    pub(crate) fn copy_rows(
+        &self,
+        plane: &Plane,
+        entries: impl Iterator<Item = (usize, usize)>,
+        (to, stride, dim): (&mut [f32], usize, usize),
+    ) {
+        for (entry, place) in entries {
+            let (head, at) = self.at(plane, entry);
+            let to = &mut to[place * stride..][..dim];
+            match plane.row(head, at) {
+                // SAFETY: the row lies in the pool; no one writes this slot before the next barrier.
+                Some(row) => unsafe { row_floats(self.cx.kernel, row, to) },
+                None => {
+                    for (d, to) in to.iter_mut().enumerate() {
+                        // SAFETY: as above.
+                        *to = unsafe { plane.load(head, at, d) };
+                    }
+                }
+            }
+        }
     }
 }

@@ -17,6 +17,7 @@ mod fused;
 mod invariance;
 mod linear;
 mod measure;
+mod numbers;
 mod recurrent;
 mod rows;
 mod selection;
@@ -177,7 +178,24 @@ pub fn check_invariance(subject: &Subject) {
     invariance::check(subject);
 }
 
-/// Instantiates the op-level suite for a backend: one test per family, one of rows alone, one of draws.
+/// What is not a number gets from attention's inputs to where the reference lets it, and nowhere else.
+///
+/// # Panics
+/// When it gets elsewhere.
+pub fn check_numbers(subject: &Subject) {
+    numbers::check(subject);
+}
+
+/// A step that asks for a row that a table does not have fails by its name.
+///
+/// # Panics
+/// When it does not.
+pub fn check_unknown_rows(subject: &Subject) {
+    rows::check_unknown(subject);
+}
+
+/// Instantiates the op-level suite for a backend: one test per family, one of rows alone, one of what is not a number,
+/// one of draws.
 ///
 /// The argument is an expression that gives a [`Subject`].
 #[macro_export]
@@ -196,6 +214,16 @@ macro_rules! suite {
         #[test]
         fn alone_is_batched() {
             $crate::ops::check_invariance(&$subject);
+        }
+
+        #[test]
+        fn not_a_number() {
+            $crate::ops::check_numbers(&$subject);
+        }
+
+        #[test]
+        fn unknown_rows() {
+            $crate::ops::check_unknown_rows(&$subject);
         }
 
         #[test]

@@ -89,12 +89,16 @@ fn routes() -> Vec<Case> {
     cases
 }
 
-/// Experts that a table lists for a row's token, here token 0.
+/// Tokens that a table lists experts for.
+const TOKENS: u32 = 7;
+
+/// Experts that a table lists for a row's token.
 fn by_token(plain: &RouteOp) -> Case {
     let mut f = Fixture::default();
-    let listed: Vec<f32> = (0..TOP_K).map(|j| ((5 * j + 1) % EXPERTS) as f32).collect();
+    let expert = |i: u32| ((3 * (i / TOP_K) + 5 * (i % TOP_K) + 1) % EXPERTS) as f32;
+    let listed: Vec<f32> = (0..TOKENS * TOP_K).map(expert).collect();
     let op = RouteOp {
-        table: Some(f.vector(&[1, TOP_K], &listed)),
+        table: Some(f.vector(&[TOKENS, TOP_K], &listed)),
         renormalise: true,
         ..plain.clone()
     };
@@ -102,9 +106,13 @@ fn by_token(plain: &RouteOp) -> Case {
     let ids = f.value(Lead::Rows, &[TOP_K], ValType::I32);
     let weights = f.value(Lead::Rows, &[TOP_K], ValType::F32);
     f.node(Op::Route(op), &[x], &[ids, weights]);
-    Case::new("route_by_token", f, vec![ids, weights])
-        .ulps(12.0)
-        .all_rows(2.0)
+    let case = Case::new("route_by_token", f, vec![ids, weights]).ulps(12.0);
+    let rows = |&n: &usize| Rows {
+        tokens: (0..n as u32).map(|i| (i * 5 + 2) % TOKENS).collect(),
+        ..Rows::first(n)
+    };
+    ROWS.iter()
+        .fold(case, |case, n| case.scaled_step(vec![rows(n)], 2.0))
 }
 
 fn route(op: &RouteOp, biased: bool) -> Case {

@@ -4,8 +4,8 @@
 use tokkata_core::DType;
 use tokkata_ir::op::GateClamp;
 use tokkata_ir::{
-    Act, AttentionOp, BinaryKind, CacheKind, ConstData, KvSource, Lead, Limits, Mask, NormKind, Op,
-    Pairing, RopeOp, RouteOp, Score, SlotDef, SlotId, ValType, ValueId,
+    Act, AttentionOp, BinaryKind, CacheKind, ConstData, Conv1dOp, KvSource, Lead, Limits, Mask,
+    NormKind, Op, Pairing, RopeOp, RouteOp, Score, SlotDef, SlotId, ValType, ValueId,
 };
 
 use super::case::{Case, Rounds};
@@ -41,6 +41,7 @@ pub(crate) fn cases() -> Vec<Case> {
     for dtype in [DType::F32, DType::F16, DType::Q8_0] {
         cases.push(attention(dtype));
     }
+    cases.extend(FORMATS.map(frames));
     cases.extend([elementwise(), columns(), convolution(), experts(), head()]);
     cases
 }
@@ -258,6 +259,37 @@ fn convolution() -> Case {
         .ulps(16.0 + 3.0 * sum_ulps(64))
         .mixed_steps()
         .kept_steps()
+}
+
+/// Two convolutions of which the second halves the frames, as in front of an encoder of sound.
+fn frames(dtype: DType) -> Case {
+    let mut net = Net::new(DType::F32);
+    let x = net.0.input(&[2, 256]);
+    let mut y = x;
+    for (stride, frames) in [(1, 2), (2, 2)] {
+        let scale = (3.0 / (3.0 * 256.0_f32)).sqrt();
+        let name = format!("conv{stride}");
+        let weight: Vec<f32> = noises(&name, 256 * 3 * 256)
+            .iter()
+            .map(|x| x * scale)
+            .collect();
+        let op = Conv1dOp {
+            weight: net.0.matrix(dtype, &[256, 3 * 256], &weight),
+            bias: Some(net.0.vector(&[256], &noises("bias", 256))),
+            kernel: 3,
+            stride,
+            padding: 1,
+            frames,
+        };
+        y = net.0.op(Op::Conv1d(op), &[y], &[frames / stride * 256]);
+        y = net.op(Op::Unary(Act::Gelu), &[y]);
+    }
+    let y = net.norm(NormKind::Layer, y, true);
+    let y = net.product(dtype, y, 33);
+    net.case(&format!("frames/{dtype}"), &[y])
+        .ulps(16.0 + 3.0 * sum_ulps(3 * 256))
+        .rounds(Rounds::Within(dtype))
+        .all_rows(1.0)
 }
 
 fn experts() -> Case {

@@ -1,9 +1,11 @@
 //! Convolutions, shifts and recurrences over prompt and decode steps. Sequences are stepped together and apart.
 
-use tokkata_ir::{Act, ConstData, Op, Scan, SlotId, ValueId};
+use tokkata_core::DType;
+use tokkata_ir::{Act, ConstData, Conv1dOp, Op, Scan, SlotId, ValueId};
 
-use super::case::Case;
-use crate::fixture::{Fixture, noises};
+use super::case::{Case, Rounds};
+use super::linear::{matrix, sum_ulps};
+use crate::fixture::{Fixture, Rows, noises};
 
 /// Rounding of a state over the rows of a case.
 const ULPS: f64 = 12.0;
@@ -13,6 +15,20 @@ pub(crate) fn cases() -> Vec<Case> {
     for (width, kernel) in [(1, 1), (7, 4), (64, 3), (100, 2)] {
         cases.push(conv((width, kernel), true));
         cases.push(conv((width, kernel), false));
+    }
+    for dtype in [
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::Q8_0,
+        DType::Q4_0,
+    ] {
+        cases.push(conv1d(dtype, (32, 17), (3, 1, 1, 1)));
+        cases.push(conv1d(dtype, (64, 33), (3, 2, 1, 2)));
+    }
+    cases.push(conv1d(DType::Q4_K, (256, 5), (3, 2, 1, 4)));
+    for taps in [(1, 1, 0, 3), (5, 1, 2, 1), (2, 2, 0, 2), (4, 3, 1, 6)] {
+        cases.push(conv1d(DType::F32, (7, 5), taps));
     }
     for width in [1, 7, 64] {
         let shift = stateful(format!("shift/{width}"), width, &[], |_, slot| Op::Shift {
@@ -38,6 +54,35 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(gated_delta((1, 3), (16, 16), (tiled, true)));
     }
     cases
+}
+
+/// Channels in and out; taps, stride, padding and frames of a row.
+fn conv1d(
+    dtype: DType,
+    (channels, n): (u32, u32),
+    (kernel, stride, padding, frames): (u32, u32, u32, u32),
+) -> Case {
+    let mut f = Fixture::default();
+    let op = Conv1dOp {
+        weight: matrix(&mut f, dtype, &[n, kernel * channels]),
+        bias: Some(f.vector(&[n], &noises("bias", n as usize))),
+        kernel,
+        stride,
+        padding,
+        frames,
+    };
+    let x = f.input(&[frames, channels]);
+    let out = f.op(Op::Conv1d(op), &[x], &[frames / stride, n]);
+    let name = format!("conv1d/{dtype}/{channels}x{n}/{kernel}/{stride}/{padding}/{frames}");
+    Case::new(name, f, vec![out])
+        .ulps(1.0 + sum_ulps(kernel * channels))
+        .rounds(Rounds::Matmul(dtype))
+        .all_rows(1.0)
+        .step(vec![
+            Rows::of(3, 0..9),
+            Rows::of(1, 0..1),
+            Rows::of(2, 0..17),
+        ])
 }
 
 /// An op with a state whose size is the op's: every input is as given, the output as wide as the first.

@@ -4,6 +4,7 @@ use tokkata_core::DType;
 use tokkata_ir::sample::{Parameters, Sampler, SamplerRecord};
 use tokkata_ir::{GatherIndex, Lead, Op, PoolKind, ValType};
 
+use super::Subject;
 use super::case::{Case, ROWS};
 use super::linear::formats;
 use crate::fixture::{Feed, Fixture, Rows, noises};
@@ -54,6 +55,33 @@ fn gather(dtype: DType, width: u32, index: GatherIndex) -> Case {
     );
     let step = |case: Case, &n: &usize| case.step(vec![tokens(Rows::first(n))]);
     ROWS.iter().fold(case, step)
+}
+
+/// A token and a position that tables do not have, and the errors that they are.
+pub(crate) fn check_unknown(subject: &Subject) {
+    let mut f = Fixture::default();
+    let table = f.table(DType::F32, &[TABLE_ROWS, 4], &noises("table", 92));
+    let out = [GatherIndex::Token, GatherIndex::Position { offset: 2 }]
+        .map(|index| f.op(Op::Gather { table, index }, &[], &[4]));
+    let at = |token, position| Rows {
+        tokens: vec![token],
+        ..Rows::of(1, position..position + 1)
+    };
+    for (rows, row) in [
+        (at(TABLE_ROWS, 0), 23),
+        (at(u32::MAX, 0), u32::MAX),
+        (at(3, 21), 23),
+    ] {
+        let mut run = (f.load(subject.device.as_ref(), &subject.options)).expect("it loads");
+        let error = run.step(&[Rows::first(3), rows], &Feed::default());
+        let error = error.expect_err("a row that is not there").to_string();
+        let wanted = format!("cannot run row {row} of a table of 23");
+        assert!(error.ends_with(&wanted), "{error}");
+        // It stays fit for use.
+        run.step(&[Rows::first(3)], &Feed::default())
+            .expect("known rows");
+        assert_eq!(run.floats(out[0]).len(), 12);
+    }
 }
 
 fn embeds() -> Case {

@@ -22,7 +22,7 @@ fn split(fixture: &mut Fixture) -> Vec<Rounded> {
     let plan = &mut fixture.program_mut().plans[0];
     let mut ports: BTreeMap<ValueId, ValueId> = BTreeMap::new();
     for node in &mut plan.nodes {
-        if let Op::Matmul { .. } = node.op {
+        if let Op::Matmul { .. } | Op::Conv1d(_) = node.op {
             let value = node.ins[0];
             let def = plan.values[value.index()].clone();
             let port = *ports.entry(value).or_insert_with(|| {

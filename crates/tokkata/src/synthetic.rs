@@ -1,5 +1,7 @@
 //! Models of true shapes with random contents, for timing.
 
+mod classes;
+
 use std::path::Path;
 
 use tokkata_core::{DType, Metadata, Value};
@@ -9,6 +11,7 @@ use tokkata_quant::mix::{MixOptions, ModelFacts, Preset, TensorFacts, mix};
 use tokkata_quant::quantize;
 
 use crate::error::{Error, Result};
+use classes::{CLASSES, Class};
 
 /// Random rows that a tensor's contents repeat.
 const ROWS: usize = 16;
@@ -61,12 +64,46 @@ shapes! {
 
 /// What chooses experts, kept in `f32` by every mix.
 const ROUTER: &str = "ffn_gate_inp";
+/// Experts that tokens go to, whatever they are.
+const EXPERTS_BY_TOKEN: &str = "tid2eid";
+/// Parts of the names of small matrices, kept in `f32` by every mix.
+const SMALL: [&str; 3] = ["_ape.", "hc_", "indexer.proj"];
 
 /// A model to be made up: a known shape in a named mix of types.
 #[derive(Clone, Copy, Debug)]
 pub struct Synthetic {
-    shape: &'static Shape,
+    kind: Kind,
     preset: &'static Preset,
+}
+
+/// How a shape is known.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// By its sizes, all layers alike.
+    Plain(&'static Shape),
+    /// By its list of tensors.
+    Listed(&'static Class),
+}
+
+impl Kind {
+    fn all() -> impl Iterator<Item = Self> {
+        let plain = SHAPES.iter().map(Kind::Plain);
+        plain.chain(CLASSES.iter().map(Kind::Listed))
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Plain(s) => s.name,
+            Kind::Listed(c) => c.name,
+        }
+    }
+
+    fn arch(self) -> &'static str {
+        match self {
+            Kind::Plain(s) => s.arch,
+            Kind::Listed(c) => c.arch,
+        }
+    }
 }
 
 struct Planned {
@@ -82,8 +119,8 @@ impl Synthetic {
     /// [`Error::Synthetic`] lists the known names.
     pub fn parse(text: &str) -> Result<Self> {
         let (shape, mix) = text.split_once(':').unwrap_or((text, "q4_0"));
-        let found = SHAPES.iter().find(|s| s.name.eq_ignore_ascii_case(shape));
-        let shape = found.ok_or_else(|| Error::Synthetic {
+        let found = Kind::all().find(|k| k.name().eq_ignore_ascii_case(shape));
+        let kind = found.ok_or_else(|| Error::Synthetic {
             found: text.to_owned(),
             expected: format!("SHAPE:MIX with a shape of {}", Self::shapes().join(", ")),
         })?;
@@ -91,19 +128,19 @@ impl Synthetic {
             found: mix.to_owned(),
             expected: "a mix of types such as q4_0, q4_k_m, q8_0 or f16".to_owned(),
         })?;
-        Ok(Synthetic { shape, preset })
+        Ok(Synthetic { kind, preset })
     }
 
     /// Names of the known shapes.
     #[must_use]
     pub fn shapes() -> Vec<&'static str> {
-        SHAPES.iter().map(|s| s.name).collect()
+        Kind::all().map(Kind::name).collect()
     }
 
     /// `SHAPE MIX` as people write it.
     #[must_use]
     pub fn title(&self) -> String {
-        format!("{} {}", self.shape.name, self.preset.name)
+        format!("{} {}", self.kind.name(), self.preset.name)
     }
 
     /// Writes the model to `path`; `progress` hears of bytes written and bytes in all.
@@ -138,15 +175,77 @@ impl Synthetic {
     }
 
     fn metadata(&self) -> Metadata {
-        let s = self.shape;
         let mut meta = Metadata::default();
-        meta.insert("general.architecture", s.arch.into());
-        meta.insert(
-            "general.name",
-            Value::from(format!("{} random", s.name).as_str()),
-        );
+        meta.insert("general.architecture", self.kind.arch().into());
+        let name = format!("{} random", self.kind.name());
+        meta.insert("general.name", Value::from(name.as_str()));
         meta.insert("general.file_type", Value::U32(self.preset.file_type));
-        let mut set = |key: &str, value: Value| meta.insert(format!("{}.{key}", s.arch), value);
+        let mut set = |key: &str, value: Value| {
+            meta.insert(format!("{}.{key}", self.kind.arch()), value);
+        };
+        match self.kind {
+            Kind::Plain(shape) => shape.settings(&mut set),
+            Kind::Listed(class) => {
+                let all = class.settings.iter().copied().flatten();
+                all.for_each(|&(key, setting)| set(key, setting.value()));
+            }
+        }
+        meta.insert("tokenizer.ggml.model", "no_vocab".into());
+        meta
+    }
+
+    fn tensors(&self) -> Vec<Planned> {
+        let mut all = match self.kind {
+            Kind::Plain(shape) => shape.tensors(),
+            Kind::Listed(class) => class.tensors().map(|(n, shape)| plan(&n, shape)).collect(),
+        };
+        self.choose(&mut all);
+        all
+    }
+
+    /// Gives matrices the types of the mix.
+    fn choose(&self, tensors: &mut [Planned]) {
+        let model = match self.kind {
+            Kind::Plain(s) => ModelFacts {
+                architecture: s.arch,
+                n_layers: s.n_layers,
+                n_experts: s.n_experts,
+                n_heads: s.n_heads,
+                n_kv_heads: s.n_kv_heads,
+            },
+            Kind::Listed(c) => ModelFacts {
+                architecture: c.arch,
+                n_layers: c.count("block_count"),
+                n_experts: c.count("expert_count"),
+                n_heads: c.count("attention.head_count"),
+                n_kv_heads: c.count("attention.head_count_kv"),
+            },
+        };
+        let dims: Vec<Vec<u64>> = tensors
+            .iter()
+            .map(|t| t.shape.iter().rev().map(|&d| d as u64).collect())
+            .collect();
+        let facts: Vec<TensorFacts<'_>> = tensors
+            .iter()
+            .zip(&dims)
+            .map(|(t, shape)| TensorFacts {
+                name: &t.name,
+                shape,
+                dtype: t.dtype,
+            })
+            .collect();
+        let choices = mix(self.preset, &model, &facts, &MixOptions::default());
+        for (t, choice) in tensors.iter_mut().zip(choices) {
+            if t.dtype == DType::F16 || t.shape.len() == 1 {
+                t.dtype = choice.dtype;
+            }
+        }
+    }
+}
+
+impl Shape {
+    fn settings(&self, set: &mut dyn FnMut(&str, Value)) {
+        let s = self;
         let uint = |n: usize| Value::U32(n as u32);
         set("context_length", Value::U32(s.n_ctx));
         set("embedding_length", uint(s.n_embd));
@@ -165,12 +264,10 @@ impl Synthetic {
             set("expert_used_count", uint(s.n_used));
             set("expert_feed_forward_length", uint(s.n_ff));
         }
-        meta.insert("tokenizer.ggml.model", "no_vocab".into());
-        meta
     }
 
     fn tensors(&self) -> Vec<Planned> {
-        let s = self.shape;
+        let s = self;
         let mut all = vec![plan("token_embd.weight", &[s.n_vocab, s.n_embd])];
         all.push(plan("output_norm.weight", &[s.n_embd]));
         if !s.tied {
@@ -179,12 +276,11 @@ impl Synthetic {
         for layer in 0..s.n_layers {
             all.extend(self.layer(layer));
         }
-        self.choose(&mut all);
         all
     }
 
     fn layer(&self, i: usize) -> Vec<Planned> {
-        let s = self.shape;
+        let s = self;
         let (q, kv) = (s.n_heads * s.head_dim, s.n_kv_heads * s.head_dim);
         let mut parts: Vec<(&str, Vec<usize>)> = vec![
             ("attn_norm", vec![s.n_embd]),
@@ -212,42 +308,15 @@ impl Synthetic {
             |(name, shape): (&str, Vec<usize>)| plan(&format!("blk.{i}.{name}.weight"), &shape);
         parts.into_iter().map(named).collect()
     }
-
-    /// Gives matrices the types of the mix.
-    fn choose(&self, tensors: &mut [Planned]) {
-        let s = self.shape;
-        let model = ModelFacts {
-            architecture: s.arch,
-            n_layers: s.n_layers,
-            n_experts: s.n_experts,
-            n_heads: s.n_heads,
-            n_kv_heads: s.n_kv_heads,
-        };
-        let dims: Vec<Vec<u64>> = tensors
-            .iter()
-            .map(|t| t.shape.iter().rev().map(|&d| d as u64).collect())
-            .collect();
-        let facts: Vec<TensorFacts<'_>> = tensors
-            .iter()
-            .zip(&dims)
-            .map(|(t, shape)| TensorFacts {
-                name: &t.name,
-                shape,
-                dtype: t.dtype,
-            })
-            .collect();
-        let choices = mix(self.preset, &model, &facts, &MixOptions::default());
-        for (t, choice) in tensors.iter_mut().zip(choices) {
-            t.dtype = choice.dtype;
-        }
-    }
 }
 
 fn plan(name: &str, shape: &[usize]) -> Planned {
-    let dtype = if shape.len() > 1 && !name.contains(ROUTER) {
-        DType::F16
-    } else {
-        DType::F32
+    let dtype = match shape.len() {
+        _ if name.contains(EXPERTS_BY_TOKEN) => DType::I32,
+        2.. if !name.contains(ROUTER) && !SMALL.iter().any(|part| name.contains(part)) => {
+            DType::F16
+        }
+        _ => DType::F32,
     };
     Planned {
         name: name.to_owned(),
@@ -261,6 +330,12 @@ fn contents(tensor: &Planned, rows: usize, seed: u64) -> Result<Vec<u8>> {
     let cols = *tensor.shape.last().expect("a tensor has dimensions");
     if tensor.shape.len() == 1 {
         return Ok(1.0f32.to_le_bytes().repeat(cols));
+    }
+    if tensor.dtype == DType::I32 {
+        // As many different experts as a row has.
+        let expert = |i: usize| (i / cols * 3 + i % cols) % 8;
+        let experts = (0..rows * cols).map(|i| expert(i) as i32);
+        return Ok(experts.flat_map(i32::to_le_bytes).collect());
     }
     let scale = (3.0 / cols as f32).sqrt() / (1 << 23) as f32;
     let value = |i: usize| ((uniform(seed, i as u64) >> 40) as f32 - (1 << 23) as f32) * scale;
@@ -315,6 +390,23 @@ mod tests {
         assert_eq!(router.dtype, DType::F32);
         let most = SHAPES.iter().map(|s| s.n_experts).max();
         assert!(most <= Some(DISTINCT_ROWS));
+    }
+
+    #[test]
+    fn listed_shapes_have_their_tensors_in_every_layer() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.gguf");
+        let model = Synthetic::parse("deepseek-v3.2-2l:q4_0").unwrap();
+        model.write(&path, |_, _| {}).unwrap();
+        let file = ModelFile::open(&path).unwrap();
+        let shape = |name: &str| file.tensor(name).map(|t| t.shape.clone());
+        assert_eq!(
+            shape("blk.1.indexer.attn_q_b.weight"),
+            Some(vec![4096, 1536])
+        );
+        assert_eq!(shape("blk.0.attn_k_b.weight"), Some(vec![64, 512, 128]));
+        assert!(shape("blk.1.ffn_gate_exps.weight").is_some());
+        assert!(shape("blk.0.ffn_gate_exps.weight").is_none());
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::ops::{Family, Subject, check, check_invariance, measure};
 use tokkata_ir::{
-    ArenaLayout, BackendError, Device, Executor, LoadOptions, Loaded, Program, Progress, Refusal,
-    SeqRows, SeqSlot, Ticket, ValueId, WeightSource, Work,
+    ArenaLayout, BackendError, Device, Executor, LoadOptions, Loaded, Op, Program, Progress,
+    Refusal, SeqRows, SeqSlot, Ticket, ValueId, WeightSource, Work,
 };
 
 /// Rows and sequences of a step.
@@ -199,6 +200,101 @@ fn not_a_number_is_caught() {
         let caught = caught(&subject, family);
         assert!(caught > 0.95, "{family:?}: {caught}");
     }
+}
+
+/// The reference with a change in the ops of a program; whether it changed any is kept.
+struct Changed {
+    change: fn(&mut Op) -> bool,
+    any: Arc<AtomicBool>,
+}
+
+impl Device for Changed {
+    fn name(&self) -> &'static str {
+        "changed"
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn load(
+        &self,
+        program: Arc<Program>,
+        weights: &dyn WeightSource,
+        options: &LoadOptions,
+    ) -> Result<Box<dyn Loaded>, BackendError> {
+        let mut program = (*program).clone();
+        let nodes = program.plans.iter_mut().flat_map(|p| &mut p.nodes);
+        let any = nodes.fold(false, |any, node| (self.change)(&mut node.op) || any);
+        self.any.fetch_or(any, Ordering::Relaxed);
+        RefBackend::default().load(Arc::new(program), weights, options)
+    }
+}
+
+/// Cases of a family whose names begin so and in which a change of ops goes unnoticed.
+fn unnoticed(family: Family, prefix: &str, change: fn(&mut Op) -> bool) -> Vec<String> {
+    let any = Arc::new(AtomicBool::new(false));
+    let device = Changed {
+        change,
+        any: Arc::clone(&any),
+    };
+    let verdicts = measure(&Subject::new(Box::new(device)), family);
+    assert!(any.load(Ordering::Relaxed), "no op of {prefix} was changed");
+    let own = verdicts.into_iter().filter(|v| v.0.starts_with(prefix));
+    let passed = own.filter(|(_, verdict)| verdict.as_ref().unwrap().fault().is_none());
+    passed.map(|(name, _)| name).collect()
+}
+
+#[test]
+fn ops_that_are_changed_are_caught() {
+    let frames = unnoticed(Family::Recurrent, "conv1d/", |op| match op {
+        Op::Conv1d(c) => {
+            c.bias = None;
+            true
+        }
+        _ => false,
+    });
+    assert_eq!(frames, [""; 0], "without a bias");
+    let later = |op: &mut Op| match op {
+        Op::Conv1d(c) if c.padding > 0 => {
+            c.padding -= 1;
+            true
+        }
+        _ => false,
+    };
+    // Some cases have no padding.
+    let frames = unnoticed(Family::Recurrent, "conv1d/", later);
+    assert!(
+        frames.iter().all(|name| name.contains("/0/")),
+        "a frame later: {frames:?}"
+    );
+    let frames = unnoticed(Family::Fused, "fused/frames/", later);
+    assert_eq!(frames, [""; 0], "a frame later");
+    let turns = unnoticed(Family::Norms, "rope/", |op| match op {
+        Op::Rope(r) => {
+            let changed = r.back > 0;
+            r.back = 0;
+            changed
+        }
+        _ => false,
+    });
+    assert!(
+        turns.iter().all(|name| name.ends_with("back=0")),
+        "{turns:?}"
+    );
+    let experts = unnoticed(Family::Experts, "route_by_token", |op| match op {
+        Op::Route(r) => r.table.take().is_some(),
+        _ => false,
+    });
+    assert_eq!(experts, [""; 0], "experts by score");
+    let all = unnoticed(Family::Selection, "select/summaries", |op| match op {
+        Op::Attention(a) => a.selection.take().is_some(),
+        _ => false,
+    });
+    assert!(
+        all.iter().all(|name| name.ends_with("chosen=false")),
+        "{all:?}"
+    );
 }
 
 #[test]

@@ -329,7 +329,13 @@ fn plan(name: &str, shape: &[usize]) -> Planned {
 fn contents(tensor: &Planned, rows: usize, seed: u64) -> Result<Vec<u8>> {
     let cols = *tensor.shape.last().expect("a tensor has dimensions");
     if tensor.shape.len() == 1 {
-        return Ok(1.0f32.to_le_bytes().repeat(cols));
+        // A state forgets.
+        let value: f32 = if tensor.name.ends_with("ssm_a") {
+            -1.0
+        } else {
+            1.0
+        };
+        return Ok(value.to_le_bytes().repeat(cols));
     }
     if tensor.dtype == DType::I32 {
         // As many different experts as a row has.

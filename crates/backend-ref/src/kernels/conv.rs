@@ -71,12 +71,11 @@ pub(crate) fn conv1d<R: Real>(args: &Args<'_, R>, op: &Conv1dOp) -> Vec<R> {
     };
     let mut out = Vec::new();
     for (_, rows) in args.sequences() {
-        let around = vec![R::ZERO; op.padding as usize * channels];
+        let (window, stride) = (op.kernel as usize * channels, op.stride as usize * channels);
         let own = &x.data[rows.start * x.width..rows.end * x.width];
-        let line = [&around, own, &around].concat();
-        let window = op.kernel as usize * channels;
-        let frames = (0..=line.len().saturating_sub(window)).step_by(op.stride as usize * channels);
-        for first in frames.take(own.len() / (op.stride as usize * channels)) {
+        let before = vec![R::ZERO; op.padding as usize * channels];
+        let line = [&before, own, &vec![R::ZERO; window]].concat();
+        for first in (0..own.len()).step_by(stride) {
             linear.apply(&line[first..][..window], &mut out);
         }
     }

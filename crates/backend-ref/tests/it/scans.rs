@@ -1,7 +1,9 @@
 //! Convolutions, shifts and recurrences by hand: two steps of tiny states.
 
+use tokkata_backend_ref::shape::check;
 use tokkata_conformance::fixture::{Fixture, Rows, noises};
-use tokkata_ir::{ConstData, LoadOptions, Op, Scan, SlotId, ValueId};
+use tokkata_core::DType;
+use tokkata_ir::{ConstData, Conv1dOp, LoadOptions, Op, Scan, SlotId, ValueId};
 
 use crate::support::{BOTH, feed, near};
 
@@ -73,6 +75,40 @@ fn centred_convolutions_see_both_sides() {
             &[210.0, 321.0, 32.0, 40.0],
         );
     }
+}
+
+/// One output of `kernel` taps over frames of so many channels, two to a row: two rows of a sequence, one of another.
+fn conv1d(weight: &[f32], (channels, stride): (u32, u32), x: &[f32]) -> Vec<f32> {
+    let mut fixture = Fixture::default();
+    let columns = weight.len() as u32;
+    let op = Conv1dOp {
+        weight: fixture.matrix(DType::F32, &[1, columns], weight),
+        bias: Some(fixture.vector(&[1], &[0.5])),
+        kernel: columns / channels,
+        stride,
+        padding: 1,
+        frames: 2,
+    };
+    let input = fixture.input(&[2, channels]);
+    let out = fixture.op(Op::Conv1d(op), &[input], &[2 / stride]);
+    check(&fixture.program().plans[0], fixture.program()).unwrap();
+    let rows = [Rows::of(0, 0..2), Rows::of(1, 0..1)];
+    let [single, double] =
+        BOTH.map(|p| crate::support::run(&fixture, p, &rows, &feed(&[(input, x)]), out));
+    near(&single, &double);
+    single
+}
+
+#[test]
+fn dense_convolutions_take_frames_of_their_sequence() {
+    let (taps, x) = ([1.0, 10.0, 100.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let every = [210.5, 321.5, 432.5, 43.5, 650.5, 65.5];
+    near(&conv1d(&taps, (1, 1), &x), &every);
+    near(&conv1d(&taps, (1, 2), &x), &[210.5, 432.5, 650.5]);
+    // The channels of a tap are neighbours.
+    let taps = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+    let x = [1.0, 7.0, 2.0, 8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0];
+    near(&conv1d(&taps, (2, 2), &x), &[89.5, 18.5, 5.5]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use tokkata_backend_ref::shape::check;
 use tokkata_conformance::fixture::Fixture;
 use tokkata_core::DType;
-use tokkata_ir::{CacheKind, Lead, NormKind, Op, SlotDef, SlotId, ValType, ValueId};
+use tokkata_ir::{CacheKind, Conv1dOp, Lead, NormKind, Op, SlotDef, SlotId, ValType, ValueId};
 
 #[track_caller]
 fn fault(fixture: &Fixture) -> String {
@@ -54,6 +54,38 @@ fn runs_that_do_not_divide_the_row() {
         fault(&f),
         "node 0 (norm at norm): columns of a run: 3 does not fit 4"
     );
+}
+
+#[test]
+fn convolutions_whose_frames_do_not_fit() {
+    let text = |(kernel, stride, padding, frames), out| {
+        let mut f = Fixture::default();
+        let op = Conv1dOp {
+            weight: f.matrix(
+                DType::F32,
+                &[2, 2 * kernel],
+                &vec![0.0; 4 * kernel as usize],
+            ),
+            bias: None,
+            kernel,
+            stride,
+            padding,
+            frames,
+        };
+        let x = f.input(&[12]);
+        f.op(Op::Conv1d(op), &[x], &[out]);
+        fault(&f).replace("node 0 (conv1d at conv1d): ", "")
+    };
+    let found = text((3, 1, 1, 5), 12);
+    assert_eq!(found, "frames of a row: 5 does not fit 12");
+    let found = text((3, 4, 1, 6), 3);
+    assert_eq!(found, "frames of a stride: 4 does not fit 6");
+    let found = text((3, 1, 2, 6), 12);
+    assert_eq!(found, "least taps of the padding: 5 does not fit 3");
+    let found = text((5, 2, 1, 6), 6);
+    assert_eq!(found, "taps: 5 does not fit 4");
+    let found = text((3, 2, 1, 6), 12);
+    assert_eq!(found, "%1 is F32 [Rows, 12], expected F32 [Rows, 6]");
 }
 
 #[test]

@@ -5,7 +5,8 @@ use tokkata_core::DType;
 use tokkata_ir::op::GateClamp;
 use tokkata_ir::{
     Act, AttentionOp, BinaryKind, CacheKind, ConstData, Conv1dOp, KvSource, Lead, Limits, Mask,
-    NormKind, Op, Pairing, RopeOp, RouteOp, Score, SlotDef, SlotId, ValType, ValueId,
+    NormKind, Op, Pairing, RopeOp, RouteOp, Score, SelectOp, Selection, SlotDef, SlotId, ValType,
+    ValueId,
 };
 
 use super::case::{Case, Rounds};
@@ -42,6 +43,7 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(attention(dtype));
     }
     cases.extend(FORMATS.map(frames));
+    cases.push(selection());
     cases.extend([elementwise(), columns(), convolution(), experts(), head()]);
     cases
 }
@@ -259,6 +261,81 @@ fn convolution() -> Case {
         .ulps(16.0 + 3.0 * sum_ulps(64))
         .mixed_steps()
         .kept_steps()
+}
+
+/// Attention over what an indexer selects, both through products of one norm, and streams mixed by a balanced matrix.
+fn selection() -> Case {
+    let mut net = Net::new(DType::F32);
+    let mut slot = |kind, dim_v| {
+        let slot = SlotDef::Kv {
+            n_kv_heads: 1,
+            dim_k: DIM,
+            dim_v,
+        };
+        let group = net.0.cache(kind, 16, vec![slot]);
+        SlotId { group, slot: 0 }
+    };
+    let (latent, index) = (
+        slot(CacheKind::Full, None),
+        slot(CacheKind::Entries(1), Some(0)),
+    );
+    let x = net.0.input(&[D]);
+    let h = net.norm(NormKind::Rms, x, true);
+    let [q, k, iq, ik] = [HEADS, 1, 2, 1].map(|heads| net.product(DType::F32, h, heads * DIM));
+    let weights = net.product(DType::F32, h, 2);
+    let (q, k) = (net.rope(q), net.rope(k));
+    net.0.node(Op::CacheWrite { slot: latent }, &[k], &[]);
+    net.0.node(Op::CacheWrite { slot: index }, &[ik], &[]);
+    let op = SelectOp {
+        slot: index,
+        n_heads: 2,
+        dim: DIM,
+        scale: 0.2,
+        summed: true,
+        top_k: 3,
+        unit: 1,
+        local: 0,
+    };
+    let ids = net.0.value(Lead::Rows, &[1, 3], ValType::I32);
+    net.0.node(Op::Select(op), &[iq, weights], &[ids]);
+    let op = AttentionOp {
+        n_heads: HEADS,
+        n_kv_heads: 1,
+        dim_k: DIM,
+        dim_v: DIM,
+        scale: 0.2,
+        cap: None,
+        sinks: None,
+        alibi: None,
+        bucket: None,
+        mask: Mask::Causal,
+        source: KvSource::Cache(latent),
+        entries: None,
+        selection: Some(Selection {
+            unit: 1,
+            choices: 1,
+            tail: false,
+        }),
+    };
+    let o = net.op(Op::Attention(op), &[q, ids]);
+    let mixes = net.product(DType::F32, h, 16);
+    let op = Op::Sinkhorn {
+        n: 4,
+        iterations: 3,
+        eps: 1e-3,
+    };
+    let mixes = net.op(op, &[mixes]);
+    let o = net.product(DType::F32, o, D);
+    let y = net.op(
+        Op::PerRun {
+            kind: BinaryKind::Mul,
+            width: 16,
+        },
+        &[o, mixes],
+    );
+    net.case("selection", &[y])
+        .ulps(24.0 + 3.0 * sum_ulps(D))
+        .mixed_steps()
 }
 
 /// Two convolutions of which the second halves the frames, as in front of an encoder of sound.

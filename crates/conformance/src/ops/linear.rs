@@ -170,7 +170,7 @@ fn ropes() -> Vec<Case> {
     let mut cases = Vec::new();
     for pairing in [Pairing::Adjacent, Pairing::Halves] {
         for (head_dim, heads, offset, pairs) in [(8, 3, 0, 4), (80, 1, 0, 16), (10, 2, 3, 2)] {
-            for inverse in [false, true] {
+            for (inverse, back) in [(false, 0), (true, 0), (false, 3)] {
                 let build = |f: &mut Fixture| {
                     Op::Rope(RopeOp {
                         pairing,
@@ -180,12 +180,12 @@ fn ropes() -> Vec<Case> {
                         magnitude: 1.25,
                         channels: None,
                         inverse,
-                        back: 0,
+                        back,
                     })
                 };
                 let row = head_dim * heads;
                 let sizes = format!("{heads}x{head_dim}+{offset}/{pairs}");
-                let name = format!("rope/{pairing:?}/{sizes}/inverse={inverse}");
+                let name = format!("rope/{pairing:?}/{sizes}/inverse={inverse}/back={back}");
                 let case = one_op(name, (row, row), build).ulps(8.0);
                 cases.push(case.all_rows(1.0).step(vec![Rows::of(1, 40..64)]));
             }

@@ -285,6 +285,87 @@ macro_rules! narrow_tensors {
 
 const NARROW_TENSORS: &[Tensor] = narrow_tensors!(NARROW[0], NARROW[1]);
 
+/// Two layers of latent attention around one of per-channel delta attention, whose inputs mix earlier residuals, and
+/// experts behind a narrower map, as in Kimi K3.
+const BANKED: &[(&str, Setting)] = &[
+    ("block_count", count(3)),
+    ("leading_dense_block_count", count(1)),
+    ("expert_gating_func", count(2)),
+    ("expert_latent_length", count(1024)),
+    ("attention.head_count", count(32)),
+    ("attention.head_count_kv", Setting::Counts(&[1, 0, 1])),
+    ("attention.key_length", count(576)),
+    ("attention.value_length", count(512)),
+    ("attention.q_lora_rank", count(1536)),
+    ("attention.kv_lora_rank", count(512)),
+    ("attention.key_length_mla", count(192)),
+    ("attention.value_length_mla", count(128)),
+    ("attn_res.block_size", count(2)),
+    ("activation.situ_beta", number(4.0)),
+    ("activation.situ_linear_beta", number(25.0)),
+    ("rope.dimension_count", count(64)),
+    ("ssm.conv_kernel", count(4)),
+    ("kda.head_dim", count(128)),
+    ("kda.gate_lower_bound", number(-5.0)),
+];
+
+const THREE: Option<(usize, usize)> = Some((0, 3));
+const ROUTED: Option<(usize, usize)> = Some((1, 3));
+
+const BANKED_TENSORS: &[Tensor] = &[
+    (None, "token_embd.weight", &[4096, 2048]),
+    (None, "output_norm.weight", &[2048]),
+    (None, "output.weight", &[4096, 2048]),
+    (None, "output_res_score.weight", &[2048]),
+    (THREE, "attn_norm.weight", &[2048]),
+    (THREE, "ffn_norm.weight", &[2048]),
+    (THREE, "attn_res_score.weight", &[2048]),
+    (THREE, "ffn_res_score.weight", &[2048]),
+    (THREE, "attn_output.weight", &[2048, 4096]),
+    (SECOND, "attn_q.weight", &[4096, 2048]),
+    (SECOND, "attn_k.weight", &[4096, 2048]),
+    (SECOND, "attn_v.weight", &[4096, 2048]),
+    (SECOND, "ssm_conv1d_q.weight", &[4096, 1, 4]),
+    (SECOND, "ssm_conv1d_k.weight", &[4096, 1, 4]),
+    (SECOND, "ssm_conv1d_v.weight", &[4096, 1, 4]),
+    (SECOND, "ssm_f_a.weight", &[128, 2048]),
+    (SECOND, "ssm_f_b.weight", &[4096, 128]),
+    (SECOND, "ssm_beta.weight", &[32, 2048]),
+    (SECOND, "ssm_a", &[32]),
+    (SECOND, "ssm_dt.bias", &[4096]),
+    (SECOND, "ssm_g.weight", &[4096, 2048]),
+    (SECOND, "ssm_norm.weight", &[128]),
+    (ROUTED, "ffn_routed_down.weight", &[1024, 2048]),
+    (ROUTED, "ffn_routed_up.weight", &[2048, 1024]),
+    (ROUTED, "ffn_routed_norm.weight", &[1024]),
+    (ROUTED, "ffn_gate_inp.weight", &[8, 2048]),
+    (ROUTED, "exp_probs_b.bias", &[8]),
+    (ROUTED, "ffn_gate_exps.weight", &[8, 1024, 1024]),
+    (ROUTED, "ffn_down_exps.weight", &[8, 1024, 1024]),
+    (ROUTED, "ffn_up_exps.weight", &[8, 1024, 1024]),
+    (ROUTED, "ffn_gate_shexp.weight", &[1024, 2048]),
+    (ROUTED, "ffn_down_shexp.weight", &[2048, 1024]),
+    (ROUTED, "ffn_up_shexp.weight", &[1024, 2048]),
+];
+
+/// What the layers with latent attention have besides.
+macro_rules! latent_tensors {
+    ($($layers:expr),*) => {
+        &[$(
+            ($layers, "attn_q_a.weight", &[1536, 2048]),
+            ($layers, "attn_q_a_norm.weight", &[1536]),
+            ($layers, "attn_q_b.weight", &[32 * 192, 1536]),
+            ($layers, "attn_kv_a_mqa.weight", &[576, 2048]),
+            ($layers, "attn_kv_a_norm.weight", &[512]),
+            ($layers, "attn_k_b.weight", &[32, 512, 128]),
+            ($layers, "attn_v_b.weight", &[32, 128, 512]),
+            ($layers, "attn_gate.weight", &[4096, 2048]),
+        )*]
+    };
+}
+
+const BANKED_LATENT: &[Tensor] = latent_tensors!(FIRST, WIDE);
+
 pub(super) const CLASSES: &[Class] = &[
     Class {
         name: "deepseek-v3-2l",
@@ -309,5 +390,11 @@ pub(super) const CLASSES: &[Class] = &[
         arch: "deepseek4",
         settings: &[COMMON, MOE, SUMMARIES],
         tensors: &[SUMMARIES_TENSORS, NARROW_TENSORS],
+    },
+    Class {
+        name: "kimi-k3-3l",
+        arch: "kimi-k3",
+        settings: &[COMMON, MOE, BANKED],
+        tensors: &[BANKED_TENSORS, DENSE_FFN, BANKED_LATENT],
     },
 ];

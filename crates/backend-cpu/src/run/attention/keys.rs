@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn lists_hold_what_is_chosen_and_seen() {
-        for p in 0..40 {
+        for p in 0..40_usize {
             for unit in [1, 3, 4] {
                 let last = (p + 1).div_ceil(unit) as i32;
                 for stride in [1, 2, 5] {

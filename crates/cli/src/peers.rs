@@ -230,7 +230,10 @@ mod tests {
         assert_eq!(args("tokkata run -ngl 99 -p hi"), "tokkata run -p hi");
         assert_eq!(args("tokkata run -fa on -p hi"), "tokkata run -p hi");
         assert_eq!(args("tokkata run -fa -p hi"), "tokkata run -p hi");
-        assert_eq!(args("tokkata run --keep=-1 -m a"), "tokkata run -m a");
+        assert_eq!(
+            args("tokkata run --cache-reuse=16 -m a"),
+            "tokkata run -m a"
+        );
         assert_eq!(
             args("tokkata bench -fa 0,1 -mmp 0 -ngl 0 -nkvo 1 m.gguf"),
             "tokkata bench m.gguf"

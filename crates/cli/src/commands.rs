@@ -19,6 +19,8 @@ mod pull;
 mod quantize;
 mod rerank;
 mod run;
+#[cfg_attr(not(feature = "server"), path = "commands/no_serve.rs")]
+mod serve;
 mod split;
 mod template;
 mod tokenize;
@@ -35,6 +37,9 @@ pub(crate) enum Command {
     /// Chat with a model, or ask it once with -p
     #[command(visible_alias = "chat")]
     Run(run::RunArgs),
+    /// Answer over HTTP, as OpenAI's, Anthropic's, Ollama's and llama.cpp's servers do
+    #[command(visible_alias = "server")]
+    Serve(serve::ServeArgs),
     /// Continue a text
     #[command(visible_alias = "completion")]
     Complete(complete::CompleteArgs),
@@ -95,6 +100,7 @@ impl Command {
     pub(crate) fn run(self) -> Result<()> {
         match self {
             Command::Run(args) => run::run(&args),
+            Command::Serve(args) => serve::run(&args),
             Command::Complete(args) => complete::run(&args),
             Command::Embed(args) => embed::run(&args),
             Command::Rerank(args) => rerank::run(&args),

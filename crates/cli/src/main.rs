@@ -39,7 +39,13 @@ struct Cli {
 
 fn main() -> ExitCode {
     console::install_panic_message();
-    signals::clean_up();
+    // A server ends its answers itself.
+    if !std::env::args_os()
+        .nth(1)
+        .is_some_and(|verb| verb == "serve" || verb == "server")
+    {
+        signals::clean_up();
+    }
     let mut commands = Cli::command();
     commands.build();
     let args = match peers::translate(std::env::args_os(), &commands) {

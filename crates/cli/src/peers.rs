@@ -72,7 +72,8 @@ pub(crate) fn translate(
             break;
         }
         let (spelled, mut value) = cut(&arg);
-        let flag = spelled.filter(|s| !own.contains(*s)).and_then(find);
+        let flag = spelled.filter(|s| !own.contains(*s));
+        let flag = flag.and_then(|s| find(s, command.get_name() == "serve"));
         let Some((spelled, flag)) = spelled.zip(flag) else {
             out.args.push(arg);
             continue;
@@ -127,8 +128,10 @@ fn cut(arg: &OsStr) -> (Option<&str>, Option<OsString>) {
     }
 }
 
-fn find(spelled: &str) -> Option<&'static Flag> {
-    table::all().find(|flag| flag.0.split(' ').any(|s| s == spelled))
+fn find(spelled: &str, serves: bool) -> Option<&'static Flag> {
+    let first = table::SERVE.iter().filter(|_| serves);
+    let mut all = first.chain(table::all());
+    all.find(|flag| flag.0.split(' ').any(|s| s == spelled))
 }
 
 fn is_switch(next: &OsStr, words: &[&str]) -> bool {
@@ -259,12 +262,16 @@ mod tests {
     #[test]
     fn other_values_and_reasons() {
         assert_eq!(args("tokkata run -rea off"), "tokkata run --think=off");
+        assert_eq!(
+            args("tokkata serve -np 4 -ngl 9 --port 80 -v"),
+            "tokkata serve --parallel 4 --port 80 --verbose"
+        );
         assert_eq!(args("tokkata run --mirostat 0"), "tokkata run");
         let refused = |line: &str| spoken(line).expect_err("it is refused");
         assert!(refused("tokkata run --mirostat 2").contains("--mirostat cannot be used"));
         assert!(refused("tokkata run --lora a.gguf").contains("adapters"));
         assert!(refused("tokkata run -ngl").contains("without a value"));
-        assert!(refused("tokkata serve").contains("there is no server"));
+        assert!(refused("tokkata run --port 80").contains("tokkata serve"));
         let noted = spoken("tokkata run -md d.gguf -p a").expect("accepted");
         assert_eq!(noted.args.len(), 4);
         assert!(noted.notes[0].starts_with("-md is not used"));

@@ -98,6 +98,12 @@ pub enum Error {
         "{file}: its architecture gives vectors, not text; use `embed`, `rerank` or `classify`"
     )]
     NoText { file: String },
+    #[error(
+        "{file}: a diffusion model answers one caller at a time and cannot be served; use `run` or `complete`"
+    )]
+    NotServed { file: String },
+    #[error("the engine's thread cannot be started: {source}")]
+    Thread { source: std::io::Error },
     #[error("{file}: the logits that were asked for do not exist: {why}")]
     Probe { file: String, why: &'static str },
     #[error("found '{found}', expected {expected}")]

@@ -8,7 +8,8 @@
 //! after it is certain that they fit; the tokenizer is built only when text is needed; every error is one line that
 //! names the file, what was found, what was expected and what to do.
 //!
-//! Reading order: [`checkpoint`], [`options`], [`model`], [`chat`], [`vectors`], [`rank`], [`diffusion`], [`cost`].
+//! Reading order: [`checkpoint`], [`options`], [`model`], [`chat`], [`service`], [`rules`], [`vectors`], [`rank`],
+//! [`diffusion`], [`cost`].
 //!
 //! ```no_run
 //! use tokkata::{EventKind, Model, OpenOptions, Sampling};
@@ -45,6 +46,8 @@ pub mod probe;
 pub mod quantize;
 pub mod rank;
 pub mod recast;
+pub mod rules;
+pub mod service;
 pub mod synthetic;
 pub mod vectors;
 mod vocabulary;
@@ -58,14 +61,15 @@ pub use error::{Bytes, Error, Result};
 pub use model::{Generation, Model};
 pub use options::{OpenOptions, Purpose};
 pub use rank::{Labels, pair};
+pub use service::{Figures, Prompt, Service};
 pub use tokkata_archs as archs;
 pub use tokkata_backend_cpu::rates as measure;
 pub use tokkata_backend_cpu::tuning;
 pub use tokkata_core::{Array, DType, Metadata, Value};
 pub use tokkata_engine::{
-    Dry, EncoderInput, Engine, EngineError, Event, EventKind, Feed, FeedLogits, FinishReason,
-    Logprobs, Media, ReadRequest, Request, RequestId, RowKind, Sampling, ScorePlan, SessionId,
-    Stats, StopRules,
+    Answer, Constraint, Dry, EncoderInput, Engine, EngineError, Event, EventKind, Feed, FeedLogits,
+    FinishReason, Logprob, Logprobs, Media, ReadRequest, Request, RequestId, RowKind, Sampling,
+    ScorePlan, SessionId, Stats, StopRules, Urgency,
 };
 pub use tokkata_formats::{
     Container, ModelFile, PackedWeight, SafetensorsOutput, SafetensorsWriter, ShardLimit,

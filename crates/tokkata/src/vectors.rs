@@ -95,6 +95,28 @@ pub(crate) struct VectorShape {
     chunked: bool,
 }
 
+impl VectorShape {
+    /// The output that holds it.
+    pub(crate) fn output(self) -> &'static str {
+        self.pooling.output().0
+    }
+
+    /// How it is pooled.
+    pub(crate) fn pooling(self) -> Pooling {
+        self.pooling
+    }
+
+    /// Its columns.
+    pub(crate) fn width(self) -> usize {
+        self.width
+    }
+
+    /// Whether a text may be fed in several steps.
+    pub(crate) fn is_chunked(self) -> bool {
+        self.chunked
+    }
+}
+
 impl Checkpoint {
     /// The tokens of a text that is to get a vector, with the tokens that the file wants around it.
     ///

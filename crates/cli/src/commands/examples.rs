@@ -9,6 +9,13 @@ Examples:
   tokkata run -m MODEL.gguf -p 'Which is larger, 482 or 1204?' --temp 0
   tokkata run -m MODEL.gguf --no-think -n 20 < TEXT.txt";
 
+#[cfg(feature = "server")]
+pub(super) const SERVE: &str = "\
+Examples:
+  tokkata serve
+  tokkata serve -m MODEL.gguf --port 8000 --api-key SECRET
+  tokkata serve -m MODEL.gguf -c 8192 --parallel 16";
+
 pub(super) const COMPLETE: &str = "\
 Examples:
   tokkata complete -m MODEL.gguf -p 'Once upon a time' -n 20

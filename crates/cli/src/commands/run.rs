@@ -3,7 +3,7 @@
 mod chat;
 mod commands;
 mod line;
-mod named;
+pub(super) mod named;
 mod show;
 mod think;
 

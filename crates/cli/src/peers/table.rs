@@ -7,7 +7,7 @@ use super::Takes::{self, Maybe, Nothing, Value};
 pub(super) type Flag = (&'static str, Takes, Meaning);
 
 const DRAFT: &str = "a draft changes the speed alone, and none is used here";
-const SERVER: &str = "it is for a server, and there is none here";
+const SERVER: &str = "it is for `tokkata serve`";
 const ROTATION: &str = "the model's file says how positions are rotated";
 const ADAPTERS: &str = "adapters cannot be applied; use a model that they are merged into";
 const SEES: &str = "only text is read; leave it out";
@@ -476,6 +476,41 @@ const NEVER: &[Flag] = &[
     ),
 ];
 
+/// Flags that mean something else to a server.
+pub(super) const SERVE: &[Flag] = &[
+    ("-a", Value, Is("--alias")),
+    ("-np", Value, Is("--parallel")),
+    ("-to", Value, Is("--timeout")),
+    ("-v --log-verbose", Nothing, Is("--verbose")),
+    ("-embd", Nothing, Is("--embeddings")),
+    (
+        "--metrics --ui --webui --prefill-assistant",
+        Nothing,
+        Harmless,
+    ),
+    ("--threads-http", Value, Harmless),
+    (
+        "-spf",
+        Value,
+        Refused("requests bring their own system messages"),
+    ),
+    (
+        "--slot-save-path --models-preset --models-max --path",
+        Value,
+        Refused("it is not known here"),
+    ),
+    (
+        "--enable-auto-tool-choice --enable-prefix-caching --no-context-shift",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "--tensor-parallel-size -tp",
+        Value,
+        Off(&["1"], "a model runs on one device"),
+    ),
+];
+
 /// Every flag of other programs that is known.
 pub(super) fn all() -> impl Iterator<Item = &'static Flag> {
     [SAME, IDLE, DRAFTS, NEVER].into_iter().flatten()
@@ -483,14 +518,6 @@ pub(super) fn all() -> impl Iterator<Item = &'static Flag> {
 
 /// Commands of other programs that nothing here does, and what does instead.
 pub(super) const VERBS: &[(&str, &str)] = &[
-    (
-        "serve",
-        "there is no server; `tokkata run` chats, `tokkata complete` continues a text",
-    ),
-    (
-        "server",
-        "there is no server; `tokkata run` chats, `tokkata complete` continues a text",
-    ),
     (
         "ps",
         "nothing stays loaded; `tokkata ls` lists the models in the cache",

@@ -86,7 +86,7 @@ const OTHERS: &[(&str, &str)] = &[
 ];
 
 /// A template by its name, or written out.
-pub(super) fn template(text: &str) -> Result<ChatTemplate, String> {
+pub(in crate::commands) fn template(text: &str) -> Result<ChatTemplate, String> {
     let source = match source(text) {
         Some(source) => source,
         None if text.contains('{') => text.to_owned(),

@@ -1,0 +1,327 @@
+//! `serve`: models over HTTP.
+
+mod logs;
+mod models;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use clap::{Args, ValueEnum};
+use tokkata::{ChatTemplate, Pooling};
+use tokkata_server::{Cross, Hosts, ReasoningNames, Server, ServerOptions};
+
+use super::examples;
+use crate::args::{DeviceArgs, ModelArgs, SizeArgs, usage};
+use crate::console::say;
+use crate::sampling::SamplingArgs;
+
+/// Flags of `serve`.
+#[derive(Debug, Args)]
+#[command(after_long_help = examples::SERVE)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// What a model is called, and further names after commas (also -a); given again, of the next model
+    #[arg(long, visible_alias = "served-model-name", value_name = "NAMES")]
+    alias: Vec<String>,
+    /// Words that describe the model in lists, with commas between
+    #[arg(long, value_name = "WORDS", hide_short_help = true)]
+    tags: Option<String>,
+    #[command(flatten)]
+    listen: ListenArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+    /// Give vectors rather than text
+    #[arg(long, visible_alias = "embedding")]
+    embeddings: bool,
+    /// Score documents rather than write text
+    #[arg(long, visible_alias = "rerank")]
+    reranking: bool,
+    /// How a text's rows become one vector: none, mean, cls, last or rank [default: the file's]
+    #[arg(long, value_name = "KIND", value_parser = pooling, hide_short_help = true)]
+    pooling: Option<Pooling>,
+    /// Use this chat template instead of the file's: a well-known name such as chatml, or the template itself
+    #[arg(long, value_name = "NAME", value_parser = super::run::named::template, hide_short_help = true)]
+    chat_template: Option<ChatTemplate>,
+    /// Read that from a file
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "chat_template",
+        hide_short_help = true
+    )]
+    chat_template_file: Option<PathBuf>,
+    /// What the answer's reasoning is called: auto for both names, deepseek for reasoning_content, vllm for reasoning, none to
+    /// leave it in the content
+    #[arg(long, value_name = "NAME", value_enum, default_value_t = Reasoning::Auto, hide_short_help = true)]
+    reasoning_format: Reasoning,
+    /// Tokens of an answer that does not say how many; -1 until the model ends or the context is full
+    #[arg(short = 'n', long = "predict", visible_alias = "n-predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    predict: i64,
+    #[command(flatten)]
+    sizes: SizeArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// Log as JSON, an object per line
+    #[arg(long, visible_alias = "log-jsonl", hide_short_help = true)]
+    log_json: bool,
+    /// Log every call (also -v)
+    #[arg(long)]
+    verbose: bool,
+}
+
+/// Where to listen, and to whom.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Listening")]
+struct ListenArgs {
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: String,
+    /// Port to listen on; 0 for any that is free
+    #[arg(long, value_name = "N", default_value_t = 8080)]
+    port: u16,
+    /// What comes before every path
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "",
+        hide_default_value = true,
+        hide_short_help = true
+    )]
+    api_prefix: String,
+    /// A key that every call must have, or several with commas between
+    #[arg(long, value_name = "KEY")]
+    api_key: Vec<String>,
+    /// A file with such keys, one per line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Listen where other machines can ask, without a key
+    #[arg(long)]
+    insecure: bool,
+    /// A name under which this server may be asked, or * for any; given again, another
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
+    allowed_host: Vec<String>,
+    /// Pages of these origins may ask, with commas between; * for all
+    #[arg(long, value_name = "ORIGINS", hide_short_help = true)]
+    cors_origins: Option<String>,
+    /// No page at /
+    #[arg(long, visible_alias = "no-webui", hide_short_help = true)]
+    no_ui: bool,
+    /// Show at /slots what is under way
+    #[arg(long, overrides_with = "no_slots", hide_short_help = true)]
+    slots: bool,
+    /// Show nothing there
+    #[arg(long, hide_short_help = true)]
+    no_slots: bool,
+    /// Show no figures at /metrics
+    #[arg(long, hide_short_help = true)]
+    no_metrics: bool,
+    /// Accept POST /props
+    #[arg(long, hide_short_help = true)]
+    props: bool,
+}
+
+/// How much is taken on.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+struct LimitArgs {
+    /// Answers under way at once (also -np); -1 for the default
+    #[arg(long, visible_alias = "max-num-seqs", value_name = "N", default_value_t = -1, allow_negative_numbers = true, hide_default_value = true)]
+    parallel: i64,
+    /// Answers that may wait; more are refused with 503
+    #[arg(long, value_name = "N", default_value_t = 256, hide_short_help = true)]
+    queue: usize,
+    /// Calls of one client under way at once; more are refused with 429
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    per_client: Option<usize>,
+    /// Megabytes of a request at most
+    #[arg(long, value_name = "MB", default_value_t = 32, hide_short_help = true)]
+    max_body: usize,
+    /// Seconds after which a client that neither reads nor writes is gone (also -to)
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60,
+        hide_short_help = true
+    )]
+    timeout: u64,
+    /// Seconds after which an idle stream says that it is alive; -1 for never
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 15,
+        allow_negative_numbers = true,
+        hide_short_help = true
+    )]
+    sse_ping_interval: i64,
+    /// Seconds that answers may go on when the server is told to end
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 30,
+        hide_short_help = true
+    )]
+    drain: u64,
+    /// An unknown model is an error, even where only one is served
+    #[arg(long, hide_short_help = true)]
+    strict_model: bool,
+    /// An unknown field of a request is an error
+    #[arg(long, hide_short_help = true)]
+    strict_fields: bool,
+    /// A last message of the assistant is answered rather than continued
+    #[arg(long, hide_short_help = true)]
+    no_prefill_assistant: bool,
+}
+
+/// What the answer's reasoning is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Reasoning {
+    /// Both names.
+    Auto,
+    /// `reasoning_content`.
+    Deepseek,
+    /// `reasoning`.
+    Vllm,
+    /// It is content.
+    None,
+}
+
+fn pooling(text: &str) -> Result<Pooling, String> {
+    Pooling::from_name(text).ok_or_else(|| {
+        let names: Vec<&str> = Pooling::ALL.iter().map(|p| p.0).collect();
+        format!("found '{text}', expected one of {}", names.join(", "))
+    })
+}
+
+pub(crate) fn run(args: &ServeArgs) -> Result<()> {
+    logs::start(args.log_json, args.verbose);
+    let keys = args.listen.keys()?;
+    let models = models::load(args)?;
+    let first = models
+        .first()
+        .ok_or_else(|| usage("no model was named; give -m FILE or -hf USER/NAME"))?;
+    let sampling = match first.service.tokenizer() {
+        Ok(tokenizer) => args.sampling.sampling(tokenizer)?.0,
+        Err(_) => tokkata::Sampling::default(),
+    };
+    let options = args.options(keys, sampling);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("the system gives no threads")?;
+    runtime.block_on(async {
+        let server = Server::bind(options, models).await?;
+        let (address, prefix) = (server.address(), &args.listen.api_prefix);
+        say(&format!("listening on http://{address}{prefix}"));
+        server.run(told_to_end()).await?;
+        say("stopped");
+        Ok::<(), anyhow::Error>(())
+    })?;
+    // A preparation that still runs keeps nobody waiting.
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    Ok(())
+}
+
+impl ListenArgs {
+    fn keys(&self) -> Result<Vec<String>> {
+        let mut keys: Vec<String> = Vec::new();
+        if let Some(path) = &self.api_key_file {
+            let text = std::fs::read_to_string(path)
+                .map_err(|e| anyhow!("{}: cannot be read: {e}", path.display()))?;
+            keys.extend(text.lines().map(|l| l.trim().to_owned()));
+        }
+        let given = self.api_key.iter().flat_map(|k| k.split(','));
+        keys.extend(given.map(|k| k.trim().to_owned()));
+        keys.retain(|k| !k.is_empty());
+        let asked = !self.api_key.is_empty() || self.api_key_file.is_some();
+        if asked && keys.is_empty() {
+            return Err(usage("found no key, expected at least one"));
+        }
+        Ok(keys)
+    }
+}
+
+impl ServeArgs {
+    fn options(&self, keys: Vec<String>, sampling: tokkata::Sampling) -> ServerOptions {
+        let (listen, limits) = (&self.listen, &self.limits);
+        let ping = u64::try_from(limits.sse_ping_interval).ok();
+        let origins = listen.cors_origins.as_deref().unwrap_or_default();
+        let origins = origins.split(',').map(|o| o.trim().to_owned());
+        ServerOptions {
+            host: listen.host.clone(),
+            port: listen.port,
+            prefix: listen.api_prefix.clone(),
+            keys,
+            insecure: listen.insecure,
+            hosts: Hosts {
+                any: listen.allowed_host.iter().any(|h| h == "*"),
+                names: listen
+                    .allowed_host
+                    .iter()
+                    .chain([&listen.host])
+                    .cloned()
+                    .collect(),
+            },
+            cross: Cross {
+                origins: origins.filter(|o| !o.is_empty()).collect(),
+            },
+            queue: limits.queue,
+            per_client: limits.per_client,
+            body_bytes: limits.max_body.saturating_mul(1 << 20),
+            stall: Duration::from_secs(limits.timeout.max(1)),
+            ping: ping.filter(|&s| s > 0).map(Duration::from_secs),
+            drain: Duration::from_secs(limits.drain),
+            sampling,
+            max_tokens: usize::try_from(self.predict).ok(),
+            strict_model: limits.strict_model,
+            strict_fields: limits.strict_fields,
+            prefill: !limits.no_prefill_assistant,
+            reasoning: match self.reasoning_format {
+                Reasoning::Auto => ReasoningNames::Both,
+                Reasoning::Deepseek => ReasoningNames::ReasoningContent,
+                Reasoning::Vllm => ReasoningNames::Reasoning,
+                Reasoning::None => ReasoningNames::None,
+            },
+            slots: listen.slots && !listen.no_slots,
+            metrics: !listen.no_metrics,
+            props: listen.props,
+            page: !listen.no_ui,
+            ..ServerOptions::default()
+        }
+    }
+}
+
+/// Comes with the first signal to end; a second one ends the program where it stands.
+async fn told_to_end() {
+    signal().await;
+    say("ending when the answers under way are done; again to end at once");
+    tokio::spawn(async {
+        signal().await;
+        std::process::exit(130);
+    });
+}
+
+#[cfg(unix)]
+async fn signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());
+    // Where no handler can be installed, signals end the program as usual.
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(interrupt), signal(terminate)) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+#[cfg(not(unix))]
+async fn signal() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
+}

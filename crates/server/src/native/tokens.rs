@@ -1,0 +1,124 @@
+//! `/tokenize` and `/detokenize`, which answer in llama.cpp's terms and in vLLM's at once.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use tokkata::{DecodeOptions, EncodeOptions, Tokenizer};
+
+use crate::app::{Call, Shared, aside};
+use crate::error::{ApiError, Result};
+use crate::fields::wrong;
+use crate::openai::LABELS;
+use crate::openai::chat;
+use crate::params::token_list;
+
+/// Tokens of a text, or of a conversation.
+pub(crate) async fn tokenize(app: Shared, request: Request) -> Result<Response> {
+    let State(app) = app;
+    let mut call = Call::read(&app, request).await?;
+    let fields = &mut call.fields;
+    let model = app.model(fields)?;
+    let pieces = fields.boolean("with_pieces")?.unwrap_or(false);
+    let strings = fields.boolean("return_token_strs")?.unwrap_or(false);
+    let ids = if fields.has("messages") {
+        let (talk, ..) = chat::read(&app, &model, fields)?;
+        let model = Arc::clone(&model);
+        aside(move || talk.render(&model)).await?.ids
+    } else {
+        // A text of vLLM's is a whole prompt, one of llama.cpp's is a piece.
+        let is_prompt = fields.has("prompt");
+        let value = fields.take_any(&["content", "prompt"]);
+        let add = fields.take_any(&["add_special", "add_special_tokens"]);
+        let add = add.and_then(|(_, v)| v.as_bool()).unwrap_or(is_prompt);
+        let parse = fields.boolean("parse_special")?.unwrap_or(true);
+        fields.labels(&LABELS);
+        fields.finish(app.options.strict_fields)?;
+        let options = EncodeOptions {
+            add_special: add,
+            parse_special: parse,
+        };
+        let (name, value) = value.ok_or_else(|| ApiError::field("content", "is missing"))?;
+        let model = Arc::clone(&model);
+        aside(move || mixed(model.service.tokenizer()?, &name, value, options)).await?
+    };
+    let tokenizer = model.service.tokenizer()?;
+    let tokens: Vec<Value> = match pieces {
+        true => ids.iter().map(|&id| piece(tokenizer, id)).collect(),
+        false => ids.iter().map(|&id| id.into()).collect(),
+    };
+    let mut body = json!({
+        "tokens": tokens,
+        "count": ids.len(),
+        "max_model_len": model.service.limits().ctx,
+    });
+    if strings {
+        let text = |&id: &u32| String::from_utf8_lossy(tokenizer.token_text(id)).into_owned();
+        body["token_strs"] = ids.iter().map(text).collect();
+    }
+    Ok(crate::app::Json(body).into_response())
+}
+
+/// Tokens of a text, or of a list of texts and tokens; only the first text gets what the file wants around a text.
+pub(crate) fn mixed(
+    tokenizer: &Tokenizer,
+    name: &str,
+    value: Value,
+    options: EncodeOptions,
+) -> Result<Vec<u32>> {
+    let parts = match value {
+        Value::String(text) => return Ok(tokenizer.encode(&text, options)),
+        Value::Array(parts) => parts,
+        other => return Err(wrong(name, &other, "a string")),
+    };
+    let (mut ids, mut add_special) = (Vec::new(), options.add_special);
+    for part in parts {
+        match part {
+            Value::String(text) => {
+                let options = EncodeOptions {
+                    add_special,
+                    ..options
+                };
+                ids.extend(tokenizer.encode(&text, options));
+            }
+            number => ids.extend(token_list(name, &[number])?),
+        }
+        add_special = false;
+    }
+    Ok(ids)
+}
+
+fn piece(tokenizer: &Tokenizer, id: u32) -> Value {
+    let bytes = tokenizer.token_bytes(id);
+    let piece = match std::str::from_utf8(bytes) {
+        Ok(text) => json!(text),
+        Err(_) => json!(bytes),
+    };
+    json!({"id": id, "piece": piece})
+}
+
+/// The text of tokens.
+pub(crate) async fn detokenize(app: Shared, request: Request) -> Result<Response> {
+    let State(app) = app;
+    let mut call = Call::read(&app, request).await?;
+    let fields = &mut call.fields;
+    let model = app.model(fields)?;
+    let ids = fields.list("tokens")?;
+    let ids = ids.ok_or_else(|| ApiError::field("tokens", "is missing"))?;
+    let ids = token_list("tokens", &ids)?;
+    fields.labels(&LABELS);
+    fields.finish(app.options.strict_fields)?;
+    let n_vocab = model.service.n_vocab();
+    if let Some(id) = ids.iter().find(|&&id| id >= n_vocab) {
+        let text = format!("token {id} is not in the vocabulary of {n_vocab} tokens");
+        return Err(ApiError::field("tokens", text));
+    }
+    let options = DecodeOptions {
+        special: true,
+        continues: true,
+    };
+    let bytes = model.service.tokenizer()?.decode(&ids, options);
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    Ok(crate::app::Json(json!({"content": text, "prompt": text})).into_response())
+}

@@ -1,0 +1,46 @@
+//! OpenAI's dialect, with the fields that llama.cpp, vLLM and others add to it.
+
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod embeddings;
+pub(crate) mod logprobs;
+pub(crate) mod messages;
+pub(crate) mod models;
+
+/// Fields that name the caller or the call, of which nothing here depends.
+pub(crate) const LABELS: [&str; 9] = [
+    "user",
+    "metadata",
+    "safety_identifier",
+    "request_id",
+    "client_metadata",
+    "session_id",
+    "id_slot",
+    "slot_id",
+    "keep_alive",
+];
+
+/// Fields that change no answer here, and are told where they ask for something.
+pub(crate) const HINTS: [&str; 13] = [
+    "service_tier",
+    "store",
+    "prompt_cache_retention",
+    "verbosity",
+    "prediction",
+    "stream_interval",
+    "return_progress",
+    "kv_transfer_params",
+    "n_keep",
+    "n_discard",
+    "n_indent",
+    "min_keep",
+    "backend_sampling",
+];
+
+/// Fields that only what sees and hears could honour.
+pub(crate) const SENSES: [&str; 3] = ["audio", "mm_processor_kwargs", "web_search_options"];
+
+/// Seconds as OpenAI writes them, and the name of this build.
+pub(crate) fn fingerprint() -> &'static str {
+    concat!("tokkata-", env!("CARGO_PKG_VERSION"))
+}

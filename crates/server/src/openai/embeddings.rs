@@ -1,0 +1,205 @@
+//! `/v1/embeddings`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use serde_json::{Value, json};
+use tokkata::{EventKind, Pooling, Urgency, normalize};
+
+use crate::app::{Call, Shared, aside};
+use crate::error::{ApiError, Result};
+use crate::fields::Fields;
+use crate::openai::LABELS;
+use crate::openai::completions::{Given, prompts};
+use crate::served::Served;
+
+/// Texts of one call at most.
+const MOST: usize = 2048;
+
+/// Vectors of texts.
+pub(crate) async fn create(app: Shared, request: Request) -> Result<Response> {
+    let State(app) = app;
+    let mut call = Call::read(&app, request).await?;
+    let fields = &mut call.fields;
+    let model = app.model(fields)?;
+    let given = fields.take_any(&["input", "content"]);
+    let (name, value) = given.ok_or_else(|| ApiError::field("input", "is missing"))?;
+    let inputs = prompts(&name, value)?;
+    let base64 = match fields.text("encoding_format")?.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(other) => {
+            let text = format!("found '{other}', expected float or base64");
+            return Err(ApiError::field("encoding_format", text));
+        }
+    };
+    let shape = Shape::read(fields)?;
+    fields.labels(&LABELS);
+    fields.finish(app.options.strict_fields)?;
+    let warnings = std::mem::take(&mut fields.warnings);
+    let (vectors, tokens) = embed(&model, inputs, shape).await?;
+    let write = |(index, rows): (usize, Vec<Vec<f32>>)| {
+        let row = |v: &Vec<f32>| if base64 { encoded(v) } else { json!(v) };
+        let embedding = match rows.len() {
+            1 => row(&rows[0]),
+            _ => rows.iter().map(row).collect(),
+        };
+        json!({"object": "embedding", "index": index, "embedding": embedding})
+    };
+    let data: Vec<Value> = vectors.into_iter().enumerate().map(write).collect();
+    let mut body = json!({
+        "object": "list",
+        "data": data,
+        "model": model.id,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    });
+    if !warnings.is_empty() {
+        body["warnings"] = warnings.into();
+    }
+    Ok(crate::app::Json(body).into_response())
+}
+
+/// llama.cpp's own `/embedding`: a list of vectors per text.
+pub(crate) async fn plain(app: Shared, request: Request) -> Result<Response> {
+    let State(app) = app;
+    let mut call = Call::read(&app, request).await?;
+    let fields = &mut call.fields;
+    let model = app.model(fields)?;
+    let given = fields.take_any(&["content", "input"]);
+    let (name, value) = given.ok_or_else(|| ApiError::field("content", "is missing"))?;
+    let inputs = prompts(&name, value)?;
+    let shape = Shape::read(fields)?;
+    fields.labels(&LABELS);
+    fields.finish(app.options.strict_fields)?;
+    let (vectors, _) = embed(&model, inputs, shape).await?;
+    let write = |(index, rows): (usize, Vec<Vec<f32>>)| json!({"index": index, "embedding": rows});
+    let data: Vec<Value> = vectors.into_iter().enumerate().map(write).collect();
+    Ok(crate::app::Json(Value::from(data)).into_response())
+}
+
+/// What becomes of a vector.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shape {
+    /// The first so many columns.
+    pub(crate) dimensions: Option<usize>,
+    /// Its length stays as it is.
+    pub(crate) raw: bool,
+    /// Texts that are too long are cut after so many tokens.
+    pub(crate) truncate: Option<usize>,
+}
+
+impl Shape {
+    pub(crate) fn read(fields: &mut Fields) -> Result<Self> {
+        let normalize = match fields.integer(&["embd_normalize"])? {
+            None | Some(2) => true,
+            Some(-1) => false,
+            Some(other) => {
+                let text = format!("found {other}, expected 2 (length 1) or -1 (as it is)");
+                return Err(ApiError::field("embd_normalize", text));
+            }
+        };
+        let truncate = fields.integer(&["truncate_prompt_tokens"])?;
+        Ok(Shape {
+            dimensions: fields.count(&["dimensions"])?.filter(|&d| d > 0),
+            raw: !normalize || fields.boolean("normalize")? == Some(false),
+            truncate: truncate.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
+        })
+    }
+}
+
+/// Tokens of each text.
+fn tokens(model: &Served, inputs: Vec<Given>, shape: Shape) -> Result<Vec<Vec<u32>>> {
+    let longest = model.service.longest_text();
+    let most = shape.truncate.unwrap_or(usize::MAX).min(longest);
+    let one = |input: Given| {
+        let mut ids = match input {
+            Given::Ids(ids) => ids,
+            Given::Text(text) => model.service.checkpoint().encode_text(text.as_bytes())?,
+        };
+        if ids.is_empty() {
+            return Err(ApiError::field("input", "found a text without tokens"));
+        }
+        if shape.truncate.is_some() {
+            ids.truncate(most);
+        }
+        match ids.len() > longest {
+            true => Err(ApiError::too_long(ids.len(), longest)),
+            false => Ok(ids),
+        }
+    };
+    inputs.into_iter().map(one).collect()
+}
+
+/// The rows of each text's vector, and how many tokens there were.
+pub(crate) async fn embed(
+    model: &Arc<Served>,
+    inputs: Vec<Given>,
+    shape: Shape,
+) -> Result<(Vec<Vec<Vec<f32>>>, usize)> {
+    if inputs.len() > MOST {
+        let text = format!("found {} texts, expected at most {MOST}", inputs.len());
+        return Err(ApiError::field("input", text));
+    }
+    let width = model.service.vector_width()?;
+    if shape.dimensions.is_some_and(|d| d > width) {
+        let text = format!("expected at most {width}, the model's own");
+        return Err(ApiError::field("dimensions", text));
+    }
+    let texts = {
+        let model = Arc::clone(model);
+        aside(move || tokens(&model, inputs, shape)).await?
+    };
+    let count = texts.iter().map(Vec::len).sum();
+    let mut out = rows(model, texts).await?;
+    let ranks = model.service.pooling() == Some(Pooling::Rank);
+    for row in out.iter_mut().flatten() {
+        if let Some(d) = shape.dimensions {
+            row.truncate(d);
+        }
+        if !shape.raw && !ranks {
+            normalize(row);
+        }
+    }
+    Ok((out, count))
+}
+
+/// What the model gives for each text, as it is.
+pub(crate) async fn rows(model: &Arc<Served>, texts: Vec<Vec<u32>>) -> Result<Vec<Vec<Vec<f32>>>> {
+    let width = model.service.vector_width()?;
+    let pooled = model.service.pooling() != Some(Pooling::None);
+    let _permit = model.admit()?;
+    let ask = |ids: Vec<u32>| model.service.vector(ids, Urgency::default());
+    let asked: tokkata::Result<Vec<tokkata::Answer>> = texts.into_iter().map(ask).collect();
+    let mut out = Vec::new();
+    for mut answer in asked? {
+        let mut floats: Vec<f32> = Vec::new();
+        while let Some(event) = answer.next().await {
+            match event {
+                EventKind::Values { values, .. } => {
+                    if pooled {
+                        floats.clear();
+                    }
+                    floats.extend(values);
+                }
+                EventKind::Failed(error) => return Err(error.into()),
+                _ => {}
+            }
+        }
+        if floats.iter().any(|x| !x.is_finite()) {
+            return Err(ApiError::internal(
+                "a vector is not made of numbers: the model or its file is broken",
+            ));
+        }
+        out.push(floats.chunks(width).map(<[f32]>::to_vec).collect());
+    }
+    Ok(out)
+}
+
+fn encoded(vector: &[f32]) -> Value {
+    let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+    base64::engine::general_purpose::STANDARD
+        .encode(bytes)
+        .into()
+}

@@ -1,0 +1,180 @@
+//! How a server is started.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderValue, header};
+use tokkata::Sampling;
+
+/// Choices of a server.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Address to listen on: a name or a number.
+    pub host: String,
+    /// Port to listen on; 0 for any that is free.
+    pub port: u16,
+    /// What is put before every path, such as `/llm`.
+    pub prefix: String,
+    /// Keys of which every call must have one; none for no check.
+    pub keys: Vec<String>,
+    /// Listen elsewhere than on this machine without a key.
+    pub insecure: bool,
+    /// Names under which this server may be asked.
+    pub hosts: Hosts,
+    /// Other pages that may ask.
+    pub cross: Cross,
+    /// Answers that may wait for a place.
+    pub queue: usize,
+    /// Calls of one client under way at once.
+    pub per_client: Option<usize>,
+    /// Bytes of a body at most.
+    pub body_bytes: usize,
+    /// A reader or a writer that moves nothing for this long is gone.
+    pub stall: Duration,
+    /// How often an idle stream says that it is alive.
+    pub ping: Option<Duration>,
+    /// How long answers may go on once the server is told to end.
+    pub drain: Duration,
+    /// Parameters that a request does not name.
+    pub sampling: Sampling,
+    /// Tokens of an answer that does not say how many.
+    pub max_tokens: Option<usize>,
+    /// An unknown model is an error even where only one is served.
+    pub strict_model: bool,
+    /// An unknown field is an error.
+    pub strict_fields: bool,
+    /// Bodies need not say that they are JSON.
+    pub any_content_type: bool,
+    /// A last message of the assistant is continued.
+    pub prefill: bool,
+    /// What the answer's reasoning is called.
+    pub reasoning: ReasoningNames,
+    /// `/slots` tells what is under way.
+    pub slots: bool,
+    /// `/metrics` tells what was counted.
+    pub metrics: bool,
+    /// `POST /props` may change what is served.
+    pub props: bool,
+    /// A file with this server's certificate, and one with its key.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// The page at `/`.
+    pub page: bool,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        ServerOptions {
+            host: "127.0.0.1".to_owned(),
+            port: 8080,
+            prefix: String::new(),
+            keys: Vec::new(),
+            insecure: false,
+            hosts: Hosts::default(),
+            cross: Cross::default(),
+            queue: 256,
+            per_client: None,
+            body_bytes: 32 << 20,
+            stall: Duration::from_secs(60),
+            ping: Some(Duration::from_secs(15)),
+            drain: Duration::from_secs(30),
+            sampling: Sampling::default(),
+            max_tokens: None,
+            strict_model: false,
+            strict_fields: false,
+            any_content_type: false,
+            prefill: true,
+            reasoning: ReasoningNames::Both,
+            slots: false,
+            metrics: true,
+            props: false,
+            tls: None,
+            page: true,
+        }
+    }
+}
+
+/// What the answer's reasoning is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReasoningNames {
+    /// `reasoning_content` and `reasoning`.
+    Both,
+    /// `reasoning_content`.
+    ReasoningContent,
+    /// `reasoning`.
+    Reasoning,
+    /// It stays in the content, as the model wrote it.
+    None,
+}
+
+/// Names under which a server may be asked. A page of another host that was given our address cannot use its own name.
+#[derive(Clone, Debug, Default)]
+pub struct Hosts {
+    /// Names beside `localhost` and numbers.
+    pub names: Vec<String>,
+    /// Any name.
+    pub any: bool,
+}
+
+impl Hosts {
+    pub(crate) fn allows(&self, host: &str) -> bool {
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or_default(),
+            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+        };
+        self.any
+            || name.eq_ignore_ascii_case("localhost")
+            || name.ends_with(".localhost")
+            || name.parse::<std::net::IpAddr>().is_ok()
+            || self.names.iter().any(|n| n.eq_ignore_ascii_case(name))
+    }
+}
+
+/// Pages of other hosts that may ask.
+#[derive(Clone, Debug, Default)]
+pub struct Cross {
+    /// Their origins, such as `https://example.org`; `*` for all.
+    pub origins: Vec<String>,
+}
+
+impl Cross {
+    pub(crate) fn allows(&self, origin: &str) -> bool {
+        self.origins.iter().any(|o| o == "*" || o == origin)
+    }
+
+    /// Tells a browser that the page at `origin` may read the answer.
+    pub(crate) fn apply(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
+        let Some(origin) = origin else { return };
+        if !origin.to_str().is_ok_and(|o| self.allows(o)) {
+            return;
+        }
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        let methods = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
+        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+        let any = HeaderValue::from_static("authorization, content-type, x-api-key, *");
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, any);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_other_hosts_are_refused() {
+        let hosts = Hosts {
+            names: vec!["box.lan".to_owned()],
+            any: false,
+        };
+        for fine in [
+            "localhost:8080",
+            "127.0.0.1",
+            "[::1]:80",
+            "10.0.0.7:1",
+            "BOX.lan:8080",
+        ] {
+            assert!(hosts.allows(fine), "{fine}");
+        }
+        assert!(!hosts.allows("evil.example:8080") && !Hosts::default().allows("box.lan"));
+    }
+}

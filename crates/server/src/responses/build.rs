@@ -1,0 +1,407 @@
+//! A response while it is made, and the events that tell of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use tokkata::Stats;
+
+use super::read::{Asked, ToolKind};
+use crate::error::ApiError;
+use crate::openai::logprobs::chat_entry;
+use crate::run::{Call, End, Finish, Part, Step, Token, id};
+use crate::served::{Served, now};
+use crate::sse::{Gone, Sender};
+
+/// An event: its name and its object.
+type Event = (&'static str, Value);
+
+/// The item that is being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    Reasoning,
+    Message,
+}
+
+/// Gathers an answer.
+pub(super) struct Builder {
+    pub(super) id: String,
+    model: Arc<Served>,
+    created: u64,
+    echo: Map<String, Value>,
+    kinds: HashMap<String, ToolKind>,
+    warnings: Vec<String>,
+    logprobs: Option<usize>,
+    output: Vec<Value>,
+    open: Option<Open>,
+    /// Tokens whose text has not been told.
+    held: Vec<Token>,
+    end: Option<End>,
+    events: Vec<Event>,
+    sequence: u64,
+}
+
+impl Builder {
+    pub(super) fn new(model: &Arc<Served>, asked: &Asked, warnings: Vec<String>) -> Self {
+        Builder {
+            id: id("resp_"),
+            model: Arc::clone(model),
+            created: now(),
+            echo: asked.echo.clone(),
+            kinds: asked.kinds.clone(),
+            warnings,
+            logprobs: asked.logprobs,
+            output: Vec::new(),
+            open: None,
+            held: Vec::new(),
+            end: None,
+            events: Vec::new(),
+            sequence: 0,
+        }
+    }
+
+    /// The response with this status.
+    fn object(&self, status: &str) -> Value {
+        let mut object = json!({
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "status": status,
+            "background": false,
+            "completed_at": null,
+            "error": null,
+            "incomplete_details": null,
+            "instructions": null,
+            "max_output_tokens": null,
+            "max_tool_calls": null,
+            "model": self.model.id,
+            "output": self.output,
+            "parallel_tool_calls": true,
+            "previous_response_id": null,
+            "prompt_cache_key": null,
+            "presence_penalty": 0,
+            "frequency_penalty": 0,
+            "reasoning": {"effort": null, "summary": null},
+            "safety_identifier": null,
+            "service_tier": "default",
+            "store": true,
+            "temperature": self.model.sampling.temperature,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": "auto",
+            "tools": [],
+            "top_logprobs": 0,
+            "top_p": self.model.sampling.top_p,
+            "truncation": "disabled",
+            "usage": null,
+            "user": null,
+            "metadata": {},
+        });
+        for (name, value) in &self.echo {
+            object[name.as_str()] = value.clone();
+        }
+        if !self.warnings.is_empty() {
+            object["warnings"] = self.warnings.clone().into();
+        }
+        object
+    }
+
+    /// The response when it is over.
+    pub(super) fn response(&self) -> Value {
+        let length = self
+            .end
+            .as_ref()
+            .is_some_and(|e| e.finish == Finish::Length);
+        let status = if length { "incomplete" } else { "completed" };
+        let mut object = self.object(status);
+        if length {
+            object["incomplete_details"] = json!({"reason": "max_output_tokens"});
+        } else {
+            object["completed_at"] = now().into();
+        }
+        if let Some(end) = &self.end {
+            object["usage"] = usage(&end.stats, end.reasoning_tokens);
+        }
+        object
+    }
+
+    /// The answer as a message of the conversation.
+    pub(super) fn message(&self) -> Option<Value> {
+        let mut message = json!({"role": "assistant", "content": ""});
+        for item in &self.output {
+            let text = |name: &str| {
+                item[name][0]["text"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned()
+            };
+            match item["type"].as_str()? {
+                "message" => message["content"] = text("content").into(),
+                "reasoning" => message["reasoning_content"] = text("content").into(),
+                kind => {
+                    let arguments = match kind {
+                        "custom_tool_call" => json!({"input": item["input"]}),
+                        _ => serde_json::from_str(item["arguments"].as_str()?).unwrap_or_default(),
+                    };
+                    let name = match item["namespace"].as_str() {
+                        Some(namespace) => format!("{namespace}__{}", item["name"].as_str()?),
+                        None => item["name"].as_str()?.to_owned(),
+                    };
+                    let function = json!({"name": name, "arguments": arguments});
+                    let call =
+                        json!({"id": item["call_id"], "type": "function", "function": function});
+                    match message.get_mut("tool_calls").and_then(Value::as_array_mut) {
+                        Some(calls) => calls.push(call),
+                        None => message["tool_calls"] = json!([call]),
+                    }
+                }
+            }
+        }
+        (!self.output.is_empty()).then_some(message)
+    }
+
+    /// Takes a step, and notes the events that tell of it.
+    pub(super) fn take(&mut self, step: Step) {
+        self.held.extend(step.token);
+        for part in step.parts {
+            match part {
+                Part::Reasoning(text) => {
+                    self.enter(Open::Reasoning);
+                    self.grow(&text);
+                }
+                Part::Content(text) if text.is_empty() => {}
+                Part::Content(text) => {
+                    self.enter(Open::Message);
+                    self.grow(&text);
+                }
+                Part::Call(call) => {
+                    self.leave();
+                    self.call(call);
+                }
+            }
+        }
+        if let Some(end) = step.end {
+            let status = match end.finish {
+                Finish::Length => "incomplete",
+                _ => "completed",
+            };
+            self.leave_as(status);
+            self.end = Some(end);
+        }
+    }
+
+    /// Begins an item of this kind, unless one is open.
+    fn enter(&mut self, kind: Open) {
+        if self.open == Some(kind) {
+            return;
+        }
+        self.leave();
+        self.open = Some(kind);
+        let (item, part) = match kind {
+            Open::Reasoning => (
+                json!({"id": id("rs_"), "type": "reasoning", "summary": [], "content": [], "encrypted_content": null, "status": "in_progress"}),
+                json!({"type": "reasoning_text", "text": ""}),
+            ),
+            Open::Message => (
+                json!({"id": id("msg_"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}),
+                json!({"type": "output_text", "text": "", "annotations": [], "logprobs": []}),
+            ),
+        };
+        let place = self.output.len();
+        self.tell(
+            "response.output_item.added",
+            json!({"output_index": place, "item": item}),
+        );
+        self.output.push(item);
+        let event = self.within(json!({"part": part}));
+        self.tell("response.content_part.added", event);
+        self.output[place]["content"] = json!([part]);
+    }
+
+    /// An event's object with the place of what is open.
+    fn within(&self, mut members: Value) -> Value {
+        let place = self.output.len() - 1;
+        members["item_id"] = self.output[place]["id"].clone();
+        members["output_index"] = place.into();
+        members["content_index"] = 0.into();
+        members
+    }
+
+    fn grow(&mut self, text: &str) {
+        let place = self.output.len() - 1;
+        let held = std::mem::take(&mut self.held);
+        let whole = self.output[place]["content"][0]["text"].as_str();
+        let whole = format!("{}{text}", whole.unwrap_or_default());
+        self.output[place]["content"][0]["text"] = whole.into();
+        if self.open == Some(Open::Reasoning) {
+            let event = self.within(json!({"delta": text}));
+            self.tell("response.reasoning_text.delta", event);
+            return;
+        }
+        let logprobs = self.entries(&held);
+        let list = self.output[place]["content"][0]["logprobs"].as_array_mut();
+        if let Some(list) = list {
+            list.extend(logprobs.clone());
+        }
+        let event = self.within(json!({"delta": text, "logprobs": logprobs}));
+        self.tell("response.output_text.delta", event);
+    }
+
+    fn entries(&self, tokens: &[Token]) -> Vec<Value> {
+        match (self.logprobs, self.model.service.tokenizer()) {
+            (Some(most), Ok(tokenizer)) => tokens
+                .iter()
+                .map(|t| chat_entry(tokenizer, t, most))
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn leave(&mut self) {
+        self.leave_as("completed");
+    }
+
+    /// Ends the item that is open.
+    fn leave_as(&mut self, status: &str) {
+        let Some(kind) = self.open.take() else {
+            return;
+        };
+        let place = self.output.len() - 1;
+        self.output[place]["status"] = status.into();
+        let item = self.output[place].clone();
+        let part = item["content"][0].clone();
+        let text = &part["text"];
+        let (name, event) = match kind {
+            Open::Reasoning => ("response.reasoning_text.done", json!({"text": text})),
+            Open::Message => (
+                "response.output_text.done",
+                json!({"text": text, "logprobs": part["logprobs"]}),
+            ),
+        };
+        let event = self.within(event);
+        self.tell(name, event);
+        let event = self.within(json!({"part": part}));
+        self.tell("response.content_part.done", event);
+        self.tell(
+            "response.output_item.done",
+            json!({"output_index": place, "item": item}),
+        );
+    }
+
+    /// A whole call of a tool.
+    fn call(&mut self, call: Call) {
+        let place = self.output.len();
+        let plain = ToolKind::Function {
+            namespace: None,
+            name: call.name.clone(),
+        };
+        let kind = self.kinds.get(&call.name).unwrap_or(&plain).clone();
+        let (mut item, field, value) = match kind {
+            ToolKind::Function { namespace, name } => {
+                let mut item = json!({"id": id("fc_"), "type": "function_call", "status": "in_progress", "call_id": call.id, "name": name, "arguments": ""});
+                if let Some(namespace) = namespace {
+                    item["namespace"] = namespace.into();
+                }
+                (item, "arguments", call.arguments)
+            }
+            ToolKind::Custom { name } => {
+                let read: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+                let input = read["input"].as_str().map(str::to_owned);
+                let item = json!({"id": id("ctc_"), "type": "custom_tool_call", "status": "in_progress", "call_id": call.id, "name": name, "input": ""});
+                (item, "input", input.unwrap_or(call.arguments))
+            }
+        };
+        self.tell(
+            "response.output_item.added",
+            json!({"output_index": place, "item": item}),
+        );
+        let head = json!({"item_id": item["id"], "output_index": place});
+        let (delta, done) = match field {
+            "input" => (
+                "response.custom_tool_call_input.delta",
+                "response.custom_tool_call_input.done",
+            ),
+            _ => (
+                "response.function_call_arguments.delta",
+                "response.function_call_arguments.done",
+            ),
+        };
+        let mut event = head.clone();
+        event["delta"] = value.as_str().into();
+        self.tell(delta, event);
+        let mut event = head;
+        event[field] = value.as_str().into();
+        event["name"] = item["name"].clone();
+        self.tell(done, event);
+        item[field] = value.into();
+        item["status"] = "completed".into();
+        self.tell(
+            "response.output_item.done",
+            json!({"output_index": place, "item": item}),
+        );
+        self.output.push(item);
+    }
+
+    fn tell(&mut self, name: &'static str, mut event: Value) {
+        event["type"] = name.into();
+        event["sequence_number"] = self.sequence.into();
+        self.sequence += 1;
+        self.events.push((name, event));
+    }
+
+    async fn flush(&mut self, sender: &Sender) -> Result<(), Gone> {
+        for (name, event) in std::mem::take(&mut self.events) {
+            sender.event(name, &event).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells that it begins.
+    pub(super) async fn begin(&mut self, sender: &Sender) -> Result<(), Gone> {
+        let response = self.object("in_progress");
+        self.tell("response.created", json!({"response": response}));
+        self.tell("response.in_progress", json!({"response": response}));
+        self.flush(sender).await
+    }
+
+    /// Takes a step and tells of it.
+    pub(super) async fn send(&mut self, step: Step, sender: &Sender) -> Result<(), Gone> {
+        self.take(step);
+        self.flush(sender).await
+    }
+
+    /// Tells that it is over.
+    pub(super) async fn end(&mut self, response: Value, sender: &Sender) -> Result<(), Gone> {
+        let name = match response["status"] == "incomplete" {
+            true => "response.incomplete",
+            false => "response.completed",
+        };
+        self.tell(name, json!({"response": response}));
+        self.flush(sender).await
+    }
+
+    /// Tells that it failed.
+    pub(super) async fn fail(&mut self, error: &ApiError, sender: &Sender) -> Result<(), Gone> {
+        let code = match error.kind {
+            "exceed_context_size_error" => "context_length_exceeded",
+            "rate_limit_error" | "overloaded_error" => "rate_limit_exceeded",
+            "invalid_request_error" => "invalid_prompt",
+            _ => "server_error",
+        };
+        self.leave_as("incomplete");
+        let mut response = self.object("failed");
+        response["error"] = json!({"code": code, "message": error.message});
+        self.tell("response.failed", json!({"response": response}));
+        self.flush(sender).await
+    }
+}
+
+fn usage(stats: &Stats, reasoning: usize) -> Value {
+    let (input, output) = (stats.prompt_tokens, stats.generated_tokens);
+    json!({
+        "input_tokens": input,
+        "input_tokens_details": {"cached_tokens": stats.reused_tokens, "cache_write_tokens": 0},
+        "output_tokens": output,
+        "output_tokens_details": {"reasoning_tokens": reasoning},
+        "total_tokens": input + output,
+    })
+}

@@ -1,0 +1,134 @@
+//! Which path does what.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{Method, Uri};
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, delete, get, post};
+
+use crate::anthropic;
+use crate::app::{self, App, Dialect};
+use crate::error::ApiError;
+use crate::native::{completion, status, tokens};
+use crate::openai::{chat, completions, embeddings, models};
+use crate::responses;
+use crate::{ollama, page};
+
+/// All paths, behind what every call goes through.
+pub(crate) fn router(app: &Arc<App>) -> Router {
+    let routes = Router::new()
+        .merge(state_of_things())
+        .merge(openai())
+        .merge(llama())
+        .merge(claude())
+        .merge(ollama_routes())
+        .fallback(nowhere)
+        .method_not_allowed_fallback(not_so);
+    let prefix = app.options.prefix.trim_end_matches('/').to_owned();
+    let routes = match prefix.is_empty() {
+        true => routes,
+        false => Router::new().nest(&prefix, routes).fallback(nowhere),
+    };
+    let routes = routes.with_state(Arc::clone(app));
+    routes.layer(middleware::from_fn_with_state(Arc::clone(app), app::guard))
+}
+
+type Routes = Router<Arc<App>>;
+
+fn state_of_things() -> Routes {
+    Router::new()
+        .route("/", get(page::index))
+        .route("/page/{name}", get(page::part))
+        .route("/health", get(status::health))
+        .route("/v1/health", get(status::health))
+        .route("/ready", get(status::ready))
+        .route("/live", get(status::live))
+        .route("/ping", get(status::live).post(status::live))
+        .route("/version", get(status::version))
+        .route("/metrics", get(status::metrics))
+        .route("/v1/metrics", get(status::metrics_object))
+}
+
+fn openai() -> Routes {
+    let mut routes = Router::new();
+    for prefix in ["", "/v1"] {
+        let path = |rest: &str| format!("{prefix}{rest}");
+        routes = routes
+            .route(&path("/models"), get(models::list))
+            .route(&path("/models/{name}"), get(models::show))
+            .route(&path("/chat/completions"), post(chat::complete))
+            .route(
+                &path("/chat/completions/input_tokens"),
+                post(chat::input_tokens),
+            )
+            .route(
+                &path("/chat/completions/render"),
+                post(chat::apply_template),
+            )
+            .route(&path("/completions"), post(completions::complete))
+            .route(&path("/tokenize"), post(tokens::tokenize))
+            .route(&path("/detokenize"), post(tokens::detokenize));
+    }
+    routes
+        .route("/v1/responses", post(responses::create))
+        .route("/responses", post(responses::create))
+        .route("/v1/responses/input_tokens", post(responses::input_tokens))
+        .route(
+            "/v1/responses/{id}",
+            get(responses::show).delete(responses::delete),
+        )
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
+        .route(
+            "/v1/responses/{id}/input_items",
+            get(responses::input_items),
+        )
+        .route("/v1/embeddings", post(embeddings::create))
+        .route("/embeddings", post(embeddings::plain))
+        .route("/embedding", post(embeddings::plain))
+}
+
+fn llama() -> Routes {
+    Router::new()
+        .route("/completion", post(completion::complete))
+        .route("/infill", post(completion::fill))
+        .route("/apply-template", post(chat::apply_template))
+        .route("/props", get(status::props).post(status::set_props))
+        .route("/slots", get(status::slots))
+}
+
+fn claude() -> Routes {
+    Router::new()
+        .route("/v1/messages", post(anthropic::messages))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
+}
+
+fn ollama_routes() -> Routes {
+    Router::new()
+        .route("/api/chat", post(ollama::chat))
+        .route("/api/generate", post(ollama::generate))
+        .route("/api/embed", post(ollama::embed_new))
+        .route("/api/embeddings", post(ollama::embed_old))
+        .route("/api/tags", get(ollama::tags))
+        .route("/api/ps", get(ollama::ps))
+        .route("/api/show", post(ollama::show))
+        .route("/api/version", get(ollama::version))
+        .route("/api/delete", delete(ollama::refused))
+        .route("/api/{*rest}", any(ollama::refused))
+}
+
+async fn nowhere(uri: Uri, _: Request) -> Response {
+    let error = ApiError::not_found(format!("there is nothing at {}", uri.path()));
+    match Dialect::of(uri.path()) {
+        Dialect::OpenAi => error.into_response(),
+        dialect => dialect.error(&error),
+    }
+}
+
+async fn not_so(method: Method, uri: Uri) -> Response {
+    let text = format!("{} does not go with {}", uri.path(), method.as_str());
+    let error = ApiError::invalid(text).with_status(axum::http::StatusCode::METHOD_NOT_ALLOWED);
+    Dialect::of(uri.path()).error(&error)
+}

@@ -1,0 +1,518 @@
+//! Answers on their way: from the engine's events to what dialects send.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tokkata::answer::{Event, OutputParser, Parsed};
+use tokkata::{Answer, EventKind, FinishReason, Logprobs, Stats};
+
+use crate::error::{ApiError, Result};
+use crate::served::{Permit, Served};
+use crate::talk::Prepared;
+
+/// A piece of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Part {
+    Reasoning(String),
+    Content(String),
+    /// A whole call: its place among the answer's calls, its id, its tool and its arguments.
+    Call(Call),
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Call {
+    pub(crate) index: usize,
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) arguments: String,
+}
+
+/// A token of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Token {
+    pub(crate) id: u32,
+    pub(crate) logprobs: Option<Logprobs>,
+}
+
+/// What came of one of the answers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Step {
+    pub(crate) choice: usize,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) token: Option<Token>,
+    /// Tokens of the prompt that are cached, and all of them.
+    pub(crate) progress: Option<(usize, usize)>,
+    pub(crate) end: Option<End>,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// The model ended it.
+    Stop,
+    /// This stop string did.
+    StopString(String),
+    /// It has as many tokens as it may.
+    Length,
+    /// It calls tools.
+    Calls,
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// The end of an answer.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    pub(crate) finish: Finish,
+    pub(crate) stats: Stats,
+    pub(crate) reasoning_tokens: usize,
+}
+
+/// One answer.
+struct Choice {
+    /// `None` before it was asked for.
+    answer: Option<Answer>,
+    parser: Option<OutputParser>,
+    calls: usize,
+    one_call: bool,
+    /// The answer was cut after its call.
+    cut: bool,
+    ended: bool,
+    /// The newest text is reasoning.
+    reasons: bool,
+    reasoning_tokens: usize,
+    first: Option<Instant>,
+    last: Instant,
+}
+
+/// All answers to one call.
+pub(crate) struct Run {
+    model: Arc<Served>,
+    prepared: Vec<Prepared>,
+    choices: Vec<Choice>,
+    arrived: Instant,
+    turn: usize,
+    _permits: Vec<Permit>,
+}
+
+impl Run {
+    /// Asks for the answers to several prompts: of each prompt the first at once, and the others when its prompt is
+    /// cached.
+    pub(crate) fn start(model: &Arc<Served>, prepared: Vec<Prepared>) -> Result<Self> {
+        prepared.iter().try_for_each(|p| p.check(model))?;
+        let mut permits = Vec::new();
+        let mut choices = Vec::new();
+        for one in &prepared {
+            for i in 0..one.params.n {
+                permits.push(model.admit()?);
+                choices.push(Choice::new(model, one, i)?);
+            }
+            let most = one
+                .params
+                .max_tokens
+                .unwrap_or(model.service.limits().ctx as usize);
+            model.metrics.most_tokens.observe(most as f64);
+        }
+        Ok(Run {
+            model: Arc::clone(model),
+            prepared,
+            choices,
+            arrived: Instant::now(),
+            turn: 0,
+            _permits: permits,
+        })
+    }
+
+    /// How many answers there are.
+    pub(crate) fn len(&self) -> usize {
+        self.choices.len()
+    }
+
+    /// The parameters of an answer.
+    pub(crate) fn params(&self, choice: usize) -> &crate::params::Params {
+        &self.prepared[self.prompt_of(choice).0].params
+    }
+
+    /// Which prompt an answer is to, and which of its answers it is.
+    fn prompt_of(&self, choice: usize) -> (usize, usize) {
+        let mut left = choice;
+        for (i, one) in self.prepared.iter().enumerate() {
+            if left < one.params.n {
+                return (i, left);
+            }
+            left -= one.params.n;
+        }
+        (0, 0)
+    }
+
+    /// The next piece of any answer; `None` after the last.
+    ///
+    /// # Errors
+    /// The first answer that fails ends all of them.
+    pub(crate) async fn next(&mut self) -> Option<Result<Step>> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Step>>> {
+        let n = self.choices.len();
+        for i in 0..n {
+            let at = (self.turn + i) % n;
+            let choice = &mut self.choices[at];
+            let Some(answer) = choice.answer.as_mut().filter(|_| !choice.ended) else {
+                continue;
+            };
+            match answer.poll_next(cx) {
+                Poll::Pending => {}
+                Poll::Ready(event) => {
+                    self.turn = at + 1;
+                    return Poll::Ready(Some(self.took(at, event)));
+                }
+            }
+        }
+        if self.choices.iter().all(|c| c.ended) {
+            return Poll::Ready(None);
+        }
+        Poll::Pending
+    }
+
+    fn took(&mut self, at: usize, event: Option<EventKind>) -> Result<Step> {
+        let step = match event {
+            None => {
+                self.choices[at].ended = true;
+                return Err(ApiError::internal("the answer ended without a reason"));
+            }
+            Some(EventKind::Failed(error)) => {
+                self.choices[at].ended = true;
+                self.model
+                    .metrics
+                    .ended("error", None, None, self.seconds());
+                return Err(error.into());
+            }
+            Some(event) => self.step(at, event),
+        };
+        let is_prompt = step.token.is_none() && step.end.is_none();
+        if !is_prompt {
+            self.ask_rest(at)?;
+        }
+        Ok(step)
+    }
+
+    /// Asks for the other answers to the same prompt.
+    fn ask_rest(&mut self, at: usize) -> Result<()> {
+        let (prompt, place) = self.prompt_of(at);
+        let one = &self.prepared[prompt];
+        let first = at - place;
+        for i in 0..one.params.n {
+            let choice = &mut self.choices[first + i];
+            if choice.answer.is_none() {
+                let request = one.request(&self.model, i)?;
+                choice.answer = Some(self.model.service.generate(request));
+            }
+        }
+        Ok(())
+    }
+
+    fn seconds(&self) -> f64 {
+        self.arrived.elapsed().as_secs_f64()
+    }
+
+    fn step(&mut self, at: usize, event: EventKind) -> Step {
+        let mut step = Step {
+            choice: at,
+            ..Step::default()
+        };
+        match event {
+            EventKind::Prompt { cached, total } => step.progress = Some((cached, total)),
+            EventKind::Token { id, text, logprobs } => {
+                self.clock(at);
+                let choice = &mut self.choices[at];
+                step.token = Some(Token { id, logprobs });
+                step.parts = choice.read(&text);
+                choice.reasoning_tokens += usize::from(choice.reasons);
+                if choice.one_call && choice.calls > 0 && !choice.cut {
+                    choice.cut = true;
+                    if let Some(answer) = &choice.answer {
+                        answer.cancel();
+                    }
+                }
+            }
+            EventKind::Finished {
+                text,
+                reason,
+                stats,
+            } => {
+                let finish = self.finish(at, &text, reason, &mut step);
+                step.end = Some(End {
+                    finish,
+                    stats,
+                    reasoning_tokens: self.choices[at].reasoning_tokens,
+                });
+                self.count(at, reason, &stats);
+            }
+            EventKind::Values { .. } | EventKind::Failed(_) => {}
+        }
+        step
+    }
+
+    fn finish(&mut self, at: usize, text: &[u8], reason: FinishReason, step: &mut Step) -> Finish {
+        let (keeps, stop) = {
+            let params = self.params(at);
+            let stop = match reason {
+                FinishReason::StopString(which) => params.stop.get(which).cloned(),
+                _ => None,
+            };
+            (params.keep_stop, stop)
+        };
+        let choice = &mut self.choices[at];
+        choice.ended = true;
+        if !choice.cut {
+            step.parts = choice.read(text);
+            step.parts.extend(choice.read_last());
+        }
+        if let Some(stop) = stop.as_ref().filter(|_| keeps) {
+            step.parts.push(Part::Content(stop.clone()));
+        }
+        match reason {
+            _ if choice.cut => Finish::Calls,
+            FinishReason::EndOfText if choice.calls > 0 => Finish::Calls,
+            FinishReason::EndOfText => Finish::Stop,
+            FinishReason::StopString(_) => Finish::StopString(stop.unwrap_or_default()),
+            FinishReason::MaxTokens | FinishReason::ContextFull => Finish::Length,
+            FinishReason::Cancelled => Finish::Cancelled,
+        }
+    }
+
+    fn clock(&mut self, at: usize) {
+        let now = Instant::now();
+        let choice = &mut self.choices[at];
+        match choice.first {
+            Some(_) => {
+                let gap = now - choice.last;
+                self.model.metrics.gap.observe(gap.as_secs_f64());
+            }
+            None => {
+                choice.first = Some(now);
+                let first = now - self.arrived;
+                self.model.metrics.first_token.observe(first.as_secs_f64());
+            }
+        }
+        choice.last = now;
+    }
+
+    fn count(&self, at: usize, reason: FinishReason, stats: &Stats) {
+        let how = match reason {
+            FinishReason::EndOfText | FinishReason::StopString(_) => "stop",
+            FinishReason::MaxTokens | FinishReason::ContextFull => "length",
+            FinishReason::Cancelled => "abort",
+        };
+        let first = self.choices[at].first;
+        let first = first.map(|t| (t - self.arrived).as_secs_f64());
+        self.model
+            .metrics
+            .ended(how, Some(stats), first, self.seconds());
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let left = self
+            .choices
+            .iter()
+            .filter(|c| !c.ended && c.answer.is_some());
+        for _ in left {
+            self.model
+                .metrics
+                .ended("abort", None, None, self.seconds());
+        }
+    }
+}
+
+impl Choice {
+    fn new(model: &Arc<Served>, one: &Prepared, place: usize) -> Result<Self> {
+        let reading = one.reading.as_ref();
+        let parser =
+            reading.map(|r| OutputParser::new(model.service.format(), &r.prompt, &r.tools));
+        let answer = match place {
+            0 => Some(model.service.generate(one.request(model, 0)?)),
+            _ => None,
+        };
+        Ok(Choice {
+            answer,
+            parser,
+            calls: 0,
+            one_call: reading.is_some_and(|r| r.one_call),
+            cut: false,
+            ended: false,
+            reasons: false,
+            reasoning_tokens: 0,
+            first: None,
+            last: Instant::now(),
+        })
+    }
+
+    /// What more text settles.
+    fn read(&mut self, text: &[u8]) -> Vec<Part> {
+        let text = String::from_utf8_lossy(text);
+        match &mut self.parser {
+            _ if text.is_empty() => Vec::new(),
+            Some(parser) => {
+                let parsed = parser.push(&text);
+                self.parts(parsed)
+            }
+            None => vec![Part::Content(text.into_owned())],
+        }
+    }
+
+    /// What was held back.
+    fn read_last(&mut self) -> Vec<Part> {
+        let parsed = self.parser.as_mut().map(OutputParser::finish);
+        self.parts(parsed.unwrap_or_default())
+    }
+
+    fn parts(&mut self, parsed: Vec<Parsed>) -> Vec<Part> {
+        let mut parts = Vec::with_capacity(parsed.len());
+        for piece in parsed {
+            if self.one_call && self.calls > 0 {
+                break;
+            }
+            self.reasons = matches!(piece.event, Event::Reasoning(_));
+            match piece.event {
+                Event::Reasoning(text) => parts.push(Part::Reasoning(text)),
+                Event::Content(text) => parts.push(Part::Content(text)),
+                Event::ToolCall(call) => {
+                    parts.push(Part::Call(Call {
+                        index: self.calls,
+                        id: call.id.unwrap_or_else(|| id("call_")),
+                        name: call.name,
+                        arguments: call.arguments,
+                    }));
+                    self.calls += 1;
+                }
+                Event::Markup => {}
+            }
+        }
+        parts
+    }
+}
+
+/// A name that nothing else has: a prefix and 24 letters and digits.
+pub(crate) fn id(prefix: &str) -> String {
+    const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    let mut out = prefix.to_owned();
+    for _ in 0..3 {
+        let mut bits = crate::params::random();
+        for _ in 0..8 {
+            out.push(char::from(LETTERS[(bits % 62) as usize]));
+            bits /= 62;
+        }
+    }
+    out
+}
+
+/// What an answer cost in time, as llama.cpp names it.
+pub(crate) fn timings(stats: &Stats) -> Value {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let rate = |n: usize, ns: u64| {
+        if ns > 0 {
+            n as f64 * 1e9 / ns as f64
+        } else {
+            0.0
+        }
+    };
+    let each = |n: usize, ns: u64| if n > 0 { ms(ns) / n as f64 } else { 0.0 };
+    let (prompt, generated) = (stats.computed_tokens, stats.generated_tokens);
+    json!({
+        "cache_n": stats.reused_tokens,
+        "prompt_n": prompt,
+        "prompt_ms": ms(stats.prompt_ns),
+        "prompt_per_token_ms": each(prompt, stats.prompt_ns),
+        "prompt_per_second": rate(prompt, stats.prompt_ns),
+        "predicted_n": generated,
+        "predicted_ms": ms(stats.generate_ns),
+        "predicted_per_token_ms": each(generated, stats.generate_ns),
+        "predicted_per_second": rate(generated.saturating_sub(1), stats.generate_ns),
+    })
+}
+
+/// Everything that came of one answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Whole {
+    pub(crate) reasoning: String,
+    pub(crate) content: String,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) tokens: Vec<Token>,
+    /// The parts in order.
+    pub(crate) parts: Vec<Part>,
+    pub(crate) end: Option<End>,
+}
+
+impl Whole {
+    /// Takes a step of this answer.
+    pub(crate) fn take(&mut self, step: Step) {
+        for part in step.parts {
+            match &part {
+                Part::Reasoning(text) => self.reasoning.push_str(text),
+                Part::Content(text) => self.content.push_str(text),
+                Part::Call(call) => self.calls.push(call.clone()),
+            }
+            match (self.parts.last_mut(), part) {
+                (Some(Part::Reasoning(old)), Part::Reasoning(new))
+                | (Some(Part::Content(old)), Part::Content(new)) => old.push_str(&new),
+                (_, part) => self.parts.push(part),
+            }
+        }
+        self.tokens.extend(step.token);
+        self.end = step.end.or(self.end.take());
+    }
+
+    /// What it cost.
+    pub(crate) fn stats(&self) -> Stats {
+        self.end.as_ref().map_or_else(Stats::default, |e| e.stats)
+    }
+}
+
+/// Waits for all answers.
+pub(crate) async fn collect(run: &mut Run) -> Result<Vec<Whole>> {
+    let mut all = vec![Whole::default(); run.len()];
+    while let Some(step) = run.next().await {
+        let step = step?;
+        all[step.choice].take(step);
+    }
+    Ok(all)
+}
+
+/// Tokens of several answers to one prompt or more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) prompt: usize,
+    pub(crate) cached: usize,
+    pub(crate) completion: usize,
+    pub(crate) reasoning: usize,
+}
+
+impl Usage {
+    /// Adds an answer; `first` says that its prompt was not counted yet.
+    pub(crate) fn add(&mut self, end: &End, first: bool) {
+        if first {
+            self.prompt += end.stats.prompt_tokens;
+            self.cached += end.stats.reused_tokens;
+        }
+        self.completion += end.stats.generated_tokens;
+        self.reasoning += end.reasoning_tokens;
+    }
+
+    /// As chat and completion APIs write it.
+    pub(crate) fn object(&self) -> Value {
+        json!({
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning},
+        })
+    }
+}

@@ -1,0 +1,194 @@
+//! The models of a server, by name.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use tokkata::{Sampling, Service};
+
+use crate::error::{ApiError, Result};
+use crate::metrics::Metrics;
+use crate::talk::Manners;
+
+/// A model and what it is called.
+pub struct Named {
+    /// What answers call it.
+    pub id: String,
+    /// Other names that callers may use.
+    pub aliases: Vec<String>,
+    /// Words that describe it, for lists of models.
+    pub tags: Vec<String>,
+    /// The model.
+    pub service: Service,
+}
+
+/// A model that is served.
+pub(crate) struct Served {
+    pub(crate) id: String,
+    pub(crate) aliases: Vec<String>,
+    pub(crate) tags: Vec<String>,
+    pub(crate) path: PathBuf,
+    pub(crate) service: Service,
+    pub(crate) manners: Manners,
+    /// Parameters that a request does not name.
+    pub(crate) sampling: Sampling,
+    /// Tokens of an answer that does not say how many.
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) metrics: Metrics,
+    pub(crate) created: u64,
+    /// Answers under way, waiting ones included.
+    busy: AtomicUsize,
+    most: usize,
+}
+
+/// The right to one answer, until it is dropped.
+pub(crate) struct Permit {
+    model: Arc<Served>,
+}
+
+impl Served {
+    pub(crate) fn new(
+        named: Named,
+        sampling: Sampling,
+        max_tokens: Option<usize>,
+        queue: usize,
+    ) -> Self {
+        let Named {
+            id,
+            aliases,
+            tags,
+            service,
+        } = named;
+        let seqs = service.limits().seqs as usize;
+        Served {
+            manners: Manners::of(&service),
+            path: service.checkpoint().path().to_owned(),
+            id,
+            aliases,
+            tags,
+            service,
+            sampling,
+            max_tokens,
+            metrics: Metrics::default(),
+            created: now(),
+            busy: AtomicUsize::new(0),
+            most: seqs.saturating_add(queue),
+        }
+    }
+
+    /// The right to one more answer.
+    pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit> {
+        let more = |n: usize| (n < self.most).then_some(n + 1);
+        let taken = self
+            .busy
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        match taken {
+            Ok(_) => Ok(Permit {
+                model: Arc::clone(self),
+            }),
+            Err(busy) => {
+                let waiting = busy.saturating_sub(self.service.limits().seqs as usize);
+                self.metrics.refused.fetch_add(1, Ordering::Relaxed);
+                let seconds = self
+                    .metrics
+                    .wait_seconds(waiting, self.service.limits().seqs);
+                Err(ApiError::overloaded(
+                    format!("{waiting} requests are waiting; try again in {seconds} s"),
+                    seconds,
+                ))
+            }
+        }
+    }
+
+    /// What the file says of itself, as llama.cpp names it.
+    pub(crate) fn meta(&self) -> Value {
+        let checkpoint = self.service.checkpoint();
+        let metadata = checkpoint.metadata();
+        let tensors = checkpoint.file().tensors();
+        let (mut params, mut bytes) = (0u64, 0u64);
+        for tensor in tensors {
+            params += tensor.shape.iter().map(|&n| n as u64).product::<u64>();
+            bytes += tensor.bytes as u64;
+        }
+        let arch = metadata.str("general.architecture").unwrap_or_default();
+        let uint = |key: &str| metadata.uint(&format!("{arch}.{key}"));
+        let kind = metadata.uint("general.file_type");
+        let kind = kind.and_then(|n| tokkata::file_type_name(u32::try_from(n).ok()?));
+        json!({
+            "vocab_type": 2,
+            "n_vocab": self.service.n_vocab(),
+            "n_ctx": self.service.limits().ctx,
+            "n_ctx_train": checkpoint.trained_ctx(),
+            "n_embd": uint("embedding_length"),
+            "n_params": params,
+            "size": bytes,
+            "ftype": kind,
+        })
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.model.busy.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| d.as_secs())
+}
+
+/// The models of a server.
+pub(crate) struct Models {
+    all: Vec<Arc<Served>>,
+    strict: bool,
+}
+
+impl Models {
+    pub(crate) fn new(all: Vec<Served>, strict: bool) -> Self {
+        Models {
+            all: all.into_iter().map(Arc::new).collect(),
+            strict,
+        }
+    }
+
+    pub(crate) fn all(&self) -> &[Arc<Served>] {
+        &self.all
+    }
+
+    /// The first model, which answers where none is named.
+    pub(crate) fn first(&self) -> Result<&Arc<Served>> {
+        self.all
+            .first()
+            .ok_or_else(|| ApiError::unavailable("no model is loaded"))
+    }
+
+    /// The model that is called so. A server of one model answers to any name, unless it is strict.
+    pub(crate) fn named(&self, name: Option<&str>) -> Result<&Arc<Served>> {
+        let Some(name) = name.filter(|n| !n.is_empty()) else {
+            return self.first();
+        };
+        let plain = name.strip_suffix(":latest").unwrap_or(name);
+        let is = |model: &&Arc<Served>| {
+            let names = std::iter::once(&model.id).chain(&model.aliases);
+            names.into_iter().any(|n| n == name || n == plain)
+        };
+        match self.all.iter().find(is) {
+            Some(model) => Ok(model),
+            None if self.all.len() == 1 && !self.strict => self.first(),
+            None => {
+                let known: Vec<&str> = self.all.iter().map(|m| m.id.as_str()).collect();
+                Err(ApiError {
+                    param: Some("model".to_owned()),
+                    ..ApiError::not_found(format!(
+                        "The model '{name}' does not exist; known are {}",
+                        known.join(", ")
+                    ))
+                })
+            }
+        }
+    }
+}

@@ -25,6 +25,7 @@
 //! ```
 
 use tokkata_backend_cpu::CpuBackend;
+use tokkata_backend_cuda::CudaDevice;
 use tokkata_backend_ref::RefBackend;
 use tokkata_ir::Device;
 
@@ -41,8 +42,15 @@ pub mod load;
 pub mod models;
 pub mod ops;
 
-/// Every device that goldens are checked on, the reference first: a device joins them here.
+/// Every device that goldens are checked on, the reference first: a device joins them here. A GPU is skipped by name where
+/// there is none.
 #[must_use]
 pub fn devices() -> Vec<Box<dyn Device>> {
-    vec![Box::new(RefBackend::default()), Box::new(CpuBackend)]
+    let mut devices: Vec<Box<dyn Device>> =
+        vec![Box::new(RefBackend::default()), Box::new(CpuBackend)];
+    match CudaDevice::open(0) {
+        Ok(cuda) => devices.push(Box::new(cuda)),
+        Err(why) => eprintln!("skipped: cuda: {why}"),
+    }
+    devices
 }

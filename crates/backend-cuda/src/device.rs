@@ -1,0 +1,284 @@
+//! The GPU as a device of the contract.
+
+use std::sync::Arc;
+
+use tokkata_ir::{
+    ArenaLayout, BackendError, CacheGroup, Device, Executor, LoadOptions, Loaded, Program, ValueId,
+    WeightSource,
+};
+
+use crate::driver::{self, Buffer, Context};
+use crate::error::{lost, out_of_memory, unsupported};
+use crate::exec::CudaExecutor;
+use crate::images::Kernels;
+use crate::layout::{self, GroupLayout, SLOT_BYTES, StepLayout};
+use crate::lower::{Ground, Lowered, Scratch, lower};
+use crate::weights::Weights;
+
+/// Left free for the driver and for other programs.
+const RESERVE: u64 = 512 << 20;
+
+/// A GPU.
+pub struct CudaDevice {
+    context: Arc<Context>,
+    kernels: Arc<Kernels>,
+    captures: bool,
+}
+
+/// What can be said of a GPU before anything is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Its name, such as `NVIDIA H200`.
+    pub name: String,
+    /// Compute capability.
+    pub capability: (u32, u32),
+    /// Multiprocessors.
+    pub processors: u32,
+    /// Bytes of memory that are free.
+    pub free_bytes: u64,
+    /// Bytes of memory in all.
+    pub total_bytes: u64,
+    /// The architecture that the kernels in use were compiled for.
+    pub kernels: String,
+}
+
+impl CudaDevice {
+    /// How many GPUs there are.
+    ///
+    /// # Errors
+    /// One line that says why none can be used: there is no driver, or an old one.
+    pub fn count() -> Result<usize, String> {
+        driver::devices()
+    }
+
+    /// The GPU with this number.
+    ///
+    /// # Errors
+    /// One line that says why it cannot be used.
+    pub fn open(index: usize) -> Result<Self, String> {
+        Self::with_kernels(index, None)
+    }
+
+    /// As [`CudaDevice::open`], with the kernels of one architecture (`sm_80`, `compute_75`…) where it can run them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_kernels(index: usize, architecture: Option<&str>) -> Result<Self, String> {
+        let count = Self::count()?;
+        if index >= count {
+            return Err(format!("there is no cuda:{index}; {count} were found"));
+        }
+        let open = || -> driver::Result<Option<Self>> {
+            let context = Context::new(index)?;
+            context.bind()?;
+            let kernels = Kernels::new(&context, architecture)?;
+            Ok(kernels.map(|kernels| CudaDevice {
+                context,
+                kernels: Arc::new(kernels),
+                captures: true,
+            }))
+        };
+        let opened = open().map_err(|e| format!("cuda:{index}: {e}"))?;
+        opened.ok_or_else(|| format!("cuda:{index}: it needs compute capability 7.5 or more"))
+    }
+
+    /// Launches kernels one by one rather than as graphs.
+    #[must_use]
+    pub fn without_graphs(self) -> Self {
+        CudaDevice {
+            captures: false,
+            ..self
+        }
+    }
+
+    /// What it is.
+    ///
+    /// # Errors
+    /// A lost device.
+    pub fn describe(&self) -> Result<Description, BackendError> {
+        let (free_bytes, total_bytes) = self.context.memory().map_err(lost)?;
+        Ok(Description {
+            name: self.context.name().map_err(lost)?,
+            capability: self.context.capability().map_err(lost)?,
+            processors: self.context.processors().map_err(lost)?,
+            free_bytes,
+            total_bytes,
+            kernels: self.kernels.architecture().to_owned(),
+        })
+    }
+}
+
+impl std::fmt::Debug for CudaDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CudaDevice({:?})", self.context)
+    }
+}
+
+fn available(context: &Context) -> Option<u64> {
+    let (free, _) = context.memory().ok()?;
+    Some(free.saturating_sub(RESERVE))
+}
+
+impl Device for CudaDevice {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        available(&self.context)
+    }
+
+    fn load(
+        &self,
+        program: Arc<Program>,
+        weights: &dyn WeightSource,
+        _options: &LoadOptions,
+    ) -> Result<Box<dyn Loaded>, BackendError> {
+        let mut resident = Resident::new(self, program, weights)?;
+        // What cannot be lowered is known before caches are made.
+        resident.lower(0)?;
+        Ok(Box::new(resident))
+    }
+}
+
+/// A program's weights and work space on a GPU.
+pub(crate) struct Resident {
+    weights: Weights,
+    scratch: Scratch,
+    work_space: Buffer,
+    step_state: Buffer,
+    /// Per plan: addresses of values.
+    values: Vec<Vec<u64>>,
+    pub(crate) step: StepLayout,
+    pub(crate) groups: Vec<GroupLayout>,
+    pub(crate) program: Arc<Program>,
+    pub(crate) kernels: Arc<Kernels>,
+    pub(crate) captures: bool,
+    pub(crate) context: Arc<Context>,
+}
+
+impl Resident {
+    fn new(
+        device: &CudaDevice,
+        program: Arc<Program>,
+        source: &dyn WeightSource,
+    ) -> Result<Self, BackendError> {
+        let context = Arc::clone(&device.context);
+        context.bind().map_err(lost)?;
+        let layout = |group: &CacheGroup| {
+            let layout = GroupLayout::new(group);
+            layout.ok_or_else(|| unsupported(format!("a cache of {}", group.dtype)))
+        };
+        let groups = program.caches.iter().map(layout).collect::<Result<_, _>>()?;
+        let weights = Weights::load(&context, &program, source)?;
+        let limits = &program.limits;
+        let places: Vec<(Vec<u64>, u64)> = program
+            .plans
+            .iter()
+            .map(|plan| layout::values(plan, limits))
+            .collect();
+        let bytes = places.iter().map(|p| p.1).max().unwrap_or(0);
+        let alloc = |what: &str, bytes: u64| {
+            let buffer = context.alloc(bytes);
+            buffer.map_err(|e| out_of_memory(&context, what, bytes, &e))
+        };
+        let work_space = alloc("work space", bytes)?;
+        work_space.fill(0).map_err(lost)?;
+        let at = work_space.at();
+        let values = places.into_iter().map(|(p, _)| p.into_iter().map(|o| o + at).collect());
+        let step = StepLayout::new(&program);
+        let step_state = alloc("the step's state", step.bytes)?;
+        Ok(Resident {
+            weights,
+            scratch: Scratch::default(),
+            work_space,
+            step_state,
+            values: values.collect(),
+            step,
+            groups,
+            program,
+            kernels: Arc::clone(&device.kernels),
+            captures: device.captures,
+            context,
+        })
+    }
+
+    pub(crate) fn step_at(&self) -> u64 {
+        self.step_state.at()
+    }
+
+    pub(crate) fn value_at(&self, plan: usize, value: ValueId) -> u64 {
+        self.values[plan][value.index()]
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        let space = self.work_space.bytes() + self.step_state.bytes();
+        self.weights.bytes() + self.scratch.bytes() + space
+    }
+
+    /// Every plan as launches, for caches that lie at `arena_at`.
+    fn lower(&mut self, arena_at: u64) -> Result<Vec<Lowered>, BackendError> {
+        self.context.bind().map_err(lost)?;
+        let program = Arc::clone(&self.program);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.rewind();
+        let ground = Ground {
+            context: &self.context,
+            kernels: &self.kernels,
+            program: &program,
+            weights: &self.weights,
+            groups: &self.groups,
+            step: &self.step,
+            step_at: self.step_state.at(),
+            arena_at,
+        };
+        let plans = program.plans.iter().zip(&self.values);
+        let lowered = plans.map(|(plan, values)| lower(&ground, plan, values, &mut scratch));
+        let lowered = lowered.collect();
+        self.scratch = scratch;
+        lowered
+    }
+
+    /// Slots without sequences.
+    fn reset(&self) -> driver::Result<()> {
+        self.step_state.fill(0)?;
+        let limits = &self.program.limits;
+        let mut slots = vec![0u64; limits.seqs as usize * SLOT_BYTES as usize / 8];
+        let tokens = self.step_at() + self.step.tokens;
+        let per_slot = StepLayout::tokens_of_slot(limits) * 4;
+        for (i, slot) in slots.chunks_exact_mut(SLOT_BYTES as usize / 8).enumerate() {
+            slot[0] = tokens + i as u64 * per_slot;
+        }
+        self.step_state.write(self.step.slots(), bytemuck::cast_slice(&slots))?;
+        let words: u32 = self.step.groups.iter().map(|g| g[1] * limits.seqs).sum();
+        let none = vec![u32::MAX; words as usize];
+        self.step_state.write(self.step.tables, bytemuck::cast_slice(&none))
+    }
+}
+
+impl Loaded for Resident {
+    fn block_bytes(&self) -> Vec<u64> {
+        self.groups.iter().map(|g| g.block_bytes).collect()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.bytes()
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        available(&self.context)
+    }
+
+    fn open(mut self: Box<Self>, arena: ArenaLayout) -> Result<Box<dyn Executor>, BackendError> {
+        let bytes = arena.bytes();
+        let cache = self
+            .context
+            .alloc(bytes)
+            .map_err(|e| out_of_memory(&self.context, "caches", bytes, &e))?;
+        cache.fill(0).map_err(lost)?;
+        self.reset().map_err(lost)?;
+        let plans = self.lower(cache.at())?;
+        let executor = CudaExecutor::new(self, plans, (arena, cache)).map_err(lost)?;
+        Ok(Box::new(executor))
+    }
+}

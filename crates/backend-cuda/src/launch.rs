@@ -1,0 +1,107 @@
+//! A lowered plan: launches in order, their grids by the size of a step.
+
+use tokkata_ir::Lead;
+
+use crate::driver::{Function, Result, Stream};
+
+/// Most rows, sequences and logit rows of the steps that a replay serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Bucket {
+    pub(crate) rows: u32,
+    pub(crate) seqs: u32,
+    pub(crate) logits: u32,
+}
+
+impl Bucket {
+    fn of(self, lead: Lead) -> u64 {
+        u64::from(match lead {
+            Lead::Rows => self.rows,
+            Lead::Seqs => self.seqs,
+            Lead::LogitRows => self.logits,
+        })
+    }
+}
+
+/// One dimension of a grid: `⌈lead · times / per⌉`, at most `most`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    lead: Option<Lead>,
+    times: u64,
+    per: u64,
+    most: u64,
+}
+
+impl Extent {
+    pub(crate) const ONE: Extent = Extent::fixed(1);
+
+    pub(crate) const fn fixed(n: u32) -> Extent {
+        Extent {
+            lead: None,
+            times: n as u64,
+            per: 1,
+            most: u64::MAX,
+        }
+    }
+
+    /// A block for every `per` of so many elements of each row of a lead.
+    pub(crate) fn elements(lead: Lead, times: u64, per: u32) -> Extent {
+        Extent {
+            lead: Some(lead),
+            times,
+            per: per.into(),
+            most: u64::MAX,
+        }
+    }
+
+    pub(crate) fn rows(lead: Lead) -> Extent {
+        Extent::elements(lead, 1, 1)
+    }
+
+    pub(crate) fn at_most(self, most: u32) -> Extent {
+        Extent {
+            most: most.into(),
+            ..self
+        }
+    }
+
+    fn of(self, bucket: Bucket) -> u32 {
+        let lead = self.lead.map_or(1, |lead| bucket.of(lead));
+        let blocks = (lead * self.times).div_ceil(self.per).clamp(1, self.most);
+        u32::try_from(blocks).expect("grids fit 32 bits")
+    }
+}
+
+/// A kernel with its parameters.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    pub(crate) function: Function,
+    pub(crate) grid: [Extent; 3],
+    pub(crate) block: u32,
+    pub(crate) shared: u32,
+    pub(crate) params: Vec<u8>,
+}
+
+impl Launch {
+    pub(crate) fn run(&self, stream: &Stream, bucket: Bucket) -> Result<()> {
+        let grid = self.grid.map(|extent| extent.of(bucket));
+        stream.launch(self.function, grid, (self.block, self.shared), &self.params)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grids_follow_the_bucket() {
+        let bucket = Bucket {
+            rows: 4,
+            seqs: 2,
+            logits: 1,
+        };
+        assert_eq!(Extent::elements(Lead::Rows, 100, 256).of(bucket), 2);
+        assert_eq!(Extent::elements(Lead::Rows, 1000, 1).at_most(64).of(bucket), 64);
+        assert_eq!(Extent::rows(Lead::Seqs).of(bucket), 2);
+        assert_eq!(Extent::ONE.of(bucket), 1);
+    }
+}

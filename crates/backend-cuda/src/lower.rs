@@ -1,0 +1,281 @@
+//! Plans to launches: one kernel or a few for each op, in the order of the plan.
+
+mod attention;
+mod linear;
+mod moe;
+mod recurrent;
+mod rows;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokkata_ir::{
+    BackendError, ConstData, ConstId, KvSource, Lead, Limits, Node, Op, Plan, Program, SlotId,
+    ValueId, WeightId,
+};
+
+use crate::driver::{Buffer, Context};
+use crate::error::{lost, out_of_memory, unsupported};
+use crate::images::Kernels;
+use crate::launch::{Extent, Launch};
+use crate::layout::{GroupLayout, StepLayout, lead_code, most};
+use crate::params::Params;
+use crate::weights::Weights;
+
+/// Most blocks of kernels whose threads go on to further elements.
+const MOST_BLOCKS: u32 = 2048;
+
+/// Threads of elementwise kernels.
+const THREADS: u32 = 256;
+
+/// Device memory that launches refer to: what each asks for is found again when a program is lowered again.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    buffers: Vec<Buffer>,
+    next: usize,
+}
+
+impl Scratch {
+    /// From the first piece again.
+    pub(crate) fn rewind(&mut self) {
+        self.next = 0;
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.buffers.iter().map(Buffer::bytes).sum()
+    }
+
+    fn next(
+        &mut self,
+        make: impl FnOnce() -> Result<Buffer, BackendError>,
+    ) -> Result<u64, BackendError> {
+        if self.next == self.buffers.len() {
+            self.buffers.push(make()?);
+        }
+        self.next += 1;
+        Ok(self.buffers[self.next - 1].at())
+    }
+}
+
+/// What lowering knows of a program on its device.
+pub(crate) struct Ground<'a> {
+    pub(crate) context: &'a Arc<Context>,
+    pub(crate) kernels: &'a Kernels,
+    pub(crate) program: &'a Program,
+    pub(crate) weights: &'a Weights,
+    pub(crate) groups: &'a [GroupLayout],
+    pub(crate) step: &'a StepLayout,
+    /// The step's state and the slots.
+    pub(crate) step_at: u64,
+    pub(crate) arena_at: u64,
+}
+
+/// The tables of draws: exponentials, logarithms, and those of logarithms.
+pub(crate) type DrawTables = [u64; 3];
+
+/// A plan as launches.
+#[derive(Debug)]
+pub(crate) struct Lowered {
+    pub(crate) launches: Vec<Launch>,
+    /// Reports of log-probabilities per logit row; 0 where the plan has none.
+    pub(crate) reports: u64,
+}
+
+/// A plan on its way to launches.
+pub(crate) struct Lowering<'a, 'g> {
+    ground: &'a Ground<'g>,
+    plan: &'a Plan,
+    /// Addresses of values.
+    values: &'a [u64],
+    scratch: &'a mut Scratch,
+    launches: Vec<Launch>,
+    /// Tables of cosines and sines by what they follow from.
+    turns: BTreeMap<Vec<u8>, u64>,
+}
+
+/// Lowers a plan whose values lie at these addresses.
+pub(crate) fn lower<'a>(
+    ground: &'a Ground<'_>,
+    plan: &'a Plan,
+    values: &'a [u64],
+    scratch: &'a mut Scratch,
+) -> Result<Lowered, BackendError> {
+    let mut lowering = Lowering {
+        ground,
+        plan,
+        values,
+        scratch,
+        launches: Vec::new(),
+        turns: BTreeMap::new(),
+    };
+    for node in &plan.nodes {
+        lowering.node(node)?;
+    }
+    let reports = lowering.report()?;
+    Ok(Lowered {
+        launches: lowering.launches,
+        reports,
+    })
+}
+
+impl Lowering<'_, '_> {
+    fn limits(&self) -> &Limits {
+        &self.ground.program.limits
+    }
+
+    fn at(&self, id: ValueId) -> u64 {
+        self.values[id.index()]
+    }
+
+    fn width(&self, id: ValueId) -> u32 {
+        self.plan.value(id).shape.width() as u32
+    }
+
+    fn lead(&self, id: ValueId) -> Lead {
+        self.plan.value(id).shape.lead
+    }
+
+    fn floats(&self, id: WeightId) -> u64 {
+        self.ground.weights.floats(id)
+    }
+
+    fn maybe(&self, id: Option<WeightId>) -> u64 {
+        id.map_or(0, |id| self.floats(id))
+    }
+
+    fn weight_len(&self, id: WeightId) -> u32 {
+        let shape = &self.ground.program.weights[id.index()].shape;
+        shape.iter().product()
+    }
+
+    /// The step, which every kernel gets first.
+    fn step(&self) -> Params {
+        self.ground.step.params(self.ground.step_at)
+    }
+
+    /// The step and a lead.
+    fn step_of(&self, lead: Lead) -> Params {
+        self.step().u32(lead_code(lead))
+    }
+
+    /// Zeros, found again when the program is lowered again.
+    fn scratch(&mut self, bytes: u64) -> Result<u64, BackendError> {
+        let context = self.ground.context;
+        self.scratch.next(|| {
+            let buffer = context
+                .alloc(bytes.next_multiple_of(4))
+                .map_err(|e| out_of_memory(context, "work space", bytes, &e))?;
+            buffer.fill(0).map_err(lost)?;
+            Ok(buffer)
+        })
+    }
+
+    fn upload<T: bytemuck::NoUninit>(&mut self, data: &[T]) -> Result<u64, BackendError> {
+        let context = self.ground.context;
+        self.scratch.next(|| context.upload(data).map_err(lost))
+    }
+
+    fn constant(&mut self, id: ConstId) -> Result<u64, BackendError> {
+        let program = self.ground.program;
+        match program.constant(id) {
+            ConstData::F32(x) => self.upload(x),
+            ConstData::U32(x) => self.upload(x),
+        }
+    }
+
+    fn launch(
+        &mut self,
+        (source, kernel): (&'static str, &str),
+        grid: [Extent; 3],
+        (block, shared): (u32, u32),
+        params: &Params,
+    ) -> Result<(), BackendError> {
+        let function = self.ground.kernels.function(source, kernel).map_err(lost)?;
+        self.launches.push(Launch {
+            function,
+            grid,
+            block,
+            shared,
+            params: params.bytes().to_vec(),
+        });
+        Ok(())
+    }
+
+    /// A kernel of `rows.cu` over the elements of a value.
+    fn each(
+        &mut self,
+        kernel: &str,
+        (lead, per_row): (Lead, u32),
+        params: &Params,
+    ) -> Result<(), BackendError> {
+        let blocks = Extent::elements(lead, per_row.into(), THREADS).at_most(MOST_BLOCKS);
+        let grid = [blocks, Extent::ONE, Extent::ONE];
+        self.launch(("rows", kernel), grid, (THREADS, 0), params)
+    }
+
+    /// A cache slot as kernels see it.
+    fn cache(&self, slot: SlotId, params: Params) -> Params {
+        let group = &self.ground.groups[slot.group.index()];
+        let def = self.ground.program.group(slot.group);
+        let [first, len] = self.ground.step.groups[slot.group.index()];
+        let planes = &group.slots[slot.slot as usize];
+        let tables = self.ground.step_at + self.ground.step.tables + u64::from(first) * 4;
+        let params = params
+            .u64(self.ground.arena_at)
+            .u64(tables)
+            .u32s(&[len, def.block_size, group.entry, 0]);
+        let params = planes[0].params(params);
+        planes[planes.len() - 1].params(params).align(8)
+    }
+
+    /// In the place of a cache where there is none.
+    fn no_cache(params: Params) -> Params {
+        params.u64s(&[0; 8])
+    }
+
+    fn node(&mut self, node: &Node) -> Result<(), BackendError> {
+        match &node.op {
+            Op::Prepare => Ok(()),
+            Op::Gather { .. } | Op::Matmul { .. } | Op::HeadMatmul { .. } | Op::Experts { .. } => {
+                self.linear(node)
+            }
+            Op::CacheWrite { slot } => self.cache_write(&node.ins, *slot),
+            Op::Attention(op) => self.attention(node, op),
+            Op::Select(op) => self.select(node, op),
+            Op::Compress(op) => self.compress(node, op),
+            Op::Conv { .. } | Op::Shift { .. } | Op::Scan { .. } => self.recurrent(node),
+            Op::Route(op) => self.route(node, op),
+            Op::Group { .. } => self.group(node),
+            Op::Combine => self.combine(node),
+            Op::Sample => self.sample(node),
+            _ => self.row_op(node),
+        }
+    }
+
+    /// Whether the values of a slot are its keys.
+    fn keys_only(&self, source: KvSource) -> bool {
+        match source {
+            KvSource::Cache(slot) | KvSource::Cross(slot) => {
+                self.ground.groups[slot.group.index()].slots[slot.slot as usize].len() == 1
+            }
+            KvSource::Rows => false,
+        }
+    }
+
+    fn most(&self, lead: Lead) -> u32 {
+        most(self.limits(), lead)
+    }
+}
+
+/// Threads for sums over so many columns.
+fn threads_for(columns: u32) -> u32 {
+    columns.div_ceil(4).next_multiple_of(32).clamp(32, 256)
+}
+
+/// What a program asks that no kernel does.
+fn too_large(op: &str, what: &str, n: u32, most: u32) -> Result<(), BackendError> {
+    if n <= most {
+        return Ok(());
+    }
+    Err(unsupported(format!("{op} with {n} {what}: at most {most}")))
+}

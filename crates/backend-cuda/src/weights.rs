@@ -1,0 +1,273 @@
+//! Weights on the device: the blocks of the file for products and look-ups, floats for everything else.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokkata_core::DType;
+use tokkata_ir::weight::read_f32;
+use tokkata_ir::{BackendError, Op, Program, RawRows, WeightDef, WeightId, WeightSource};
+
+use crate::driver::{Buffer, Context, Event, Pinned, Stream};
+use crate::error::{lost, out_of_memory};
+use crate::params::Params;
+
+/// Bytes of each of the two pieces of host memory that weights pass through.
+const STAGING: usize = 16 << 20;
+
+/// Everything starts at a multiple of this.
+const ALIGN: u64 = 256;
+
+/// Rows of one format.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) dtype: DType,
+    pub(crate) rows: u32,
+    pub(crate) row_bytes: u64,
+    pub(crate) data: u64,
+}
+
+/// Where a weight lies.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Place {
+    pub(crate) segments: Vec<Segment>,
+    /// Segments as the kernel of look-ups reads them.
+    pub(crate) table: u64,
+    /// Its elements as floats.
+    pub(crate) floats: Option<u64>,
+}
+
+/// All weights of a program.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    buffer: Buffer,
+    _tables: Vec<Buffer>,
+    places: Vec<Place>,
+}
+
+impl Weights {
+    pub(crate) fn place(&self, id: WeightId) -> &Place {
+        &self.places[id.index()]
+    }
+
+    /// Address of a weight that is used elementwise.
+    pub(crate) fn floats(&self, id: WeightId) -> u64 {
+        self.places[id.index()]
+            .floats
+            .expect("elementwise weights are floats")
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.buffer.bytes()
+    }
+
+    pub(crate) fn load(
+        context: &Arc<Context>,
+        program: &Program,
+        source: &dyn WeightSource,
+    ) -> Result<Self, BackendError> {
+        let (blocks, floats) = roles(program);
+        let mut bytes = 0;
+        let mut take = |n: u64| {
+            let at = bytes;
+            bytes += n.next_multiple_of(ALIGN);
+            at
+        };
+        let mut places = Vec::new();
+        for (i, def) in program.weights.iter().enumerate() {
+            let mut place = Place::default();
+            if blocks.contains(&i) {
+                for segment in segments(def, source)? {
+                    let data = take(segment.row_bytes * u64::from(segment.rows));
+                    place.segments.push(Segment { data, ..segment });
+                }
+            }
+            if floats.contains(&i) {
+                place.floats = Some(take((def.rows() * def.cols()) as u64 * 4));
+            }
+            places.push(place);
+        }
+        let buffer = context
+            .alloc(bytes)
+            .map_err(|e| out_of_memory(context, "weights", bytes, &e))?;
+        let mut tables = Vec::new();
+        for place in &mut places {
+            place.segments.iter_mut().for_each(|s| s.data += buffer.at());
+            place.floats = place.floats.map(|at| at + buffer.at());
+            if !place.segments.is_empty() {
+                let table = context.upload(&segment_table(&place.segments)).map_err(lost)?;
+                place.table = table.at();
+                tables.push(table);
+            }
+        }
+        let mut upload = Upload::new(context, program)?;
+        for (def, place) in program.weights.iter().zip(&places) {
+            upload.weight(def, place, source)?;
+        }
+        upload.stream.synchronize().map_err(lost)?;
+        Ok(Weights {
+            buffer,
+            _tables: tables,
+            places,
+        })
+    }
+}
+
+/// Weights that are used as blocks, and those that are used as floats.
+fn roles(program: &Program) -> (BTreeSet<usize>, BTreeSet<usize>) {
+    let (mut blocks, mut floats) = (BTreeSet::new(), BTreeSet::new());
+    for node in program.plans.iter().flat_map(|p| &p.nodes) {
+        let matrix = match &node.op {
+            Op::Gather { table, .. } => Some(*table),
+            Op::Matmul { weight, .. }
+            | Op::HeadMatmul { weight, .. }
+            | Op::Experts { weight, .. } => Some(*weight),
+            _ => None,
+        };
+        blocks.extend(matrix.map(WeightId::index));
+        let others = node.op.weights().into_iter().filter(|&w| Some(w) != matrix);
+        floats.extend(others.map(WeightId::index));
+    }
+    (blocks, floats)
+}
+
+/// The format that rows are kept in: floats where there is no kernel for the file's.
+fn kept_as(dtype: DType) -> DType {
+    use DType::{F64, I8, I16, I32, I64};
+    match dtype {
+        F64 | I8 | I16 | I32 | I64 => DType::F32,
+        other => other,
+    }
+}
+
+fn segments(def: &WeightDef, source: &dyn WeightSource) -> Result<Vec<Segment>, BackendError> {
+    let rows = RawRows::new(source, &def.recipe)?;
+    let elems: usize = rows.segments().iter().map(|s| s.rows * s.cols).sum();
+    let expected = def.rows() * def.cols();
+    if elems != expected {
+        return Err(BackendError::Weight(format!(
+            "{} has {elems} elements where the plan expects {expected}",
+            def.name
+        )));
+    }
+    let segment = |s: &tokkata_ir::SourceInfo| {
+        let dtype = kept_as(s.dtype);
+        let bytes = dtype.row_bytes(def.cols()).ok_or_else(|| {
+            let what = format!("{}: rows of {} are not whole {dtype} blocks", def.name, def.cols());
+            BackendError::Weight(what)
+        })?;
+        Ok(Segment {
+            dtype,
+            rows: (s.rows * s.cols / def.cols().max(1)) as u32,
+            row_bytes: bytes as u64,
+            data: 0,
+        })
+    };
+    rows.segments().iter().map(segment).collect()
+}
+
+fn segment_table(segments: &[Segment]) -> Vec<u8> {
+    let params = segments.iter().fold(Params::new(), |params, s| {
+        params
+            .u64(s.data)
+            .u64(s.row_bytes)
+            .u32(s.rows)
+            .u32(s.dtype.ggml())
+    });
+    params.bytes().to_vec()
+}
+
+/// Two pieces of pinned memory: one is read into while the other is copied from.
+struct Upload {
+    stream: Stream,
+    pieces: Vec<(Pinned, Event)>,
+    next: usize,
+}
+
+impl Upload {
+    fn new(context: &Arc<Context>, program: &Program) -> Result<Self, BackendError> {
+        let widest = program.weights.iter().map(|w| w.cols() * 8 + 512).max();
+        let all: usize = program.weights.iter().map(|w| w.rows() * w.cols() * 8 + 512).sum();
+        let words = STAGING.min(all).max(widest.unwrap_or(0)).div_ceil(4);
+        let piece = |_| Ok((Pinned::new(context, words)?, Event::new(context)?));
+        Ok(Upload {
+            stream: Stream::new(context).map_err(lost)?,
+            pieces: (0..2).map(piece).collect::<Result<_, _>>().map_err(lost)?,
+            next: 0,
+        })
+    }
+
+    /// Fills `bytes` on the device.
+    fn put(
+        &mut self,
+        to: u64,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        let (piece, event) = &mut self.pieces[self.next];
+        self.next = (self.next + 1) % 2;
+        event.wait().map_err(lost)?;
+        fill(&mut piece.bytes_mut()[..bytes])?;
+        self.stream.upload(piece, bytes, to).map_err(lost)?;
+        self.stream.record(event).map_err(lost)
+    }
+
+    fn portion(&mut self, row_bytes: usize) -> usize {
+        (self.pieces[0].0.bytes_mut().len() / row_bytes.max(1)).max(1)
+    }
+
+    fn weight(
+        &mut self,
+        def: &WeightDef,
+        place: &Place,
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError> {
+        let rows = RawRows::new(source, &def.recipe)?;
+        let mut first = 0;
+        for (info, segment) in rows.segments().iter().zip(&place.segments) {
+            let raw = info.dtype == segment.dtype;
+            let row_bytes = segment.dtype.row_bytes(info.cols).unwrap_or(info.cols * 4);
+            let portion = self.portion(row_bytes);
+            for start in (0..info.rows).step_by(portion) {
+                let take = portion.min(info.rows - start);
+                let to = segment.data + (start * row_bytes) as u64;
+                self.put(to, take * row_bytes, |out| {
+                    if raw {
+                        return rows.read(first + start, take, out);
+                    }
+                    let floats = read_f32(source, &def.recipe, first + start, take)?;
+                    out.copy_from_slice(bytemuck::cast_slice(&floats));
+                    Ok(())
+                })?;
+            }
+            first += info.rows;
+        }
+        self.floats(def, place, source)
+    }
+
+    fn floats(
+        &mut self,
+        def: &WeightDef,
+        place: &Place,
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError> {
+        let Some(to) = place.floats else {
+            return Ok(());
+        };
+        let rows = RawRows::new(source, &def.recipe)?;
+        let (mut first, mut done) = (0, 0);
+        for info in rows.segments() {
+            let portion = self.portion(info.cols * 4);
+            for start in (0..info.rows).step_by(portion) {
+                let take = portion.min(info.rows - start);
+                let floats = read_f32(source, &def.recipe, first + start, take)?;
+                self.put(to + done, floats.len() * 4, |out| {
+                    out.copy_from_slice(bytemuck::cast_slice(&floats));
+                    Ok(())
+                })?;
+                done += floats.len() as u64 * 4;
+            }
+            first += info.rows;
+        }
+        Ok(())
+    }
+}

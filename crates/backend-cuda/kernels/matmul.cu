@@ -4,9 +4,12 @@
 // summed in pairs. So the order of a row's sum follows from the number of columns alone.
 #include "formats.cuh"
 
+// Rows of one format. Where scales lie apart, `data` holds blocks without them.
 struct Segment {
     const u8 *data;
     u64 row_bytes;
+    const u8 *scales;
+    u64 scale_bytes;
     u32 rows;
     u32 dtype;
 };
@@ -28,6 +31,29 @@ static __device__ void any_group(u32 dtype, const u8 *row, u32 g, u32 k, float *
     }
 }
 
+// Bytes of a block in front of its scale, and of the scale.
+static __device__ void scale_place(u32 dtype, u32 *bytes, u32 *at, u32 *len) {
+    *at = 0, *len = 2;
+    switch (dtype) {
+    case T_Q4_0: case T_IQ4_NL: *bytes = 18; break;
+    case T_Q8_0: *bytes = 34; break;
+    case T_Q6_K: *bytes = 210, *at = 208; break;
+    default: *bytes = 17, *len = 1;
+    }
+}
+
+// Group `g` of a row whose scales lie apart: the block is put together first.
+static __device__ void split_group(const Segment &p, u32 at, u32 g, float *out) {
+    u32 bytes, place, len, per_block = p.dtype == T_Q6_K ? 8 : 1, block = g / per_block;
+    scale_place(p.dtype, &bytes, &place, &len);
+    u8 whole[212];
+    const u8 *body = p.data + at * p.row_bytes + (u64)block * (bytes - len);
+    const u8 *scale = p.scales + at * p.scale_bytes + (u64)block * len;
+    for (u32 i = 0; i < bytes; i++)
+        whole[i] = i >= place && i < place + len ? scale[i - place] : body[i < place ? i : i - len];
+    any_group(p.dtype, whole, g % per_block, (g % per_block + 1) * 32, out);
+}
+
 KERNEL gather(Step s, Gather op) {
     u32 i = blockIdx.x;
     if (i >= rows_of(s, op.lead)) return;
@@ -44,7 +70,8 @@ KERNEL gather(Step s, Gather op) {
     const u8 *data = part->data + at * part->row_bytes;
     for (u32 g = threadIdx.x; g * 32 < op.width; g += blockDim.x) {
         float x[32];
-        any_group(part->dtype, data, g, op.width, x);
+        if (part->scales) split_group(*part, at, g, x);
+        else any_group(part->dtype, data, g, op.width, x);
         for (u32 e = 0; e < 32 && g * 32 + e < op.width; e++) out[g * 32 + e] = x[e];
     }
 }

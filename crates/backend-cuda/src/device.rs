@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use tokkata_ir::{
-    ArenaLayout, BackendError, CacheGroup, Device, Executor, LoadOptions, Loaded, Program, ValueId,
-    WeightSource,
+    ArenaLayout, BackendError, CacheGroup, Device, Executor, LoadOptions, Loaded, Op, Plan, Program,
+    ValueId, WeightId, WeightSource,
 };
 
 use crate::driver::{self, Buffer, Context};
 use crate::error::{lost, out_of_memory, unsupported};
 use crate::exec::CudaExecutor;
 use crate::images::Kernels;
-use crate::layout::{self, GroupLayout, SLOT_BYTES, StepLayout};
+use crate::layout::{self, GroupLayout, SLOT_BYTES, StepLayout, ValuePlaces};
 use crate::lower::{Ground, Lowered, Scratch, lower};
+use crate::select::{self, Item};
 use crate::weights::Weights;
 
 /// Left free for the driver and for other programs.
@@ -82,6 +83,18 @@ impl CudaDevice {
         opened.ok_or_else(|| format!("cuda:{index}: it needs compute capability 7.5 or more"))
     }
 
+    /// As [`CudaDevice::open`], with kernels from a file of images rather than with those of the program: for work on
+    /// kernels.
+    ///
+    /// # Errors
+    /// As there, and a file of another kind.
+    pub fn with_images(index: usize, images: &[u8]) -> Result<Self, String> {
+        let mut device = Self::open(index)?;
+        let own = Arc::get_mut(&mut device.kernels).expect("nobody has them yet");
+        own.replace(images).ok_or("it holds no images of kernels")?;
+        Ok(device)
+    }
+
     /// Launches kernels one by one rather than as graphs.
     #[must_use]
     pub fn without_graphs(self) -> Self {
@@ -132,9 +145,9 @@ impl Device for CudaDevice {
         &self,
         program: Arc<Program>,
         weights: &dyn WeightSource,
-        _options: &LoadOptions,
+        options: &LoadOptions,
     ) -> Result<Box<dyn Loaded>, BackendError> {
-        let mut resident = Resident::new(self, program, weights)?;
+        let mut resident = Resident::new(self, program, weights, !options.no_fuse)?;
         // What cannot be lowered is known before caches are made.
         resident.lower(0)?;
         Ok(Box::new(resident))
@@ -147,8 +160,8 @@ pub(crate) struct Resident {
     scratch: Scratch,
     work_space: Buffer,
     step_state: Buffer,
-    /// Per plan: addresses of values.
-    values: Vec<Vec<u64>>,
+    /// Per plan: what is launched, and addresses of values.
+    plans: Vec<(Vec<Item>, ValuePlaces)>,
     pub(crate) step: StepLayout,
     pub(crate) groups: Vec<GroupLayout>,
     pub(crate) program: Arc<Program>,
@@ -157,11 +170,33 @@ pub(crate) struct Resident {
     pub(crate) context: Arc<Context>,
 }
 
+/// What is launched for a plan, and places of its values.
+fn placed(
+    program: &Program,
+    plan: &Plan,
+    weights: &Weights,
+    fuse: bool,
+) -> (Vec<Item>, ValuePlaces) {
+    let columns = |id: WeightId| program.weights[id.index()].cols();
+    let fast = |id: WeightId| weights.fast(id, columns(id));
+    let items = select::items(plan, fuse, &fast);
+    let bytes = |node: usize| match plan.nodes[node].op {
+        Op::Matmul { weight, .. } | Op::Experts { weight, .. } => {
+            fast(weight).is_some_and(select::in_bytes)
+        }
+        _ => false,
+    };
+    let traffic: Vec<_> = items.iter().map(|i| i.traffic(plan, &bytes)).collect();
+    let places = layout::values(plan, &traffic, &program.limits);
+    (items, places)
+}
+
 impl Resident {
     fn new(
         device: &CudaDevice,
         program: Arc<Program>,
         source: &dyn WeightSource,
+        fuse: bool,
     ) -> Result<Self, BackendError> {
         let context = Arc::clone(&device.context);
         context.bind().map_err(lost)?;
@@ -170,14 +205,14 @@ impl Resident {
             layout.ok_or_else(|| unsupported(format!("a cache of {}", group.dtype)))
         };
         let groups = program.caches.iter().map(layout).collect::<Result<_, _>>()?;
-        let weights = Weights::load(&context, &program, source)?;
-        let limits = &program.limits;
-        let places: Vec<(Vec<u64>, u64)> = program
+        let kernel = device.kernels.function("matvec", "split_blocks").map_err(lost)?;
+        let weights = Weights::load(&context, &program, source, fuse.then_some(kernel))?;
+        let plans: Vec<(Vec<Item>, ValuePlaces)> = program
             .plans
             .iter()
-            .map(|plan| layout::values(plan, limits))
+            .map(|plan| placed(&program, plan, &weights, fuse))
             .collect();
-        let bytes = places.iter().map(|p| p.1).max().unwrap_or(0);
+        let bytes = plans.iter().map(|p| p.1.end).max().unwrap_or(0);
         let alloc = |what: &str, bytes: u64| {
             let buffer = context.alloc(bytes);
             buffer.map_err(|e| out_of_memory(&context, what, bytes, &e))
@@ -185,7 +220,7 @@ impl Resident {
         let work_space = alloc("work space", bytes)?;
         work_space.fill(0).map_err(lost)?;
         let at = work_space.at();
-        let values = places.into_iter().map(|(p, _)| p.into_iter().map(|o| o + at).collect());
+        let plans = plans.into_iter().map(|(items, places)| (items, places.moved(at)));
         let step = StepLayout::new(&program);
         let step_state = alloc("the step's state", step.bytes)?;
         Ok(Resident {
@@ -193,7 +228,7 @@ impl Resident {
             scratch: Scratch::default(),
             work_space,
             step_state,
-            values: values.collect(),
+            plans: plans.collect(),
             step,
             groups,
             program,
@@ -208,7 +243,7 @@ impl Resident {
     }
 
     pub(crate) fn value_at(&self, plan: usize, value: ValueId) -> u64 {
-        self.values[plan][value.index()]
+        self.plans[plan].1.values[value.index()]
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -232,8 +267,9 @@ impl Resident {
             step_at: self.step_state.at(),
             arena_at,
         };
-        let plans = program.plans.iter().zip(&self.values);
-        let lowered = plans.map(|(plan, values)| lower(&ground, plan, values, &mut scratch));
+        let plans = program.plans.iter().zip(&self.plans);
+        let lowered = plans
+            .map(|(plan, (items, places))| lower(&ground, (plan, items), places, &mut scratch));
         let lowered = lowered.collect();
         self.scratch = scratch;
         lowered

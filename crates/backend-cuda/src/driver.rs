@@ -176,12 +176,6 @@ impl Context {
         ))?;
         Ok(buffer)
     }
-
-    /// Waits for everything that was asked of it.
-    pub(crate) fn synchronize(&self) -> Result<()> {
-        self.bind()?;
-        call!(cuCtxSynchronize())
-    }
 }
 
 impl Drop for Context {
@@ -210,9 +204,11 @@ impl Buffer {
 
     /// Sets every word, and waits until that is done.
     pub(crate) fn fill(&self, word: u32) -> Result<()> {
-        self.context.bind()?;
-        call!(cuMemsetD32_v2(self.at, word, (self.bytes / 4) as usize))?;
-        call!(cuCtxSynchronize())
+        // On a stream of its own: the whole context cannot be waited for while another thread captures.
+        let stream = Stream::new(&self.context)?;
+        let words = (self.bytes / 4) as usize;
+        call!(cuMemsetD32Async(self.at, word, words, stream.stream))?;
+        stream.synchronize()
     }
 
     /// Copies bytes to it, and waits for them.
@@ -358,15 +354,6 @@ pub(crate) struct Function(sys::CUfunction);
 unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
-
-impl Function {
-    /// Allows blocks so much shared memory beyond the usual 48 KiB.
-    pub(crate) fn allow_shared(self, bytes: u32) -> Result<()> {
-        let attribute =
-            sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        call!(cuFuncSetAttribute(self.0, attribute, bytes as i32))
-    }
-}
 
 /// A queue of the device's.
 #[derive(Debug)]

@@ -78,6 +78,12 @@ impl Kernels {
         }))
     }
 
+    /// Takes the images of another file; `None` where it is not such a file.
+    pub(crate) fn replace(&mut self, file: &[u8]) -> Option<()> {
+        (_, self.images) = unpack(file)?;
+        Some(())
+    }
+
     /// The architecture whose images are used.
     pub(crate) fn architecture(&self) -> &'static str {
         self.architecture

@@ -71,10 +71,21 @@ impl Extent {
     }
 }
 
+/// Kernels of one purpose for one, two, four and eight rows at a time.
+pub(crate) type ByRows = [Function; 4];
+
+/// What is launched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kernel {
+    One(Function),
+    /// That for as many rows at a time as the bucket of the lead has; the grid's second dimension follows.
+    ByRows(Lead, ByRows),
+}
+
 /// A kernel with its parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
-    pub(crate) function: Function,
+    pub(crate) kernel: Kernel,
     pub(crate) grid: [Extent; 3],
     pub(crate) block: u32,
     pub(crate) shared: u32,
@@ -83,8 +94,17 @@ pub(crate) struct Launch {
 
 impl Launch {
     pub(crate) fn run(&self, stream: &Stream, bucket: Bucket) -> Result<()> {
-        let grid = self.grid.map(|extent| extent.of(bucket));
-        stream.launch(self.function, grid, (self.block, self.shared), &self.params)
+        let mut grid = self.grid.map(|extent| extent.of(bucket));
+        let function = match self.kernel {
+            Kernel::One(function) => function,
+            Kernel::ByRows(lead, functions) => {
+                let rows = bucket.of(lead) as u32;
+                let size = rows.next_power_of_two().trailing_zeros().min(3);
+                grid[1] = rows.div_ceil(1 << size).max(1);
+                functions[size as usize]
+            }
+        };
+        stream.launch(function, grid, (self.block, self.shared), &self.params)
     }
 }
 

@@ -6,6 +6,7 @@ use tokkata_core::DType;
 use tokkata_ir::{CacheGroup, CacheKind, Lead, Limits, Plan, Program, SlotDef, ValueId};
 
 use crate::params::Params;
+use crate::select::Traffic;
 
 /// Values start at multiples of this.
 const ALIGN: u64 = 256;
@@ -28,35 +29,75 @@ pub(crate) fn lead_code(lead: Lead) -> u32 {
     }
 }
 
-/// Bytes from the first of the work space at which each value of a plan lies, and how many there are in all.
-pub(crate) fn values(plan: &Plan, limits: &Limits) -> (Vec<u64>, u64) {
-    let bytes = |id: ValueId| {
-        let shape = &plan.value(id).shape;
-        let len = u64::from(most(limits, shape.lead)) * shape.width() as u64 * 4;
-        len.next_multiple_of(ALIGN).max(ALIGN)
+/// Bytes of a row of activations as the kernels of products take them: bytes, scales, and sums.
+pub(crate) fn row_in_bytes(columns: u64) -> u64 {
+    columns + columns / 32 * 8
+}
+
+/// Where values of a plan lie, from the first byte of the work space on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ValuePlaces {
+    /// Of every value; those that no launch makes are 0.
+    pub(crate) values: Vec<u64>,
+    /// Of values in bytes.
+    pub(crate) bytes: Vec<u64>,
+    /// Bytes in all.
+    pub(crate) end: u64,
+}
+
+impl ValuePlaces {
+    /// As these places are in a work space that begins here.
+    pub(crate) fn moved(mut self, by: u64) -> Self {
+        self.values.iter_mut().for_each(|at| *at += by);
+        self.bytes.iter_mut().for_each(|at| *at += by);
+        self
+    }
+}
+
+/// Places of a plan's values, of which each is there from the launch that makes it to the last that reads it.
+pub(crate) fn values(plan: &Plan, traffic: &[Traffic], limits: &Limits) -> ValuePlaces {
+    let count = plan.values.len();
+    // Values, then values in bytes.
+    let size = |key: usize| {
+        let shape = &plan.values[key % count].shape;
+        let (lead, width) = (u64::from(most(limits, shape.lead)), shape.width() as u64);
+        let row = if key < count { width * 4 } else { row_in_bytes(width) };
+        (lead * row).next_multiple_of(ALIGN).max(ALIGN)
     };
-    let mut last: BTreeMap<ValueId, usize> = BTreeMap::new();
-    for (i, node) in plan.nodes.iter().enumerate() {
-        last.extend(node.ins.iter().chain(&node.outs).map(|&v| (v, i)));
+    let keys = |values: &[ValueId], bytes: Option<ValueId>| -> Vec<usize> {
+        let values = values.iter().map(|v| v.index());
+        values.chain(bytes.map(|v| v.index() + count)).collect()
+    };
+    let mut last: BTreeMap<usize, usize> = BTreeMap::new();
+    for (i, t) in traffic.iter().enumerate() {
+        last.extend(keys(&t.ins, t.bytes_in).into_iter().map(|k| (k, i)));
+        last.extend(keys(&t.outs, t.bytes_out).into_iter().map(|k| (k, i)));
     }
     let ports = plan.inputs.iter().chain(&plan.outputs);
-    last.extend(ports.map(|p| (p.value, usize::MAX)));
-    let (mut space, mut places) = (Space::default(), vec![0; plan.values.len()]);
+    last.extend(ports.map(|p| (p.value.index(), usize::MAX)));
+    let (mut space, mut places) = (Space::default(), vec![0; 2 * count]);
     for port in &plan.inputs {
-        places[port.value.index()] = space.take(bytes(port.value));
+        places[port.value.index()] = space.take(size(port.value.index()));
     }
-    for (i, node) in plan.nodes.iter().enumerate() {
-        for &out in &node.outs {
-            places[out.index()] = space.take(bytes(out));
+    for (i, t) in traffic.iter().enumerate() {
+        let outs = keys(&t.outs, t.bytes_out);
+        for &out in &outs {
+            places[out] = space.take(size(out));
         }
-        let mut done: Vec<ValueId> = node.ins.iter().chain(&node.outs).copied().collect();
+        let mut done = keys(&t.ins, t.bytes_in);
+        done.extend(outs);
         done.sort_unstable();
         done.dedup();
-        for id in done.into_iter().filter(|id| last[id] == i) {
-            space.give(places[id.index()], bytes(id));
+        for key in done.into_iter().filter(|key| last[key] == i) {
+            space.give(places[key], size(key));
         }
     }
-    (places, space.end)
+    let bytes = places.split_off(count);
+    ValuePlaces {
+        values: places,
+        bytes,
+        end: space.end,
+    }
 }
 
 /// Free runs of bytes by their starts.
@@ -194,6 +235,8 @@ pub(crate) struct StepLayout {
     offsets: Vec<u64>,
     /// Tokens of all slots.
     pub(crate) tokens: u64,
+    /// Room for tokens of a slot.
+    pub(crate) tokens_of_slot: u64,
     pub(crate) tables: u64,
     /// First word among the tables and words per slot, per group.
     pub(crate) groups: Vec<[u32; 2]>,
@@ -240,6 +283,7 @@ impl StepLayout {
         StepLayout {
             offsets,
             tokens,
+            tokens_of_slot: Self::tokens_of_slot(limits),
             tables,
             groups,
             bytes,

@@ -30,6 +30,7 @@ mod launch;
 mod layout;
 mod lower;
 mod params;
+mod select;
 mod weights;
 mod work;
 

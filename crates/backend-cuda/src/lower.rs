@@ -3,6 +3,7 @@
 mod attention;
 mod linear;
 mod moe;
+mod products;
 mod recurrent;
 mod rows;
 
@@ -17,9 +18,10 @@ use tokkata_ir::{
 use crate::driver::{Buffer, Context};
 use crate::error::{lost, out_of_memory, unsupported};
 use crate::images::Kernels;
-use crate::launch::{Extent, Launch};
-use crate::layout::{GroupLayout, StepLayout, lead_code, most};
+use crate::launch::{Extent, Kernel, Launch};
+use crate::layout::{GroupLayout, StepLayout, ValuePlaces, lead_code, most};
 use crate::params::Params;
+use crate::select::Item;
 use crate::weights::Weights;
 
 /// Most blocks of kernels whose threads go on to further elements.
@@ -70,9 +72,6 @@ pub(crate) struct Ground<'a> {
     pub(crate) arena_at: u64,
 }
 
-/// The tables of draws: exponentials, logarithms, and those of logarithms.
-pub(crate) type DrawTables = [u64; 3];
-
 /// A plan as launches.
 #[derive(Debug)]
 pub(crate) struct Lowered {
@@ -85,8 +84,7 @@ pub(crate) struct Lowered {
 pub(crate) struct Lowering<'a, 'g> {
     ground: &'a Ground<'g>,
     plan: &'a Plan,
-    /// Addresses of values.
-    values: &'a [u64],
+    places: &'a ValuePlaces,
     scratch: &'a mut Scratch,
     launches: Vec<Launch>,
     /// Tables of cosines and sines by what they follow from.
@@ -96,20 +94,29 @@ pub(crate) struct Lowering<'a, 'g> {
 /// Lowers a plan whose values lie at these addresses.
 pub(crate) fn lower<'a>(
     ground: &'a Ground<'_>,
-    plan: &'a Plan,
-    values: &'a [u64],
+    (plan, items): (&'a Plan, &[Item]),
+    places: &'a ValuePlaces,
     scratch: &'a mut Scratch,
 ) -> Result<Lowered, BackendError> {
     let mut lowering = Lowering {
         ground,
         plan,
-        values,
+        places,
         scratch,
         launches: Vec::new(),
         turns: BTreeMap::new(),
     };
-    for node in &plan.nodes {
-        lowering.node(node)?;
+    for item in items {
+        match item {
+            Item::Node(i) => lowering.node(&plan.nodes[*i])?,
+            Item::Prepare {
+                norm,
+                x,
+                floats,
+                bytes,
+            } => lowering.prepare_rows((*norm, *x), *floats, *bytes)?,
+            Item::Products { nodes, gate, add } => lowering.products(nodes, *gate, *add)?,
+        }
     }
     let reports = lowering.report()?;
     Ok(Lowered {
@@ -124,7 +131,7 @@ impl Lowering<'_, '_> {
     }
 
     fn at(&self, id: ValueId) -> u64 {
-        self.values[id.index()]
+        self.places.values[id.index()]
     }
 
     fn width(&self, id: ValueId) -> u32 {
@@ -191,14 +198,24 @@ impl Lowering<'_, '_> {
         params: &Params,
     ) -> Result<(), BackendError> {
         let function = self.ground.kernels.function(source, kernel).map_err(lost)?;
+        self.push(Kernel::One(function), grid, (block, shared), params);
+        Ok(())
+    }
+
+    fn push(
+        &mut self,
+        kernel: Kernel,
+        grid: [Extent; 3],
+        (block, shared): (u32, u32),
+        params: &Params,
+    ) {
         self.launches.push(Launch {
-            function,
+            kernel,
             grid,
             block,
             shared,
             params: params.bytes().to_vec(),
         });
-        Ok(())
     }
 
     /// A kernel of `rows.cu` over the elements of a value.

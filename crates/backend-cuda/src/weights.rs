@@ -7,9 +7,10 @@ use tokkata_core::DType;
 use tokkata_ir::weight::read_f32;
 use tokkata_ir::{BackendError, Op, Program, RawRows, WeightDef, WeightId, WeightSource};
 
-use crate::driver::{Buffer, Context, Event, Pinned, Stream};
+use crate::driver::{Buffer, Context, Event, Function, Pinned, Stream};
 use crate::error::{lost, out_of_memory};
 use crate::params::Params;
+use crate::select::is_fast;
 
 /// Bytes of each of the two pieces of host memory that weights pass through.
 const STAGING: usize = 16 << 20;
@@ -24,6 +25,21 @@ pub(crate) struct Segment {
     pub(crate) rows: u32,
     pub(crate) row_bytes: u64,
     pub(crate) data: u64,
+    /// Where its scales lie, apart from the rest of its blocks, and their bytes of a row; 0 where they do not.
+    pub(crate) scales: u64,
+    pub(crate) scale_bytes: u64,
+    /// Whether kernels of few formats may read it.
+    fast: bool,
+}
+
+/// Blocks whose scales would misalign the rest of them: bytes in front of the scale, and of the scale.
+fn scale_place(dtype: DType) -> Option<(usize, usize)> {
+    match dtype {
+        DType::Q4_0 | DType::Q8_0 | DType::IQ4_NL => Some((0, 2)),
+        DType::Q6_K => Some((208, 2)),
+        DType::MXFP4 => Some((0, 1)),
+        _ => None,
+    }
 }
 
 /// Where a weight lies.
@@ -60,12 +76,21 @@ impl Weights {
         self.buffer.bytes()
     }
 
+    /// The format of a weight whose products have a kernel of their own.
+    pub(crate) fn fast(&self, id: WeightId, columns: usize) -> Option<DType> {
+        match &self.places[id.index()].segments[..] {
+            [one] if one.fast && is_fast(one.dtype, columns) => Some(one.dtype),
+            _ => None,
+        }
+    }
+
     pub(crate) fn load(
         context: &Arc<Context>,
         program: &Program,
         source: &dyn WeightSource,
+        split: Option<Function>,
     ) -> Result<Self, BackendError> {
-        let (blocks, floats) = roles(program);
+        let (blocks, floats, slow) = roles(program);
         let mut bytes = 0;
         let mut take = |n: u64| {
             let at = bytes;
@@ -76,9 +101,19 @@ impl Weights {
         for (i, def) in program.weights.iter().enumerate() {
             let mut place = Place::default();
             if blocks.contains(&i) {
-                for segment in segments(def, source)? {
-                    let data = take(segment.row_bytes * u64::from(segment.rows));
-                    place.segments.push(Segment { data, ..segment });
+                let mut segments = segments(def, source)?;
+                let alone = segments.len() == 1 && split.is_some() && !slow.contains(&i);
+                for mut segment in segments.drain(..) {
+                    segment.fast = alone;
+                    let rows = u64::from(segment.rows);
+                    if let Some((_, len)) = scale_place(segment.dtype).filter(|_| alone) {
+                        let blocks = segment.row_bytes / segment.dtype.block_bytes() as u64;
+                        segment.scale_bytes = blocks * len as u64;
+                        segment.row_bytes -= segment.scale_bytes;
+                        segment.scales = take(segment.scale_bytes * rows);
+                    }
+                    segment.data = take(segment.row_bytes * rows);
+                    place.segments.push(segment);
                 }
             }
             if floats.contains(&i) {
@@ -91,7 +126,12 @@ impl Weights {
             .map_err(|e| out_of_memory(context, "weights", bytes, &e))?;
         let mut tables = Vec::new();
         for place in &mut places {
-            place.segments.iter_mut().for_each(|s| s.data += buffer.at());
+            for segment in &mut place.segments {
+                segment.data += buffer.at();
+                if segment.scale_bytes > 0 {
+                    segment.scales += buffer.at();
+                }
+            }
             place.floats = place.floats.map(|at| at + buffer.at());
             if !place.segments.is_empty() {
                 let table = context.upload(&segment_table(&place.segments)).map_err(lost)?;
@@ -99,7 +139,7 @@ impl Weights {
                 tables.push(table);
             }
         }
-        let mut upload = Upload::new(context, program)?;
+        let mut upload = Upload::new(context, program, split)?;
         for (def, place) in program.weights.iter().zip(&places) {
             upload.weight(def, place, source)?;
         }
@@ -112,9 +152,10 @@ impl Weights {
     }
 }
 
-/// Weights that are used as blocks, and those that are used as floats.
-fn roles(program: &Program) -> (BTreeSet<usize>, BTreeSet<usize>) {
+/// Weights that are used as blocks, those that are used as floats, and those of products that have one kernel only.
+fn roles(program: &Program) -> (BTreeSet<usize>, BTreeSet<usize>, BTreeSet<usize>) {
     let (mut blocks, mut floats) = (BTreeSet::new(), BTreeSet::new());
+    let mut slow = BTreeSet::new();
     for node in program.plans.iter().flat_map(|p| &p.nodes) {
         let matrix = match &node.op {
             Op::Gather { table, .. } => Some(*table),
@@ -124,10 +165,13 @@ fn roles(program: &Program) -> (BTreeSet<usize>, BTreeSet<usize>) {
             _ => None,
         };
         blocks.extend(matrix.map(WeightId::index));
+        if let Op::HeadMatmul { weight, .. } = node.op {
+            slow.insert(weight.index());
+        }
         let others = node.op.weights().into_iter().filter(|&w| Some(w) != matrix);
         floats.extend(others.map(WeightId::index));
     }
-    (blocks, floats)
+    (blocks, floats, slow)
 }
 
 /// The format that rows are kept in: floats where there is no kernel for the file's.
@@ -160,6 +204,9 @@ fn segments(def: &WeightDef, source: &dyn WeightSource) -> Result<Vec<Segment>, 
             rows: (s.rows * s.cols / def.cols().max(1)) as u32,
             row_bytes: bytes as u64,
             data: 0,
+            scales: 0,
+            scale_bytes: 0,
+            fast: false,
         })
     };
     rows.segments().iter().map(segment).collect()
@@ -170,6 +217,8 @@ fn segment_table(segments: &[Segment]) -> Vec<u8> {
         params
             .u64(s.data)
             .u64(s.row_bytes)
+            .u64(s.scales)
+            .u64(s.scale_bytes)
             .u32(s.rows)
             .u32(s.dtype.ggml())
     });
@@ -180,11 +229,17 @@ fn segment_table(segments: &[Segment]) -> Vec<u8> {
 struct Upload {
     stream: Stream,
     pieces: Vec<(Pinned, Event)>,
+    /// Blocks before they are taken apart, and the kernel that does it.
+    whole: Option<(Buffer, Function)>,
     next: usize,
 }
 
 impl Upload {
-    fn new(context: &Arc<Context>, program: &Program) -> Result<Self, BackendError> {
+    fn new(
+        context: &Arc<Context>,
+        program: &Program,
+        split: Option<Function>,
+    ) -> Result<Self, BackendError> {
         let widest = program.weights.iter().map(|w| w.cols() * 8 + 512).max();
         let all: usize = program.weights.iter().map(|w| w.rows() * w.cols() * 8 + 512).sum();
         let words = STAGING.min(all).max(widest.unwrap_or(0)).div_ceil(4);
@@ -192,6 +247,10 @@ impl Upload {
         Ok(Upload {
             stream: Stream::new(context).map_err(lost)?,
             pieces: (0..2).map(piece).collect::<Result<_, _>>().map_err(lost)?,
+            whole: match split {
+                Some(kernel) => Some((context.alloc(words as u64 * 4).map_err(lost)?, kernel)),
+                None => None,
+            },
             next: 0,
         })
     }
@@ -209,6 +268,27 @@ impl Upload {
         fill(&mut piece.bytes_mut()[..bytes])?;
         self.stream.upload(piece, bytes, to).map_err(lost)?;
         self.stream.record(event).map_err(lost)
+    }
+
+    /// As [`Upload::put`], for rows of blocks whose scales go elsewhere.
+    fn split(
+        &mut self,
+        (segment, row): (&Segment, usize),
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        let (whole, kernel) = self.whole.as_ref().expect("blocks are taken apart by a kernel");
+        let (from, kernel) = (whole.at(), *kernel);
+        let (at, len) = scale_place(segment.dtype).expect("its scales lie apart");
+        self.put(from, bytes, fill)?;
+        let block = segment.dtype.block_bytes();
+        let params = Params::new().u64((bytes / block) as u64);
+        let params = params.u32s(&[block as u32, at as u32, len as u32]);
+        let params = params.u64(from);
+        let params = params.u64(segment.data + row as u64 * segment.row_bytes);
+        let params = params.u64(segment.scales + row as u64 * segment.scale_bytes);
+        let launched = self.stream.launch(kernel, [1024, 1, 1], (256, 0), params.bytes());
+        launched.map_err(lost)
     }
 
     fn portion(&mut self, row_bytes: usize) -> usize {
@@ -229,6 +309,11 @@ impl Upload {
             let portion = self.portion(row_bytes);
             for start in (0..info.rows).step_by(portion) {
                 let take = portion.min(info.rows - start);
+                if segment.scale_bytes > 0 {
+                    let read = |out: &mut [u8]| rows.read(first + start, take, out);
+                    self.split((segment, start), take * row_bytes, read)?;
+                    continue;
+                }
                 let to = segment.data + (start * row_bytes) as u64;
                 self.put(to, take * row_bytes, |out| {
                     if raw {

@@ -124,6 +124,10 @@ impl Words {
                     self.delta(2, *slot, &data);
                 }
                 Delta::Tokens { first, tokens } => {
+                    assert!(
+                        *first as u64 + tokens.len() as u64 <= layout.tokens_of_slot,
+                        "more tokens than the context has positions"
+                    );
                     let mut data = vec![*first];
                     data.extend(tokens);
                     self.delta(3, *slot, &data);

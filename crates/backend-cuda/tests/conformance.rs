@@ -1,16 +1,52 @@
 //! The op-level suite on the GPU of this machine, where it has one.
 
 use tokkata_backend_cuda::CudaDevice;
-use tokkata_conformance::ops::Subject;
+use tokkata_conformance::ops::{Profile, Rounding, Subject};
+use tokkata_core::DType;
+use tokkata_ir::LoadOptions;
+
+/// Activations are rounded to bytes, one scale per 32, where the weights' format has a kernel of its own.
+fn matmul(dtype: DType) -> Rounding {
+    use DType::{IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+    match dtype {
+        Q4_0 | Q8_0 | Q4_K | Q5_K | Q6_K | MXFP4 | IQ4_NL => Rounding::Q8 { block: 32 },
+        _ => Rounding::None,
+    }
+}
 
 /// The first GPU with the kernels of one architecture, or with those it likes best.
 fn subject(architecture: Option<&str>) -> Option<Subject> {
-    let device = CudaDevice::with_kernels(0, architecture).ok()?;
-    Some(Subject::new(Box::new(device)))
+    let device = match architecture {
+        None => tokkata_conformance::cuda(),
+        Some(_) => CudaDevice::with_kernels(0, architecture),
+    };
+    let mut subject = Subject::new(Box::new(device.ok()?));
+    subject.profile = Profile {
+        matmul,
+        ..Profile::default()
+    };
+    Some(subject)
+}
+
+/// The kernels that serve every format, op by op.
+fn plain() -> Option<Subject> {
+    let subject = subject(None)?;
+    Some(Subject {
+        options: LoadOptions {
+            no_fuse: true,
+            ..LoadOptions::default()
+        },
+        profile: Profile::default(),
+        ..subject
+    })
 }
 
 mod own {
     tokkata_conformance::suite!(super::subject(None));
+}
+
+mod plain {
+    tokkata_conformance::suite!(super::plain());
 }
 
 /// What the driver compiles for GPUs that have no image of their own.

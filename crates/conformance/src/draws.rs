@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use tokkata_ir::sample::{
     BadLogits, Fixed, Mask, Parameters, SampleSide, Sampler, SamplerRecord, Scratch, sample,
 };
-use tokkata_ir::{Delta, Lead, LogitRow, Op, SeqRows, SeqSlot, Source, ValType, Work};
+use tokkata_ir::{Delta, Lead, Limits, LogitRow, Op, SeqRows, SeqSlot, Source, ValType, Work};
 
-use crate::fixture::{Fixture, noise};
+use crate::fixture::{Fixture, noise, small_limits};
 use crate::ops::Subject;
 
 /// The committed file.
@@ -341,7 +341,10 @@ fn drawn(subject: &Subject, case: &Case, logits: &[f32]) -> Vec<i32> {
     let (early, late): (Vec<u32>, Vec<u32>) = POSITIONS
         .into_iter()
         .partition(|&at| (at as usize) + 1 < seen);
-    let mut fixture = Fixture::default();
+    let mut fixture = Fixture::new(Limits {
+        ctx: POSITIONS[POSITIONS.len() - 1] + 1,
+        ..small_limits()
+    });
     let width = logits.len() as u32;
     let x = fixture.input_of(Lead::LogitRows, &[width], ValType::F32);
     let out = fixture.value(Lead::LogitRows, &[1], ValType::I32);

@@ -48,9 +48,20 @@ pub mod ops;
 pub fn devices() -> Vec<Box<dyn Device>> {
     let mut devices: Vec<Box<dyn Device>> =
         vec![Box::new(RefBackend::default()), Box::new(CpuBackend)];
-    match CudaDevice::open(0) {
+    match cuda() {
         Ok(cuda) => devices.push(Box::new(cuda)),
         Err(why) => eprintln!("skipped: cuda: {why}"),
     }
     devices
+}
+
+/// The first GPU, with the kernels of the file that `TOKKATA_CUDA_IMAGES` names, where kernels are worked on.
+///
+/// # Errors
+/// One line that says why there is none.
+pub fn cuda() -> Result<CudaDevice, String> {
+    match std::env::var_os("TOKKATA_CUDA_IMAGES") {
+        Some(path) => CudaDevice::with_images(0, &std::fs::read(path).map_err(|e| e.to_string())?),
+        None => CudaDevice::open(0),
+    }
 }

@@ -58,8 +58,8 @@ fn workers_that_sleep_change_no_bit() {
 /// Steps that are replayed as graphs beside steps whose kernels are launched one by one.
 #[test]
 fn graphs_change_no_bit() {
-    use tokkata_backend_cuda::CudaDevice;
-    match (CudaDevice::open(0), CudaDevice::open(0)) {
+    use tokkata_conformance::cuda;
+    match (cuda(), cuda()) {
         (Ok(steady), Ok(plain)) => jitter::verify(&steady, &plain.without_graphs(), &names()),
         (Err(why), _) | (_, Err(why)) => eprintln!("skipped: cuda: {why}"),
     }

@@ -141,6 +141,10 @@ impl Lowering<'_, '_> {
             return Err(unsupported("matrices of several formats in one weight"));
         }
         let mut first = 0;
+        assert!(
+            segments.iter().all(|s| s.scale_bytes == 0),
+            "weights whose blocks are taken apart have a kernel of their own"
+        );
         for segment in segments {
             let n = segment.rows / op.parts;
             let tile = if op.top_k > 0 { 1 } else { TILE };

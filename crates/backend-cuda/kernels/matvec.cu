@@ -1,0 +1,373 @@
+// Products of few rows with weights of the usual formats: a warp computes an output of up to T rows.
+//
+// Block formats meet activations in bytes, one scale per 32 columns: integer dots are exact, and lane l sums blocks l,
+// l + 32, … before lanes are summed in pairs, so a row's bits follow from the format and the number of columns alone.
+#include "formats.cuh"
+
+// Rows of activations: bytes, scales, and sums of bytes.
+struct Acts {
+    const u8 *q;
+    const float *d;
+    const i32 *s;
+};
+
+struct Quantise {
+    const float *x;
+    float *y;           // normalised rows; 0 where nobody reads them
+    u8 *q;              // 0 where nobody reads bytes
+    float *d;
+    i32 *s;
+    const float *w, *b; // of the norm
+    u32 lead, width;
+    u32 kind;           // of the norm; none: 4
+    float eps;
+};
+
+enum { NORM_RMS, NORM_LAYER, NORM_L2, NORM_L2_MAX, NORM_NONE };
+
+// A block for each row where there is a norm, or for 1024 columns of a row.
+KERNEL quantise(Step s, Quantise op) {
+    __shared__ float shared[33];
+    u32 row = blockIdx.y, lane = threadIdx.x & 31;
+    if (row >= rows_of(s, op.lead)) return;
+    const float *x = op.x + (u64)row * op.width;
+    u32 first = 0, end = op.width;
+    float mean = 0.0f, root = 1.0f;
+    if (op.kind == NORM_NONE) {
+        first = blockIdx.x * 1024, end = min(first + 1024, op.width);
+    } else {
+        float squares = 0.0f;
+        if (op.kind == NORM_LAYER) {
+            for (u32 c = threadIdx.x; c < op.width; c += blockDim.x) mean += x[c];
+            mean = sum_block(mean, shared) / (float)op.width;
+        }
+        for (u32 c = threadIdx.x; c < op.width; c += blockDim.x) {
+            float v = x[c] - mean;
+            squares = __fmaf_rn(v, v, squares);
+        }
+        squares = sum_block(squares, shared);
+        root = op.kind == NORM_L2 ? sqrtf(squares + op.eps) : op.kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), op.eps)
+                                                                              : sqrtf(squares / (float)op.width + op.eps);
+    }
+    // Whole warps: widths are multiples of 32.
+    for (u32 c = first + threadIdx.x; c < end; c += blockDim.x) {
+        float v = x[c];
+        if (op.kind != NORM_NONE) v = (v - mean) / root;
+        if (op.w) v *= op.w[c];
+        if (op.b) v += op.b[c];
+        if (op.y) op.y[(u64)row * op.width + c] = v;
+        if (!op.q) continue;
+        float most = max_lanes(fabsf(v));
+        i32 q = most > 0.0f ? __float2int_rn(__fmul_rn(v, __fdiv_rn(127.0f, most))) : 0, sum = q;
+        for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(ALL_LANES, sum, d);
+        op.q[(u64)row * op.width + c] = (u8)q;
+        if (lane == 0) {
+            u64 run = ((u64)row * op.width + c) / 32;
+            op.d[run] = __fdiv_rn(most, 127.0f);
+            op.s[run] = sum;
+        }
+    }
+}
+
+// One weight of a product.
+struct Part {
+    const u8 *data;
+    const u8 *scales;       // apart from the blocks, where they would misalign them
+    float *y;
+    const float *scale;     // of outputs
+    const float *bias;
+    const float *add;       // rows as long as y's
+    u64 row_bytes;
+    u64 scale_bytes;        // of a row's scales
+    u64 part_bytes;         // from an expert's rows to the next one's
+    u64 part_scales;
+    u32 end;                // outputs up to here, those of earlier parts counted in
+    u32 dtype;
+    u32 y_stride, y_first;
+    u32 scale_len;
+    u32 bias_part;
+};
+
+#define PARTS 4
+
+struct MatVec {
+    Part parts[PARTS];
+    Acts acts;
+    const float *x;
+    const i32 *ids;         // experts of routed rows
+    u32 lead, k;
+    u32 top_k;              // routed rows of a row; 0 without experts
+    u32 x_shared;           // whether the routed rows of a row share its input
+    u32 gated;              // the second part's outputs are multiplied by an activation of the first's
+    u32 act;
+};
+
+static __device__ __forceinline__ uint4 load_weights(const void *p) {
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+static __device__ __forceinline__ i32 dot16(uint4 w, uint4 x, i32 sum) {
+    sum = __dp4a((i32)w.x, (i32)x.x, sum);
+    sum = __dp4a((i32)w.y, (i32)x.y, sum);
+    sum = __dp4a((i32)w.z, (i32)x.z, sum);
+    return __dp4a((i32)w.w, (i32)x.w, sum);
+}
+
+static __device__ __forceinline__ uint4 masked(uint4 v, u32 shift, u32 mask) {
+    return make_uint4(v.x >> shift & mask, v.y >> shift & mask, v.z >> shift & mask, v.w >> shift & mask);
+}
+
+static __device__ __forceinline__ uint4 either(uint4 a, uint4 b) {
+    return make_uint4(a.x | b.x, a.y | b.y, a.z | b.z, a.w | b.w);
+}
+
+static __device__ __forceinline__ uint4 raised(uint4 v, u32 shift) {
+    return make_uint4(v.x << shift, v.y << shift, v.z << shift, v.w << shift);
+}
+
+// Bytes of 0..63 less 32, as signed bytes.
+static __device__ __forceinline__ u32 less32(u32 v) { return ((v | 0x80808080u) - 0x20202020u) ^ 0x80808080u; }
+static __device__ __forceinline__ uint4 less32(uint4 v) { return make_uint4(less32(v.x), less32(v.y), less32(v.z), less32(v.w)); }
+
+// Eight nibbles as bytes of a table of sixteen: those of low nibbles, and those of high ones.
+static __device__ __forceinline__ void look_up(const u32 *table, u32 q, u32 *low, u32 *high) {
+    u32 at = q & 0x77777777u, pick = 0x32103210u | (q & 0x88888888u) >> 1;
+    u32 a = __byte_perm(__byte_perm(table[0], table[1], at), __byte_perm(table[2], table[3], at), pick);
+    u32 b = __byte_perm(__byte_perm(table[0], table[1], at >> 16), __byte_perm(table[2], table[3], at >> 16), pick >> 16);
+    *low = __byte_perm(a, b, 0x6420);
+    *high = __byte_perm(a, b, 0x7531);
+}
+
+static __device__ const u32 FP4_WORDS[4] = {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu};
+static __device__ const u32 IQ4_WORDS[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
+
+// Activations of a run of 32 columns.
+struct Run {
+    uint4 low, high;
+    float d;
+    i32 s;
+};
+
+static __device__ __forceinline__ Run load_run(const Acts &a, u64 run) {
+    Run r;
+    const uint4 *q = (const uint4 *)(a.q + run * 32);
+    r.low = q[0], r.high = q[1];
+    r.d = a.d[run];
+    r.s = a.s[run];
+    return r;
+}
+
+static __device__ __forceinline__ i32 dot32(uint4 a, uint4 b, const Run &r) { return dot16(b, r.high, dot16(a, r.low, 0)); }
+
+// The sum of a lane for each row. `x_rows` are rows of activations, `runs` their runs.
+template <int F, int T>
+static __device__ __forceinline__ void lane_sum(const Part &p, const u8 *w, const u8 *scales, const MatVec &op,
+                                                const u32 *x_rows, float *sum) {
+    u32 lane = threadIdx.x & 31, runs = op.k / 32;
+    if (F == T_F16 || F == T_BF16) {
+        for (u32 c = lane * 8; c < op.k; c += 256) {
+            uint4 v = load_weights(w + c * 2);
+            float f[8];
+            u32 words[4] = {v.x, v.y, v.z, v.w};
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                f[2 * i] = F == T_F16 ? half_to_float((u16)words[i]) : __uint_as_float(words[i] << 16);
+                f[2 * i + 1] = F == T_F16 ? half_to_float((u16)(words[i] >> 16)) : __uint_as_float(words[i] & 0xffff0000u);
+            }
+            #pragma unroll
+            for (int t = 0; t < T; t++) {
+                const float4 *x = (const float4 *)(op.x + (u64)x_rows[t] * op.k + c);
+                float4 a = x[0], b = x[1];
+                sum[t] = __fmaf_rn(f[0], a.x, sum[t]), sum[t] = __fmaf_rn(f[1], a.y, sum[t]);
+                sum[t] = __fmaf_rn(f[2], a.z, sum[t]), sum[t] = __fmaf_rn(f[3], a.w, sum[t]);
+                sum[t] = __fmaf_rn(f[4], b.x, sum[t]), sum[t] = __fmaf_rn(f[5], b.y, sum[t]);
+                sum[t] = __fmaf_rn(f[6], b.z, sum[t]), sum[t] = __fmaf_rn(f[7], b.w, sum[t]);
+            }
+        }
+        return;
+    }
+    if (F == T_Q4_0 || F == T_MXFP4 || F == T_IQ4_NL) {
+        #pragma unroll 2
+        for (u32 b = lane; b < runs; b += 32) {
+            uint4 v = load_weights(w + b * 16), low, high;
+            float d;
+            i32 offset = 0;
+            if (F == T_MXFP4) d = e8m0_half(scales[b]);
+            else d = half_to_float(((const u16 *)scales)[b]);
+            if (F == T_Q4_0) {
+                low = masked(v, 0, 0x0f0f0f0fu), high = masked(v, 4, 0x0f0f0f0fu);
+                offset = 8;
+            } else {
+                const u32 *table = F == T_MXFP4 ? FP4_WORDS : IQ4_WORDS;
+                look_up(table, v.x, &low.x, &high.x), look_up(table, v.y, &low.y, &high.y);
+                look_up(table, v.z, &low.z, &high.z), look_up(table, v.w, &low.w, &high.w);
+            }
+            #pragma unroll
+            for (int t = 0; t < T; t++) {
+                Run r = load_run(op.acts, (u64)x_rows[t] * runs + b);
+                i32 dot = dot32(low, high, r) - offset * r.s;
+                sum[t] = __fmaf_rn(__fmul_rn(d, r.d), (float)dot, sum[t]);
+            }
+        }
+        return;
+    }
+    if (F == T_Q8_0) {
+        #pragma unroll 2
+        for (u32 b = lane; b < runs; b += 32) {
+            uint4 low = load_weights(w + b * 32), high = load_weights(w + b * 32 + 16);
+            float d = half_to_float(((const u16 *)scales)[b]);
+            #pragma unroll
+            for (int t = 0; t < T; t++) {
+                Run r = load_run(op.acts, (u64)x_rows[t] * runs + b);
+                sum[t] = __fmaf_rn(__fmul_rn(d, r.d), (float)dot32(low, high, r), sum[t]);
+            }
+        }
+        return;
+    }
+    if (F == T_Q4_K || F == T_Q5_K) {
+        // A lane takes 64 columns: low nibbles of 32 bytes, then the high ones.
+        const u32 bytes = F == T_Q4_K ? 144 : 176;
+        #pragma unroll 2
+        for (u32 i = lane; i < runs / 2; i += 32) {
+            u32 block = i / 4, j = i % 4;
+            const u8 *b = w + (u64)block * bytes;
+            uint4 h = load_weights(b);
+            const u8 *qs = b + (F == T_Q4_K ? 16 : 48) + 32 * j;
+            uint4 a0 = load_weights(qs), a1 = load_weights(qs + 16);
+            u32 sc = j < 2 ? h.y & 0x3f3f3f3fu : (h.w & 0x0f0f0f0fu) | (h.y >> 2 & 0x30303030u);
+            u32 mn = j < 2 ? h.z & 0x3f3f3f3fu : (h.w >> 4 & 0x0f0f0f0fu) | (h.z >> 2 & 0x30303030u);
+            sc >>= 16 * (j & 1), mn >>= 16 * (j & 1);
+            float d = half_to_float((u16)h.x), m = half_to_float((u16)(h.x >> 16));
+            float d0 = d * (float)(sc & 255), d1 = d * (float)(sc >> 8 & 255);
+            float m0 = m * (float)(mn & 255), m1 = m * (float)(mn >> 8 & 255);
+            uint4 low0 = masked(a0, 0, 0x0f0f0f0fu), low1 = masked(a1, 0, 0x0f0f0f0fu);
+            uint4 high0 = masked(a0, 4, 0x0f0f0f0fu), high1 = masked(a1, 4, 0x0f0f0f0fu);
+            if (F == T_Q5_K) {
+                uint4 f0 = load_weights(b + 16), f1 = load_weights(b + 32);
+                low0 = either(low0, raised(masked(f0, 2 * j, 0x01010101u), 4));
+                low1 = either(low1, raised(masked(f1, 2 * j, 0x01010101u), 4));
+                high0 = either(high0, raised(masked(f0, 2 * j + 1, 0x01010101u), 4));
+                high1 = either(high1, raised(masked(f1, 2 * j + 1, 0x01010101u), 4));
+            }
+            #pragma unroll
+            for (int t = 0; t < T; t++) {
+                u64 run = (u64)x_rows[t] * runs + 2 * i;
+                Run r0 = load_run(op.acts, run), r1 = load_run(op.acts, run + 1);
+                float v0 = __fmaf_rn(d0, (float)dot32(low0, low1, r0), -__fmul_rn(m0, (float)r0.s));
+                float v1 = __fmaf_rn(d1, (float)dot32(high0, high1, r1), -__fmul_rn(m1, (float)r1.s));
+                sum[t] = __fmaf_rn(r0.d, v0, sum[t]);
+                sum[t] = __fmaf_rn(r1.d, v1, sum[t]);
+            }
+        }
+        return;
+    }
+    if (F == T_Q6_K) {
+        // A lane takes two runs of 32 columns that share bytes of low nibbles.
+        #pragma unroll 2
+        for (u32 i = lane; i < runs / 2; i += 32) {
+            u32 block = i / 4, h = i % 4 / 2, r = i & 1;
+            const u8 *b = w + (u64)block * 208;
+            uint4 l0 = load_weights(b + 64 * h + 32 * r), l1 = load_weights(b + 64 * h + 32 * r + 16);
+            uint4 h0 = load_weights(b + 128 + 32 * h), h1 = load_weights(b + 144 + 32 * h);
+            const i8 *sc = (const i8 *)(b + 192 + 8 * h + 2 * r);
+            float d = half_to_float(((const u16 *)scales)[block]);
+            uint4 a0 = less32(either(masked(l0, 0, 0x0f0f0f0fu), raised(masked(h0, 2 * r, 0x03030303u), 4)));
+            uint4 a1 = less32(either(masked(l1, 0, 0x0f0f0f0fu), raised(masked(h1, 2 * r, 0x03030303u), 4)));
+            uint4 c0 = less32(either(masked(l0, 4, 0x0f0f0f0fu), raised(masked(h0, 2 * r + 4, 0x03030303u), 4)));
+            uint4 c1 = less32(either(masked(l1, 4, 0x0f0f0f0fu), raised(masked(h1, 2 * r + 4, 0x03030303u), 4)));
+            i32 s0 = sc[0], s1 = sc[1], s2 = sc[4], s3 = sc[5];
+            #pragma unroll
+            for (int t = 0; t < T; t++) {
+                u64 run = (u64)x_rows[t] * runs + block * 8 + 4 * h + r;
+                Run r0 = load_run(op.acts, run), r1 = load_run(op.acts, run + 2);
+                i32 v0 = dot16(a0, r0.low, 0) * s0 + dot16(a1, r0.high, 0) * s1;
+                i32 v1 = dot16(c0, r1.low, 0) * s2 + dot16(c1, r1.high, 0) * s3;
+                sum[t] = __fmaf_rn(__fmul_rn(d, r0.d), (float)v0, sum[t]);
+                sum[t] = __fmaf_rn(__fmul_rn(d, r1.d), (float)v1, sum[t]);
+            }
+        }
+        return;
+    }
+}
+
+template <int T>
+static __device__ __forceinline__ void part_sum(const Part &p, u32 o, u32 expert, const MatVec &op, const u32 *x_rows, float *sum) {
+    const u8 *w = p.data + expert * p.part_bytes + o * p.row_bytes;
+    const u8 *scales = p.scales + expert * p.part_scales + o * p.scale_bytes;
+    #pragma unroll
+    for (int t = 0; t < T; t++) sum[t] = 0.0f;
+    switch (p.dtype) {
+    case T_F16: lane_sum<T_F16, T>(p, w, scales, op, x_rows, sum); break;
+    case T_BF16: lane_sum<T_BF16, T>(p, w, scales, op, x_rows, sum); break;
+    case T_Q4_0: lane_sum<T_Q4_0, T>(p, w, scales, op, x_rows, sum); break;
+    case T_IQ4_NL: lane_sum<T_IQ4_NL, T>(p, w, scales, op, x_rows, sum); break;
+    case T_MXFP4: lane_sum<T_MXFP4, T>(p, w, scales, op, x_rows, sum); break;
+    case T_Q8_0: lane_sum<T_Q8_0, T>(p, w, scales, op, x_rows, sum); break;
+    case T_Q4_K: lane_sum<T_Q4_K, T>(p, w, scales, op, x_rows, sum); break;
+    case T_Q5_K: lane_sum<T_Q5_K, T>(p, w, scales, op, x_rows, sum); break;
+    case T_Q6_K: lane_sum<T_Q6_K, T>(p, w, scales, op, x_rows, sum); break;
+    }
+    #pragma unroll
+    for (int t = 0; t < T; t++) sum[t] = sum_lanes(sum[t]);
+}
+
+static __device__ __forceinline__ float finished(const Part &p, float y, u32 o, u32 expert, bool routed) {
+    if (p.scale) y = __fmul_rn(y, p.scale[routed ? expert : (p.y_first + o) % p.scale_len]);
+    if (p.bias) y = __fadd_rn(y, p.bias[(u64)expert * p.bias_part + p.y_first + o]);
+    return y;
+}
+
+template <int T> static __device__ __forceinline__ void matvec(const Step &s, const MatVec &op) {
+    u32 lane = threadIdx.x & 31, warp = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
+    u32 routed = max(op.top_k, 1u), count = rows_of(s, op.lead) * routed, first = blockIdx.y * T;
+    if (first >= count) return;
+    u32 o = warp, i = 0;
+    if (op.gated) {
+        if (o >= op.parts[0].end) return;
+    } else {
+        while (i < PARTS && o >= op.parts[i].end) i++;
+        if (i == PARTS) return;
+        if (i > 0) o -= op.parts[i - 1].end;
+    }
+    u32 expert = op.ids ? (u32)op.ids[first] : 0, x_rows[T];
+    #pragma unroll
+    for (int t = 0; t < T; t++) {
+        u32 row = min(first + t, count - 1);
+        x_rows[t] = op.x_shared ? row / routed : row;
+    }
+    const Part &p = op.parts[i];
+    float sum[T], up[T];
+    part_sum<T>(p, o, expert, op, x_rows, sum);
+    if (op.gated) part_sum<T>(op.parts[1], o, expert, op, x_rows, up);
+    #pragma unroll
+    for (int t = 0; t < T; t++) {
+        if (lane != 0 || first + t >= count) continue;
+        float y = finished(p, sum[t], o, expert, op.ids != 0);
+        if (op.gated) {
+            float u = finished(op.parts[1], up[t], o, expert, op.ids != 0);
+            float a = op.act == 1 ? y * sigmoid(y) : 0.5f * y * (1.0f + tanhf(0.7978845608028654f * (y + 0.044715f * y * y * y)));
+            y = a * u;
+        }
+        u64 at = (u64)(first + t) * p.y_stride + p.y_first + o;
+        if (p.add) y = __fadd_rn(y, p.add[at]);
+        p.y[at] = y;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) matvec_1(Step s, MatVec op) { matvec<1>(s, op); }
+extern "C" __global__ void __launch_bounds__(256) matvec_2(Step s, MatVec op) { matvec<2>(s, op); }
+extern "C" __global__ void __launch_bounds__(256) matvec_4(Step s, MatVec op) { matvec<4>(s, op); }
+extern "C" __global__ void __launch_bounds__(256) matvec_8(Step s, MatVec op) { matvec<8>(s, op); }
+
+// Takes blocks of a file apart: scales into one plane, everything else into another.
+KERNEL split_blocks(u64 blocks, u32 bytes, u32 at, u32 len, const u8 *from, u8 *body, u8 *scales) {
+    u64 total = blocks * bytes;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += (u64)gridDim.x * blockDim.x) {
+        u64 b = i / bytes;
+        u32 c = (u32)(i % bytes);
+        if (c >= at && c < at + len) scales[b * len + c - at] = from[i];
+        else body[b * (bytes - len) + (c < at ? c : c - len)] = from[i];
+    }
+}

@@ -1,0 +1,196 @@
+//! Products by the kernels of `matvec.cu`: rows prepared once, then several weights a launch.
+
+use tokkata_ir::{Act, BackendError, Node, NormKind, Op, ValueId, WeightId};
+
+use super::{Lowering, unsupported};
+use crate::error::lost;
+use crate::launch::{Extent, Kernel};
+use crate::layout::{lead_code, most};
+use crate::params::Params;
+
+/// Warps of a block, an output each.
+const WARPS: u32 = 8;
+/// Weights that a launch has room for.
+const PARTS: usize = 4;
+
+/// A product's weight and what happens to its outputs.
+struct Part {
+    weight: WeightId,
+    scale: Option<WeightId>,
+    bias: Option<WeightId>,
+    y: ValueId,
+    /// Rows of an expert; 0 without experts.
+    expert_rows: u32,
+}
+
+impl Lowering<'_, '_> {
+    /// Addresses of a value in bytes: bytes, scales and sums.
+    fn in_bytes(&self, x: ValueId) -> [u64; 3] {
+        let at = self.places.bytes[x.index()];
+        let rows = u64::from(most(self.limits(), self.lead(x)));
+        let columns = u64::from(self.width(x));
+        let scales = at + (rows * columns).next_multiple_of(16);
+        [at, scales, scales + rows * columns / 32 * 4]
+    }
+
+    /// Rows of `x`, normalised where there is a norm, as floats and as bytes.
+    pub(super) fn prepare_rows(
+        &mut self,
+        (norm, x): (Option<usize>, ValueId),
+        floats: bool,
+        bytes: bool,
+    ) -> Result<(), BackendError> {
+        let (lead, width) = (self.lead(x), self.width(x));
+        let (from, kind, eps, weight, bias) = match norm.map(|n| &self.plan.nodes[n]) {
+            Some(Node {
+                op:
+                    Op::Norm {
+                        kind,
+                        eps,
+                        weight,
+                        bias,
+                        ..
+                    },
+                ins,
+                ..
+            }) => (ins[0], norm_code(*kind), *eps, *weight, *bias),
+            _ => (x, 4, 0.0, None, None),
+        };
+        let [q, d, s] = if bytes { self.in_bytes(x) } else { [0; 3] };
+        let y = if floats { self.at(x) } else { 0 };
+        let params = self.step().u64s(&[self.at(from), y, q, d, s]);
+        let params = params.u64s(&[self.maybe(weight), self.maybe(bias)]);
+        let params = params.u32s(&[lead_code(lead), width, kind]).f32(eps);
+        let (blocks, threads) = match norm {
+            Some(_) => (1, width.clamp(32, 1024).next_multiple_of(32)),
+            None => (width.div_ceil(1024), width.clamp(32, 256).next_multiple_of(32)),
+        };
+        let grid = [Extent::fixed(blocks), Extent::rows(lead), Extent::ONE];
+        self.launch(("matvec", "quantise"), grid, (threads.min(1024), 0), &params)
+    }
+
+    fn part(&self, node: usize) -> Result<Part, BackendError> {
+        let node = &self.plan.nodes[node];
+        let y = node.outs[0];
+        match node.op {
+            Op::Matmul {
+                weight,
+                scale,
+                bias,
+            } => Ok(Part {
+                weight,
+                scale,
+                bias,
+                y,
+                expert_rows: 0,
+            }),
+            Op::Experts {
+                weight,
+                scale,
+                bias,
+                ..
+            } => Ok(Part {
+                weight,
+                scale,
+                bias,
+                y,
+                expert_rows: self.ground.program.weights[weight.index()].shape[1],
+            }),
+            ref op => Err(unsupported(op.name())),
+        }
+    }
+
+    /// `Part` of `matvec.cu`; `before` outputs belong to earlier parts.
+    fn part_params(
+        &self,
+        part: &Part,
+        (to, add): (ValueId, u64),
+        before: u32,
+        params: Params,
+    ) -> (Params, u32) {
+        let segment = &self.ground.weights.place(part.weight).segments[0];
+        let rows = match part.expert_rows {
+            0 => segment.rows,
+            rows => rows,
+        };
+        let of_expert = u64::from(part.expert_rows);
+        let scale_len = part.scale.map_or(1, |s| self.weight_len(s));
+        let y_stride = if part.expert_rows > 0 { rows } else { self.width(to) };
+        let params = params.u64s(&[segment.data, segment.scales, self.at(to)]);
+        let params = params.u64s(&[self.maybe(part.scale), self.maybe(part.bias), add]);
+        let params = params.u64s(&[
+            segment.row_bytes,
+            segment.scale_bytes,
+            segment.row_bytes * of_expert,
+            segment.scale_bytes * of_expert,
+        ]);
+        let end = before + rows;
+        let params = params.u32s(&[end, segment.dtype.ggml(), y_stride, 0]);
+        (params.u32s(&[scale_len, part.expert_rows]), end)
+    }
+
+    /// One launch of products.
+    pub(super) fn products(
+        &mut self,
+        nodes: &[usize],
+        gate: Option<usize>,
+        add: Option<(usize, ValueId)>,
+    ) -> Result<(), BackendError> {
+        let parts: Vec<Part> = nodes.iter().map(|&n| self.part(n)).collect::<Result<_, _>>()?;
+        let first = &self.plan.nodes[nodes[0]];
+        let x = first.ins[0];
+        let (lead, mut params, mut end) = (self.lead(first.outs[0]), self.step(), 0);
+        let merged = gate.or(add.map(|a| a.0));
+        for part in &parts {
+            let to = merged.map_or(part.y, |n| self.plan.nodes[n].outs[0]);
+            let add = add.map_or(0, |a| self.at(a.1));
+            (params, end) = self.part_params(part, (to, add), end, params);
+        }
+        for _ in parts.len()..PARTS {
+            params = params.u64s(&[0; 10]).u32s(&[end, 0, 0, 0, 0, 0]);
+        }
+        let (top_k, ids, k) = match first.op {
+            Op::Experts { top_k, weight, .. } => {
+                let shape = &self.ground.program.weights[weight.index()].shape;
+                (top_k, self.at(first.ins[1]), shape[2])
+            }
+            _ => (0, 0, self.width(x)),
+        };
+        let shared = top_k > 0 && self.width(x) == k;
+        let outputs = if gate.is_some() { end / 2 } else { end };
+        let act = match gate.map(|g| &self.plan.nodes[g].op) {
+            Some(Op::Gate {
+                act: Act::Gelu, ..
+            }) => 2,
+            _ => 1,
+        };
+        let params = params.u64s(&self.in_bytes(x)).u64(self.at(x)).u64(ids);
+        let params = params.u32s(&[lead_code(lead), k, top_k, shared.into()]);
+        let params = params.u32s(&[gate.is_some().into(), act]).align(8);
+        let kernels = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"];
+        let mut functions = Vec::new();
+        for name in kernels {
+            functions.push(self.ground.kernels.function("matvec", name).map_err(lost)?);
+        }
+        let blocks = Extent::fixed(outputs.div_ceil(WARPS));
+        let (kernel, rows) = match functions[..] {
+            [one, ..] if top_k > 0 => {
+                let rows = Extent::elements(lead, top_k.into(), 1);
+                (Kernel::One(one), rows)
+            }
+            [one, two, four, eight] => (Kernel::ByRows(lead, [one, two, four, eight]), Extent::ONE),
+            _ => unreachable!("there are four kernels"),
+        };
+        self.push(kernel, [blocks, rows, Extent::ONE], (WARPS * 32, 0), &params);
+        Ok(())
+    }
+}
+
+fn norm_code(kind: NormKind) -> u32 {
+    match kind {
+        NormKind::Rms => 0,
+        NormKind::Layer => 1,
+        NormKind::L2 => 2,
+        NormKind::L2Max => 3,
+    }
+}

@@ -1,0 +1,297 @@
+//! Which kernels run a plan: nodes one by one, and products with what comes right before and after them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokkata_core::DType;
+use tokkata_ir::op::GateClamp;
+use tokkata_ir::{Act, BinaryKind, Node, Op, Plan, ValueId, WeightId};
+
+/// Most weights of a launch.
+const PARTS: usize = 4;
+
+/// A run of a plan's nodes that is launched together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Item {
+    /// A node alone.
+    Node(usize),
+    /// Rows for products, normalised first where there is a norm: as floats, as bytes, or both.
+    Prepare {
+        norm: Option<usize>,
+        x: ValueId,
+        floats: bool,
+        bytes: bool,
+    },
+    /// Products of one value.
+    Products {
+        nodes: Vec<usize>,
+        /// The first product goes through an activation and multiplies the second.
+        gate: Option<usize>,
+        /// What a sum adds to the product.
+        add: Option<(usize, ValueId)>,
+    },
+}
+
+/// Formats that have kernels of their own, and those whose activations are bytes.
+pub(crate) fn is_fast(dtype: DType, columns: usize) -> bool {
+    match dtype {
+        DType::F16 | DType::BF16 => columns.is_multiple_of(8),
+        _ => in_bytes(dtype),
+    }
+}
+
+/// Whether products with this format read their activations as bytes.
+pub(crate) fn in_bytes(dtype: DType) -> bool {
+    use DType::{IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+    matches!(dtype, Q4_0 | Q8_0 | Q4_K | Q5_K | Q6_K | MXFP4 | IQ4_NL)
+}
+
+/// The matrix of a product that a kernel of its own may run.
+fn matrix(op: &Op) -> Option<WeightId> {
+    match op {
+        Op::Matmul { weight, .. } | Op::Experts { weight, .. } => Some(*weight),
+        _ => None,
+    }
+}
+
+/// A plan seen from its values.
+struct Uses<'a> {
+    plan: &'a Plan,
+    readers: BTreeMap<ValueId, Vec<usize>>,
+    fast: &'a dyn Fn(WeightId) -> Option<DType>,
+    fuse: bool,
+}
+
+impl Uses<'_> {
+    fn readers(&self, value: ValueId) -> &[usize] {
+        self.readers.get(&value).map_or(&[], Vec::as_slice)
+    }
+
+    fn is_output(&self, value: ValueId) -> bool {
+        self.plan.outputs.iter().any(|p| p.value == value)
+    }
+
+    fn fast(&self, node: usize) -> Option<DType> {
+        (self.fast)(matrix(&self.plan.nodes[node].op)?)
+    }
+
+    /// Whether a node reads a value as bytes: its first input, in a product that takes them.
+    fn reads_bytes(&self, node: usize, value: ValueId) -> bool {
+        self.plan.nodes[node].ins[0] == value && self.fast(node).is_some_and(in_bytes)
+    }
+
+    /// The only reader of a value that nobody else sees.
+    fn only_reader(&self, value: ValueId) -> Option<usize> {
+        match self.readers(value) {
+            &[reader] if !self.is_output(value) => Some(reader),
+            _ => None,
+        }
+    }
+
+    fn prepare(&self, norm: Option<usize>, x: ValueId) -> Item {
+        let readers = self.readers(x);
+        let bytes = |&n: &usize| self.reads_bytes(n, x);
+        let others = |&n: &usize| {
+            let again = self.plan.nodes[n].ins.iter().skip(1).any(|&v| v == x);
+            !bytes(&n) || again
+        };
+        Item::Prepare {
+            norm,
+            x,
+            floats: norm.is_some() && (self.is_output(x) || readers.iter().any(others)),
+            bytes: readers.iter().any(bytes),
+        }
+    }
+
+    /// Whether a norm can be done while rows are prepared.
+    fn is_whole_norm(&self, node: &Node) -> bool {
+        let Op::Norm { width, .. } = node.op else {
+            return false;
+        };
+        let columns = self.plan.value(node.outs[0]).shape.width();
+        columns == width as usize && columns.is_multiple_of(32)
+    }
+
+    /// The product that is gated by this one, and the gate.
+    fn gate(&self, node: usize) -> Option<(usize, usize)> {
+        let gate = self.only_reader(self.plan.nodes[node].outs[0])?;
+        let Op::Gate { act, clamp } = &self.plan.nodes[gate].op else {
+            return None;
+        };
+        let known = matches!(act, Act::Silu | Act::Gelu) && *clamp == GateClamp::None;
+        let [a, b] = self.plan.nodes[gate].ins[..] else {
+            return None;
+        };
+        let up = (0..self.plan.nodes.len()).find(|&n| self.plan.nodes[n].outs.contains(&b))?;
+        let own = self.plan.nodes[node].outs[0] == a && self.only_reader(b) == Some(gate);
+        let alike = matches!(self.plan.nodes[up].op, Op::Matmul { .. })
+            && self.plan.nodes[up].ins[0] == self.plan.nodes[node].ins[0]
+            && self.fast(up).is_some();
+        (known && own && alike && a != b).then_some((up, gate))
+    }
+
+    /// The sum that a product goes into alone, and what it is added to, where that is there by then.
+    fn add(&self, node: usize) -> Option<(usize, ValueId)> {
+        let out = self.plan.nodes[node].outs[0];
+        let add = self.only_reader(out)?;
+        let Op::Binary {
+            kind: BinaryKind::Add,
+            a_scale: 1.0,
+            b_scale: 1.0,
+        } = self.plan.nodes[add].op
+        else {
+            return None;
+        };
+        let ins = &self.plan.nodes[add].ins;
+        let other = if ins[0] == out { ins[1] } else { ins[0] };
+        let there = self.plan.nodes[..node].iter().any(|n| n.outs.contains(&other))
+            || self.plan.inputs.iter().any(|p| p.value == other);
+        let alike = self.plan.value(other) == self.plan.value(out);
+        (other != out && alike && there).then_some((add, other))
+    }
+}
+
+/// Cuts a plan. `fast` says which weights have kernels of their own, and their formats.
+pub(crate) fn items(
+    plan: &Plan,
+    fuse: bool,
+    fast: &dyn Fn(WeightId) -> Option<DType>,
+) -> Vec<Item> {
+    let mut readers: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
+    for (i, node) in plan.nodes.iter().enumerate() {
+        for &value in &node.ins {
+            let list = readers.entry(value).or_default();
+            if list.last() != Some(&i) {
+                list.push(i);
+            }
+        }
+    }
+    let uses = Uses {
+        plan,
+        readers,
+        fast,
+        fuse,
+    };
+    let (mut done, mut prepared) = (BTreeSet::new(), BTreeSet::new());
+    let mut items = Vec::new();
+    for (i, node) in plan.nodes.iter().enumerate() {
+        if done.contains(&i) {
+            continue;
+        }
+        if fuse && uses.is_whole_norm(node) {
+            let item = uses.prepare(Some(i), node.outs[0]);
+            if matches!(item, Item::Prepare { bytes: true, .. }) {
+                prepared.insert(node.outs[0]);
+                items.push(item);
+                continue;
+            }
+        }
+        if uses.fast(i).is_none() {
+            items.push(Item::Node(i));
+            continue;
+        }
+        if uses.reads_bytes(i, node.ins[0]) && prepared.insert(node.ins[0]) {
+            items.push(uses.prepare(None, node.ins[0]));
+        }
+        items.push(products(&uses, i, &mut done, &prepared));
+    }
+    items
+}
+
+fn products(
+    uses: &Uses<'_>,
+    i: usize,
+    done: &mut BTreeSet<usize>,
+    prepared: &BTreeSet<ValueId>,
+) -> Item {
+    let mut item = (vec![i], None, None);
+    let plain = |n: usize| matches!(uses.plan.nodes[n].op, Op::Matmul { .. });
+    if uses.fuse && plain(i) {
+        let x = uses.plan.nodes[i].ins[0];
+        if let Some((up, gate)) = uses.gate(i).filter(|(up, _)| *up > i) {
+            item = (vec![i, up], Some(gate), None);
+        } else if let Some(add) = uses.add(i) {
+            item.2 = Some(add);
+        } else {
+            let beside = |&n: &usize| {
+                n > i
+                    && plain(n)
+                    && !done.contains(&n)
+                    && uses.plan.nodes[n].ins[0] == x
+                    && uses.fast(n).is_some()
+                    && (!uses.reads_bytes(n, x) || prepared.contains(&x))
+                    && uses.plan.value(uses.plan.nodes[n].outs[0]).shape.lead
+                        == uses.plan.value(uses.plan.nodes[i].outs[0]).shape.lead
+                    && uses.gate(n).is_none()
+                    && uses.add(n).is_none()
+                    && !gated(uses, n)
+            };
+            let readers = uses.readers(x).iter().copied();
+            item.0.extend(readers.filter(beside).take(PARTS - 1));
+        }
+    }
+    let (nodes, gate, add) = item;
+    done.extend(nodes.iter().copied().chain(gate).chain(add.map(|a| a.0)));
+    Item::Products { nodes, gate, add }
+}
+
+/// Whether a product is what an earlier one gates.
+fn gated(uses: &Uses<'_>, node: usize) -> bool {
+    let out = uses.plan.nodes[node].outs[0];
+    let gate = uses.only_reader(out).filter(|&g| {
+        matches!(uses.plan.nodes[g].op, Op::Gate { .. })
+    });
+    gate.is_some_and(|g| {
+        let first = uses.plan.nodes[g].ins[0];
+        let product = uses.plan.nodes.iter().position(|n| n.outs.contains(&first));
+        product.is_some_and(|p| uses.fast(p).is_some() && uses.gate(p).is_some())
+    })
+}
+
+/// What an item reads and writes: values, and values in bytes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    pub(crate) ins: Vec<ValueId>,
+    pub(crate) outs: Vec<ValueId>,
+    pub(crate) bytes_in: Option<ValueId>,
+    pub(crate) bytes_out: Option<ValueId>,
+}
+
+impl Item {
+    pub(crate) fn traffic(&self, plan: &Plan, bytes: &dyn Fn(usize) -> bool) -> Traffic {
+        let node = |n: usize| &plan.nodes[n];
+        match self {
+            Item::Node(n) => Traffic {
+                ins: node(*n).ins.clone(),
+                outs: node(*n).outs.clone(),
+                ..Traffic::default()
+            },
+            Item::Prepare {
+                norm, x, floats, bytes,
+            } => Traffic {
+                ins: norm.map_or(vec![*x], |n| node(n).ins.clone()),
+                outs: if *floats { vec![*x] } else { Vec::new() },
+                bytes_in: None,
+                bytes_out: bytes.then_some(*x),
+            },
+            Item::Products { nodes, gate, add } => {
+                let mut ins = Vec::new();
+                for &n in nodes {
+                    ins.extend(node(n).ins.iter().skip(usize::from(bytes(n))));
+                }
+                ins.extend(add.map(|a| a.1));
+                let end = gate.or(add.map(|a| a.0));
+                let outs = match end {
+                    Some(end) => node(end).outs.clone(),
+                    None => nodes.iter().flat_map(|&n| node(n).outs.clone()).collect(),
+                };
+                let x = node(nodes[0]).ins[0];
+                Traffic {
+                    ins,
+                    outs,
+                    bytes_in: nodes.iter().any(|&n| bytes(n)).then_some(x),
+                    bytes_out: None,
+                }
+            }
+        }
+    }
+}

@@ -6,6 +6,7 @@ mod classify;
 mod complete;
 mod convert;
 mod detokenize;
+mod devices;
 mod embed;
 mod examples;
 mod imatrix;
@@ -54,6 +55,8 @@ pub(crate) enum Command {
     /// Show what a model file holds
     #[command(visible_alias = "show")]
     Inspect(inspect::InspectArgs),
+    /// Show what can compute on this machine
+    Devices,
     /// Show what a model computes, and what that costs on this machine
     Plan(plan::PlanArgs),
     /// Show where the time of a model's steps goes
@@ -107,6 +110,7 @@ impl Command {
             Command::Classify(args) => classify::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Inspect(args) => inspect::run(&args),
+            Command::Devices => devices::run(),
             Command::Plan(args) => plan::run(&args),
             Command::Profile(args) => profile::run(&args),
             Command::Tune(args) => tune::run(&args),

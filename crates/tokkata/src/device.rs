@@ -1,35 +1,37 @@
 //! The backends that are built in, by name.
 
+use tokkata_backend_cuda::CudaDevice;
 use tokkata_ir::Device;
 
 use crate::error::{Error, Result};
 
-type Make = fn() -> Box<dyn Device>;
-
-/// Name, what it is, and how to make it; the first is the default.
-const DEVICES: &[(&str, &str, Make)] = &[
-    ("cpu", "this machine's processor", || {
-        Box::new(tokkata_backend_cpu::CpuBackend)
-    }),
-    ("ref", "the scalar reference interpreter, slow", || {
-        Box::new(tokkata_backend_ref::RefBackend::default())
-    }),
+/// Names and what they are; the first is the default.
+const DEVICES: &[(&str, &str)] = &[
+    ("cpu", "this machine's processor"),
+    ("cuda:N", "the N-th NVIDIA GPU, counted from 0"),
+    ("auto", "the first GPU, or the processor where there is none"),
+    ("ref", "the scalar reference interpreter, slow"),
 ];
 
 /// Names and descriptions of the devices, the default first.
 pub fn devices() -> impl Iterator<Item = (&'static str, &'static str)> {
-    DEVICES.iter().map(|d| (d.0, d.1))
+    DEVICES.iter().copied()
 }
 
 /// The device called `name`, or the default.
 ///
 /// # Errors
-/// [`Error::Device`] lists the known names.
+/// [`Error::Device`] lists the known names; [`Error::NoDevice`] says why one of them cannot be used here.
 pub fn device(name: Option<&str>) -> Result<Box<dyn Device>> {
     let wanted = name.unwrap_or(DEVICES[0].0);
-    match DEVICES.iter().find(|d| d.0 == wanted) {
-        Some((_, _, make)) => Ok(make()),
-        None => {
+    let index = wanted.strip_prefix("cuda:").map(str::parse);
+    match (wanted, index) {
+        ("cpu", _) => Ok(Box::new(tokkata_backend_cpu::CpuBackend)),
+        ("ref", _) => Ok(Box::new(tokkata_backend_ref::RefBackend::default())),
+        ("cuda", _) => cuda(wanted, 0),
+        ("auto", _) => cuda(wanted, 0).or_else(|_| device(Some("cpu"))),
+        (_, Some(Ok(index))) => cuda(wanted, index),
+        _ => {
             let names: Vec<&str> = DEVICES.iter().map(|d| d.0).collect();
             Err(Error::Device {
                 found: wanted.to_owned(),
@@ -39,16 +41,69 @@ pub fn device(name: Option<&str>) -> Result<Box<dyn Device>> {
     }
 }
 
+fn cuda(name: &str, index: usize) -> Result<Box<dyn Device>> {
+    match CudaDevice::open(index) {
+        Ok(device) => Ok(Box::new(device)),
+        Err(why) => Err(Error::NoDevice {
+            device: name.to_owned(),
+            why,
+        }),
+    }
+}
+
+/// What can compute on this machine: names, and what each is or why it cannot be used.
+#[must_use]
+pub fn present() -> Vec<(String, String)> {
+    let mut found = vec![("cpu".to_owned(), DEVICES[0].1.to_owned())];
+    match CudaDevice::count() {
+        Ok(count) => found.extend((0..count).map(|i| (format!("cuda:{i}"), gpu(i)))),
+        Err(why) => found.push(("cuda".to_owned(), why)),
+    }
+    found
+}
+
+fn gpu(index: usize) -> String {
+    let described = CudaDevice::open(index)
+        .and_then(|device| device.describe().map_err(|e| e.to_string()));
+    let d = match described {
+        Ok(description) => description,
+        Err(why) => return why,
+    };
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let (major, minor) = d.capability;
+    format!(
+        "{}, {:.1} of {:.1} GiB free, {} multiprocessors, compute capability {major}.{minor}, kernels for {}",
+        d.name,
+        gib(d.free_bytes),
+        gib(d.total_bytes),
+        d.processors,
+        d.kernels
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn devices_are_found_by_name() {
-        for (name, _) in devices() {
+        for name in ["cpu", "ref"] {
             assert_eq!(device(Some(name)).unwrap().name(), name);
         }
-        let error = device(Some("tpu")).err().unwrap().to_string();
-        assert_eq!(error, "found device 'tpu', expected one of cpu, ref");
+        for name in ["tpu", "cuda:x", "cuda:-1"] {
+            let error = device(Some(name)).err().unwrap().to_string();
+            let want = format!("found device '{name}', expected one of cpu, cuda:N, auto, ref");
+            assert_eq!(error, want);
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_one_line() {
+        let error = device(Some("cuda:99")).err().unwrap().to_string();
+        assert!(error.starts_with("device cuda:99 cannot be used: "), "{error}");
+        assert_eq!(error.lines().count(), 1);
+        let found = device(Some("auto")).unwrap();
+        assert_eq!(found.name() == "cuda", CudaDevice::count().is_ok_and(|n| n > 0));
+        assert_eq!(present()[0].0, "cpu");
     }
 }

@@ -57,6 +57,8 @@ pub enum Error {
     Importance(#[from] crate::importance::ImportanceError),
     #[error("found device '{found}', expected one of {known}")]
     Device { found: String, known: String },
+    #[error("device {device} cannot be used: {why}")]
+    NoDevice { device: String, why: String },
     #[error(
         "{file}: a context of {ctx} tokens needs {needed} of memory and {available} are available; use a smaller context (-c), a smaller cache type (-ctk) or a smaller model"
     )]

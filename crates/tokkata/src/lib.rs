@@ -56,7 +56,7 @@ pub mod weights;
 pub use chat::Message;
 pub use checkpoint::Checkpoint;
 pub use decode::{ByteDecoder, TextDecoder};
-pub use device::{device, devices};
+pub use device::{device, devices, present};
 pub use error::{Bytes, Error, Result};
 pub use model::{Generation, Model};
 pub use options::{OpenOptions, Purpose};

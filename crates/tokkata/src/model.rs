@@ -111,6 +111,8 @@ impl Model {
         };
         let options = EngineOptions {
             cache,
+            // A device that works by itself is given the next step before it is done with the last.
+            ahead: if backend.name() == "cuda" { 3 } else { 1 },
             ..EngineOptions::default()
         };
         let engine = Engine::new(program, executor, options)?;

@@ -454,7 +454,7 @@ mod tests {
         let split = |shapes: &[&[u32]], groups, out| split_inputs(shapes, groups, out);
         assert_eq!(split(&[&[2, 8], &[4]], 2, 24), Some(vec![true, false]));
         assert_eq!(split(&[&[16], &[8]], 2, 24), Some(vec![true, true]));
-        assert_eq!(split(&[&[16], &[8]], 1, 24), Some(vec![true, true]));
+        assert_eq!(split(&[&[16], &[8]], 1, 24), Some(vec![false, false]));
         assert_eq!(split(&[&[16], &[9]], 2, 24), None);
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tokkata_ir::{
-    ArenaLayout, BackendError, CacheGroup, Device, Executor, LoadOptions, Loaded, Op, Plan, Program,
-    ValueId, WeightId, WeightSource,
+    ArenaLayout, BackendError, CacheGroup, Device, Executor, LoadOptions, Loaded, Op, Plan,
+    Program, ValueId, WeightId, WeightSource,
 };
 
 use crate::driver::{self, Buffer, Context};
@@ -204,8 +204,15 @@ impl Resident {
             let layout = GroupLayout::new(group);
             layout.ok_or_else(|| unsupported(format!("a cache of {}", group.dtype)))
         };
-        let groups = program.caches.iter().map(layout).collect::<Result<_, _>>()?;
-        let kernel = device.kernels.function("matvec", "split_blocks").map_err(lost)?;
+        let groups = program
+            .caches
+            .iter()
+            .map(layout)
+            .collect::<Result<_, _>>()?;
+        let kernel = device
+            .kernels
+            .function("matvec", "split_blocks")
+            .map_err(lost)?;
         let weights = Weights::load(&context, &program, source, fuse.then_some(kernel))?;
         let plans: Vec<(Vec<Item>, ValuePlaces)> = program
             .plans
@@ -220,7 +227,9 @@ impl Resident {
         let work_space = alloc("work space", bytes)?;
         work_space.fill(0).map_err(lost)?;
         let at = work_space.at();
-        let plans = plans.into_iter().map(|(items, places)| (items, places.moved(at)));
+        let plans = plans
+            .into_iter()
+            .map(|(items, places)| (items, places.moved(at)));
         let step = StepLayout::new(&program);
         let step_state = alloc("the step's state", step.bytes)?;
         Ok(Resident {
@@ -285,10 +294,12 @@ impl Resident {
         for (i, slot) in slots.chunks_exact_mut(SLOT_BYTES as usize / 8).enumerate() {
             slot[0] = tokens + i as u64 * per_slot;
         }
-        self.step_state.write(self.step.slots(), bytemuck::cast_slice(&slots))?;
+        self.step_state
+            .write(self.step.slots(), bytemuck::cast_slice(&slots))?;
         let words: u32 = self.step.groups.iter().map(|g| g[1] * limits.seqs).sum();
         let none = vec![u32::MAX; words as usize];
-        self.step_state.write(self.step.tables, bytemuck::cast_slice(&none))
+        self.step_state
+            .write(self.step.tables, bytemuck::cast_slice(&none))
     }
 }
 

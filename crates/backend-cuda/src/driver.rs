@@ -124,11 +124,7 @@ impl Context {
 
     fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<u32> {
         let mut value = 0;
-        call!(cuDeviceGetAttribute(
-            &raw mut value,
-            attribute,
-            self.device
-        ))?;
+        call!(cuDeviceGetAttribute(&raw mut value, attribute, self.device))?;
         Ok(value as u32)
     }
 
@@ -452,8 +448,8 @@ impl Stream {
         let mut graph = std::ptr::null_mut();
         call!(cuStreamEndCapture(self.stream, &raw mut graph))?;
         let mut exec = std::ptr::null_mut();
-        let made = launched
-            .and_then(|()| call!(cuGraphInstantiateWithFlags(&raw mut exec, graph, 0)));
+        let made =
+            launched.and_then(|()| call!(cuGraphInstantiateWithFlags(&raw mut exec, graph, 0)));
         call!(cuGraphDestroy(graph))?;
         made.map(|()| Graph {
             context: Arc::clone(&self.context),

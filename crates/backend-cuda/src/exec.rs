@@ -189,7 +189,8 @@ impl CudaExecutor {
         block: u32,
         params: &Params,
     ) -> Result<(), Fault> {
-        self.stream.launch(function, grid, (block, 0), params.bytes())
+        self.stream
+            .launch(function, grid, (block, 0), params.bytes())
     }
 
     fn step_params(&self) -> Params {
@@ -230,14 +231,24 @@ impl CudaExecutor {
     fn check(&self, step: &Step) {
         let limits = &self.resident.program.limits;
         let [rows, seqs, logits] = step.counts();
-        assert!(rows <= limits.rows as usize, "more rows than the limits allow");
-        assert!(seqs <= limits.seqs as usize, "more sequences than the limits allow");
-        assert!(logits <= limits.logit_rows as usize, "more logit rows than allowed");
+        assert!(
+            rows <= limits.rows as usize,
+            "more rows than the limits allow"
+        );
+        assert!(
+            seqs <= limits.seqs as usize,
+            "more sequences than the limits allow"
+        );
+        assert!(
+            logits <= limits.logit_rows as usize,
+            "more logit rows than allowed"
+        );
     }
 
     /// Staging that nobody reads any more, or more of it.
     fn stage(&mut self, words: usize) -> Result<Arc<Staging>, Fault> {
-        let fits = |s: &Arc<Staging>| s.device.bytes() >= words as u64 * 4 && Arc::strong_count(s) == 1;
+        let fits =
+            |s: &Arc<Staging>| s.device.bytes() >= words as u64 * 4 && Arc::strong_count(s) == 1;
         for staging in self.staging.iter().filter(|s| fits(s)) {
             if staging.used.is_done()? {
                 return Ok(Arc::clone(staging));
@@ -251,7 +262,8 @@ impl CudaExecutor {
             used: Event::new(context)?,
         });
         // Those that are too small go when their works are done.
-        self.staging.retain(|s| s.device.bytes() >= words as u64 * 4 || Arc::strong_count(s) > 1);
+        self.staging
+            .retain(|s| s.device.bytes() >= words as u64 * 4 || Arc::strong_count(s) > 1);
         self.staging.push(Arc::clone(&staging));
         Ok(staging)
     }
@@ -388,7 +400,8 @@ impl CudaExecutor {
                 Lead::LogitRows => logits,
             };
             let shape = (lead, def.shape.width());
-            job.kept.put(&self.resident.context, value, def.dtype, shape)?;
+            job.kept
+                .put(&self.resident.context, value, def.dtype, shape)?;
         }
         Ok(())
     }
@@ -440,10 +453,16 @@ impl CudaExecutor {
         let (plan, index) = (job.work.plan, job.launched);
         let step = job.step(index);
         let [rows, seqs, logits] = step.counts();
-        let first = if index == 0 { job.words.first } else { job.words.chain };
+        let first = if index == 0 {
+            job.words.first
+        } else {
+            job.words.chain
+        };
         let words_at = staging.device.at();
         let plan_at = words_at + first as u64 * 4;
-        let params = self.step_params().u64s(&[self.requests_at, words_at, plan_at]);
+        let params = self
+            .step_params()
+            .u64s(&[self.requests_at, words_at, plan_at]);
         let threads = (seqs * 32).clamp(64, 1024) as u32;
         self.launch(self.kernels.prepare, [1; 3], threads, &params)?;
         self.replay(plan, [rows, seqs, logits])?;
@@ -538,7 +557,9 @@ impl CudaExecutor {
             let layout = &self.resident.groups[group.index()];
             let planes = layout.slots.iter().flatten();
             let floats: u32 = planes.map(|p| p.width * layout.entries).sum();
-            let to = job.kept.put_block(&self.resident.context, floats as usize)?;
+            let to = job
+                .kept
+                .put_block(&self.resident.context, floats as usize)?;
             self.export_block(group, block, to)?;
         }
         if let Some(staging) = &job.staging {
@@ -591,7 +612,12 @@ impl CudaExecutor {
             let params = plane.params(Params::new().u64(self.block_at(block)));
             let params = params.u32(entries).u64(from + before * 4);
             let runs = plane.width.div_ceil(32) * entries;
-            self.launch(self.kernels.import, [runs.div_ceil(8).clamp(1, 1024), 1, 1], 256, &params)?;
+            self.launch(
+                self.kernels.import,
+                [runs.div_ceil(8).clamp(1, 1024), 1, 1],
+                256,
+                &params,
+            )?;
         }
         Ok(())
     }
@@ -624,7 +650,10 @@ impl CudaExecutor {
                 // Launched ahead for a work that had ended by then.
                 continue;
             }
-            let values: Vec<u32> = record[1..].iter().map(|w| w.load(Ordering::Relaxed)).collect();
+            let values: Vec<u32> = record[1..]
+                .iter()
+                .map(|w| w.load(Ordering::Relaxed))
+                .collect();
             let record = Record {
                 words: &values,
                 seqs,
@@ -648,10 +677,7 @@ impl CudaExecutor {
     }
 
     /// The oldest work has no steps left.
-    fn finish_job(
-        &mut self,
-        rows: Vec<tokkata_ir::RowResult>,
-    ) -> Result<Progress, BackendError> {
+    fn finish_job(&mut self, rows: Vec<tokkata_ir::RowResult>) -> Result<Progress, BackendError> {
         let steps = self.queue[0].steps();
         self.queue[0].launched = steps;
         self.end(0)?;

@@ -35,7 +35,10 @@ pub(crate) fn unpack(file: &[u8]) -> Option<([u8; 32], Images)> {
         let (len, rest) = table.split_first_chunk::<4>()?;
         let (name_len, rest) = rest.split_first_chunk::<4>()?;
         let (name, rest) = rest.split_at_checked(u32::from_le_bytes(*name_len) as usize)?;
-        entries.push((str::from_utf8(name).ok()?, u32::from_le_bytes(*len) as usize));
+        entries.push((
+            str::from_utf8(name).ok()?,
+            u32::from_le_bytes(*len) as usize,
+        ));
         table = rest;
     }
     let mut images = Images::new();
@@ -58,10 +61,7 @@ pub(crate) struct Kernels {
 
 impl Kernels {
     /// Those that a context's device can run; `None` when it is too old.
-    pub(crate) fn new(
-        context: &Arc<Context>,
-        wanted: Option<&str>,
-    ) -> Result<Option<Self>, Fault> {
+    pub(crate) fn new(context: &Arc<Context>, wanted: Option<&str>) -> Result<Option<Self>, Fault> {
         let capability = context.capability()?;
         let takes = |a: &&(&str, (u32, u32), fn((u32, u32)) -> bool)| {
             (a.2)(capability) && wanted.is_none_or(|w| w == a.0)
@@ -109,11 +109,20 @@ mod tests {
     /// What the images were made from, in the order of names.
     fn sources() -> Vec<(String, Vec<u8>)> {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels");
-        let files = std::fs::read_dir(root).expect("a folder").map(|e| e.expect("an entry").path());
+        let files = std::fs::read_dir(root)
+            .expect("a folder")
+            .map(|e| e.expect("an entry").path());
         let mut sources: Vec<(String, Vec<u8>)> = files
-            .filter(|p| p.extension().is_some_and(|e| e == "cu" || e == "cuh" || e == "py"))
+            .filter(|p| {
+                p.extension()
+                    .is_some_and(|e| e == "cu" || e == "cuh" || e == "py")
+            })
             .map(|p| {
-                let name = p.file_name().expect("a name").to_string_lossy().into_owned();
+                let name = p
+                    .file_name()
+                    .expect("a name")
+                    .to_string_lossy()
+                    .into_owned();
                 (name, std::fs::read(p).expect("a file"))
             })
             .collect();

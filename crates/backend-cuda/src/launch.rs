@@ -120,7 +120,10 @@ mod tests {
             logits: 1,
         };
         assert_eq!(Extent::elements(Lead::Rows, 100, 256).of(bucket), 2);
-        assert_eq!(Extent::elements(Lead::Rows, 1000, 1).at_most(64).of(bucket), 64);
+        assert_eq!(
+            Extent::elements(Lead::Rows, 1000, 1).at_most(64).of(bucket),
+            64
+        );
         assert_eq!(Extent::rows(Lead::Seqs).of(bucket), 2);
         assert_eq!(Extent::ONE.of(bucket), 1);
     }

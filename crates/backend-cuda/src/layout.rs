@@ -61,7 +61,11 @@ pub(crate) fn values(plan: &Plan, traffic: &[Traffic], limits: &Limits) -> Value
     let size = |key: usize| {
         let shape = &plan.values[key % count].shape;
         let (lead, width) = (u64::from(most(limits, shape.lead)), shape.width() as u64);
-        let row = if key < count { width * 4 } else { row_in_bytes(width) };
+        let row = if key < count {
+            width * 4
+        } else {
+            row_in_bytes(width)
+        };
         (lead * row).next_multiple_of(ALIGN).max(ALIGN)
     };
     let keys = |values: &[ValueId], bytes: Option<ValueId>| -> Vec<usize> {
@@ -320,6 +324,9 @@ mod tests {
         space.give(b, 512);
         assert_eq!((space.take(768), space.end), (0, 1024));
         space.give(c, 256);
-        assert_eq!((space.take(256), space.take(256), space.end), (768, 1024, 1280));
+        assert_eq!(
+            (space.take(256), space.take(256), space.end),
+            (768, 1024, 1280)
+        );
     }
 }

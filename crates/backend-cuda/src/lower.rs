@@ -237,10 +237,12 @@ impl Lowering<'_, '_> {
         let [first, len] = self.ground.step.groups[slot.group.index()];
         let planes = &group.slots[slot.slot as usize];
         let tables = self.ground.step_at + self.ground.step.tables + u64::from(first) * 4;
-        let params = params
-            .u64(self.ground.arena_at)
-            .u64(tables)
-            .u32s(&[len, def.block_size, group.entry, 0]);
+        let params = params.u64(self.ground.arena_at).u64(tables).u32s(&[
+            len,
+            def.block_size,
+            group.entry,
+            0,
+        ]);
         let params = planes[0].params(params);
         planes[planes.len() - 1].params(params).align(8)
     }

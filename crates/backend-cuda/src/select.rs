@@ -143,7 +143,9 @@ impl Uses<'_> {
         };
         let ins = &self.plan.nodes[add].ins;
         let other = if ins[0] == out { ins[1] } else { ins[0] };
-        let there = self.plan.nodes[..node].iter().any(|n| n.outs.contains(&other))
+        let there = self.plan.nodes[..node]
+            .iter()
+            .any(|n| n.outs.contains(&other))
             || self.plan.inputs.iter().any(|p| p.value == other);
         let alike = self.plan.value(other) == self.plan.value(out);
         (other != out && alike && there).then_some((add, other))
@@ -237,9 +239,9 @@ fn products(
 /// Whether a product is what an earlier one gates.
 fn gated(uses: &Uses<'_>, node: usize) -> bool {
     let out = uses.plan.nodes[node].outs[0];
-    let gate = uses.only_reader(out).filter(|&g| {
-        matches!(uses.plan.nodes[g].op, Op::Gate { .. })
-    });
+    let gate = uses
+        .only_reader(out)
+        .filter(|&g| matches!(uses.plan.nodes[g].op, Op::Gate { .. }));
     gate.is_some_and(|g| {
         let first = uses.plan.nodes[g].ins[0];
         let product = uses.plan.nodes.iter().position(|n| n.outs.contains(&first));
@@ -266,7 +268,10 @@ impl Item {
                 ..Traffic::default()
             },
             Item::Prepare {
-                norm, x, floats, bytes,
+                norm,
+                x,
+                floats,
+                bytes,
             } => Traffic {
                 ins: norm.map_or(vec![*x], |n| node(n).ins.clone()),
                 outs: if *floats { vec![*x] } else { Vec::new() },

@@ -134,7 +134,9 @@ impl Weights {
             }
             place.floats = place.floats.map(|at| at + buffer.at());
             if !place.segments.is_empty() {
-                let table = context.upload(&segment_table(&place.segments)).map_err(lost)?;
+                let table = context
+                    .upload(&segment_table(&place.segments))
+                    .map_err(lost)?;
                 place.table = table.at();
                 tables.push(table);
             }
@@ -196,7 +198,11 @@ fn segments(def: &WeightDef, source: &dyn WeightSource) -> Result<Vec<Segment>, 
     let segment = |s: &tokkata_ir::SourceInfo| {
         let dtype = kept_as(s.dtype);
         let bytes = dtype.row_bytes(def.cols()).ok_or_else(|| {
-            let what = format!("{}: rows of {} are not whole {dtype} blocks", def.name, def.cols());
+            let what = format!(
+                "{}: rows of {} are not whole {dtype} blocks",
+                def.name,
+                def.cols()
+            );
             BackendError::Weight(what)
         })?;
         Ok(Segment {
@@ -241,7 +247,11 @@ impl Upload {
         split: Option<Function>,
     ) -> Result<Self, BackendError> {
         let widest = program.weights.iter().map(|w| w.cols() * 8 + 512).max();
-        let all: usize = program.weights.iter().map(|w| w.rows() * w.cols() * 8 + 512).sum();
+        let all: usize = program
+            .weights
+            .iter()
+            .map(|w| w.rows() * w.cols() * 8 + 512)
+            .sum();
         let words = STAGING.min(all).max(widest.unwrap_or(0)).div_ceil(4);
         let piece = |_| Ok((Pinned::new(context, words)?, Event::new(context)?));
         Ok(Upload {
@@ -277,7 +287,10 @@ impl Upload {
         bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
-        let (whole, kernel) = self.whole.as_ref().expect("blocks are taken apart by a kernel");
+        let (whole, kernel) = self
+            .whole
+            .as_ref()
+            .expect("blocks are taken apart by a kernel");
         let (from, kernel) = (whole.at(), *kernel);
         let (at, len) = scale_place(segment.dtype).expect("its scales lie apart");
         self.put(from, bytes, fill)?;
@@ -287,7 +300,9 @@ impl Upload {
         let params = params.u64(from);
         let params = params.u64(segment.data + row as u64 * segment.row_bytes);
         let params = params.u64(segment.scales + row as u64 * segment.scale_bytes);
-        let launched = self.stream.launch(kernel, [1024, 1, 1], (256, 0), params.bytes());
+        let launched = self
+            .stream
+            .launch(kernel, [1024, 1, 1], (256, 0), params.bytes());
         launched.map_err(lost)
     }
 

@@ -266,7 +266,11 @@ impl Step {
                     ends,
                     logprobs: wanted.best.and_then(|_| record.logprobs(logit, code)),
                 };
-                outcome.goes_on |= ran && last(part) && code >= 0 && !ends && wanted.row as usize + 1 == part.len();
+                outcome.goes_on |= ran
+                    && last(part)
+                    && code >= 0
+                    && !ends
+                    && wanted.row as usize + 1 == part.len();
                 if ran || !self.chained {
                     outcome.rows.push(result);
                 }

@@ -283,7 +283,9 @@ mod tests {
     #[test]
     fn buckets_hold_all_that_is_below_their_edge() {
         let histogram = Histogram::new(&[0.1, 1.0]);
-        [0.05, 0.1, 0.5, 3.0].map(|x| histogram.observe(x));
+        for x in [0.05, 0.1, 0.5, 3.0] {
+            histogram.observe(x);
+        }
         let mut out = String::new();
         histogram.write(&mut out, "h", "m");
         assert!(

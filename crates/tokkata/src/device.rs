@@ -9,7 +9,10 @@ use crate::error::{Error, Result};
 const DEVICES: &[(&str, &str)] = &[
     ("cpu", "this machine's processor"),
     ("cuda:N", "the N-th NVIDIA GPU, counted from 0"),
-    ("auto", "the first GPU, or the processor where there is none"),
+    (
+        "auto",
+        "the first GPU, or the processor where there is none",
+    ),
     ("ref", "the scalar reference interpreter, slow"),
 ];
 
@@ -63,8 +66,8 @@ pub fn present() -> Vec<(String, String)> {
 }
 
 fn gpu(index: usize) -> String {
-    let described = CudaDevice::open(index)
-        .and_then(|device| device.describe().map_err(|e| e.to_string()));
+    let described =
+        CudaDevice::open(index).and_then(|device| device.describe().map_err(|e| e.to_string()));
     let d = match described {
         Ok(description) => description,
         Err(why) => return why,
@@ -100,10 +103,16 @@ mod tests {
     #[test]
     fn a_gpu_that_is_not_there_is_one_line() {
         let error = device(Some("cuda:99")).err().unwrap().to_string();
-        assert!(error.starts_with("device cuda:99 cannot be used: "), "{error}");
+        assert!(
+            error.starts_with("device cuda:99 cannot be used: "),
+            "{error}"
+        );
         assert_eq!(error.lines().count(), 1);
         let found = device(Some("auto")).unwrap();
-        assert_eq!(found.name() == "cuda", CudaDevice::count().is_ok_and(|n| n > 0));
+        assert_eq!(
+            found.name() == "cuda",
+            CudaDevice::count().is_ok_and(|n| n > 0)
+        );
         assert_eq!(present()[0].0, "cpu");
     }
 }

@@ -209,18 +209,8 @@ impl Model {
     /// as ids, until it is as long as the context allows.
     #[must_use]
     pub fn prompted(&self, prompt: Vec<u32>) -> Request {
-        let (prompt, encoder) = match self.program().plan(PlanRole::Encoder) {
-            Some(_) => (
-                vec![self.checkpoint.decoder_start()],
-                Some(EncoderInput::Tokens(prompt)),
-            ),
-            None => (prompt, None),
-        };
-        Request {
-            prompt,
-            encoder,
-            ..Request::default()
-        }
+        let encodes = self.program().plan(PlanRole::Encoder).is_some();
+        prompted(&self.checkpoint, encodes, prompt)
     }
 
     fn writes(&self) -> Result<()> {
@@ -280,6 +270,22 @@ impl Model {
         sink: impl FnMut(usize, usize, &[f32]),
     ) -> Result<()> {
         Ok(self.engine.logits(ids, plan, sink)?)
+    }
+}
+
+/// A request for what follows a prompt, or for what a decoder makes of it.
+pub(crate) fn prompted(checkpoint: &Checkpoint, encodes: bool, prompt: Vec<u32>) -> Request {
+    let (prompt, encoder) = match encodes {
+        true => (
+            vec![checkpoint.decoder_start()],
+            Some(EncoderInput::Tokens(prompt)),
+        ),
+        false => (prompt, None),
+    };
+    Request {
+        prompt,
+        encoder,
+        ..Request::default()
     }
 }
 

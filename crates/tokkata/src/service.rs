@@ -34,7 +34,7 @@ use crate::checkpoint::Checkpoint;
 use crate::decode::TextDecoder;
 use crate::error::{Error, Result};
 use crate::grammar::{Grammar, GrammarSource, ToolChoice, Trigger};
-use crate::model::Model;
+use crate::model::{Model, prompted};
 use crate::vectors::{Pooling, VectorShape};
 
 /// Compiled grammars that are kept.
@@ -52,6 +52,8 @@ pub struct Service {
     template: Option<ChatTemplate>,
     format: OutputFormat,
     writes: bool,
+    /// Prompts are what an encoder reads.
+    encodes: bool,
     grammars: Mutex<VecDeque<(String, Grammar)>>,
 }
 
@@ -93,7 +95,9 @@ impl Model {
             Err(Error::NoTemplate { .. }) => None,
             Err(error) => return Err(error),
         };
-        let writes = self.vectors.is_none() && self.checkpoint.must_write().is_ok();
+        let draws = self.program().plans[0].output("tokens").is_some();
+        let writes = draws && self.checkpoint.must_write().is_ok();
+        let encodes = self.program().plan(PlanRole::Encoder).is_some();
         let (limits, n_vocab) = (*self.limits(), self.n_vocab());
         let (device, memory_bytes) = (self.device(), self.memory_bytes());
         let Model {
@@ -114,6 +118,7 @@ impl Model {
             template: None,
             format: OutputFormat::default(),
             writes,
+            encodes,
             grammars: Mutex::default(),
         };
         service.set_template(template);
@@ -211,10 +216,7 @@ impl Service {
             return Err(Error::NoText { file });
         }
         let tokenizer = self.tokenizer()?;
-        let mut request = Request {
-            prompt,
-            ..Request::default()
-        };
+        let mut request = prompted(&self.checkpoint, self.encodes, prompt);
         request.stop.stop_ids = tokenizer.eog().to_vec();
         request.decoder = Some(Box::new(TextDecoder::new(tokenizer.clone())));
         Ok(request)
@@ -233,12 +235,8 @@ impl Service {
     pub fn vector(&self, tokens: Vec<u32>, urgency: Urgency) -> Result<Answer> {
         let shape = self.vector_shape()?;
         Ok(self.handle.read(ReadRequest {
-            tokens,
-            output: shape.output().to_owned(),
-            role: PlanRole::Main,
-            whole: !shape.is_chunked(),
-            salt: 0,
             urgency,
+            ..shape.request(tokens)
         }))
     }
 
@@ -246,12 +244,8 @@ impl Service {
     #[must_use]
     pub fn logits(&self, tokens: Vec<u32>, urgency: Urgency) -> Answer {
         self.handle.read(ReadRequest {
-            tokens,
-            output: "logits".to_owned(),
-            role: PlanRole::Main,
-            whole: false,
-            salt: 0,
             urgency,
+            ..ReadRequest::new(tokens, PlanRole::Main, "logits")
         })
     }
 

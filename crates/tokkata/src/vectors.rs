@@ -96,11 +96,6 @@ pub(crate) struct VectorShape {
 }
 
 impl VectorShape {
-    /// The output that holds it.
-    pub(crate) fn output(self) -> &'static str {
-        self.pooling.output().0
-    }
-
     /// How it is pooled.
     pub(crate) fn pooling(self) -> Pooling {
         self.pooling
@@ -324,7 +319,9 @@ impl Model {
         let most = 2 * self.limits().seqs as usize;
         loop {
             while next < texts.len() && asked.len() < most {
-                let id = self.engine.submit_read(shape.request(&texts[next]))?;
+                let id = self
+                    .engine
+                    .submit_read(shape.request(texts[next].clone()))?;
                 asked.push((id, next));
                 next += 1;
             }
@@ -356,10 +353,11 @@ impl Model {
 }
 
 impl VectorShape {
-    fn request(&self, text: &[u32]) -> ReadRequest {
+    /// Asks for the vector of a text.
+    pub(crate) fn request(self, text: Vec<u32>) -> ReadRequest {
         ReadRequest {
             whole: !self.chunked,
-            ..ReadRequest::new(text.to_vec(), self.role, self.pooling.output().0)
+            ..ReadRequest::new(text, self.role, self.pooling.output().0)
         }
     }
 

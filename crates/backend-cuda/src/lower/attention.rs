@@ -78,7 +78,9 @@ impl Lowering<'_, '_> {
         let params = params.u64(self.at(node.outs[0])).u32(distances);
         let params = params.u32s(&[op.n_heads, op.n_kv_heads, op.dim_k, op.dim_v, stride_v]);
         let params = params.u32s(&[k_width, v_width]).f32(op.scale);
-        let params = params.f32(op.cap.unwrap_or(0.0)).u32s(&[mask, mask_n, source]);
+        let params = params
+            .f32(op.cap.unwrap_or(0.0))
+            .u32s(&[mask, mask_n, source]);
         let params = params.u32(op.entries.is_some().into());
         let selection = op.selection.map_or([0, 1, 1, 0], |s| {
             let width = chosen.map_or(0, |v| self.width(v));
@@ -118,7 +120,12 @@ impl Lowering<'_, '_> {
         let params = params.u32s(&[op.top_k, op.unit, op.local]).f32(op.scale);
         let jobs = Extent::elements(Lead::Rows, op.choices().into(), 1).at_most(CHOOSERS);
         let grid = [jobs, Extent::ONE, Extent::ONE];
-        self.launch(("attention", "select_units"), grid, (256, 0), &params.align(8))
+        self.launch(
+            ("attention", "select_units"),
+            grid,
+            (256, 0),
+            &params.align(8),
+        )
     }
 
     pub(super) fn compress(&mut self, node: &Node, op: &CompressOp) -> Result<(), BackendError> {
@@ -172,7 +179,9 @@ mod tests {
             max_distance: 16,
             bidirectional: false,
         };
-        let found: Vec<i32> = [0, 3, 4, 6, 8, 12, 16, 99].map(|d| bucket(&bias, d, false)).into();
+        let found: Vec<i32> = [0, 3, 4, 6, 8, 12, 16, 99]
+            .map(|d| bucket(&bias, d, false))
+            .into();
         assert_eq!(found, [0, 3, 4, 5, 6, 7, 7, 7]);
         assert_eq!(bucket(&bias, 5, true), 0);
         let both = BucketBias {

@@ -115,7 +115,11 @@ impl Lowering<'_, '_> {
         table: WeightId,
         index: GatherIndex,
     ) -> Result<(), BackendError> {
-        let (out, lead, width) = (node.outs[0], self.lead(node.outs[0]), self.width(node.outs[0]));
+        let (out, lead, width) = (
+            node.outs[0],
+            self.lead(node.outs[0]),
+            self.width(node.outs[0]),
+        );
         let (index, offset) = match index {
             GatherIndex::Token => (0, 0),
             GatherIndex::Position { offset } => (1, offset),

@@ -63,10 +63,18 @@ impl Lowering<'_, '_> {
         let params = params.u32s(&[lead_code(lead), width, kind]).f32(eps);
         let (blocks, threads) = match norm {
             Some(_) => (1, width.clamp(32, 1024).next_multiple_of(32)),
-            None => (width.div_ceil(1024), width.clamp(32, 256).next_multiple_of(32)),
+            None => (
+                width.div_ceil(1024),
+                width.clamp(32, 256).next_multiple_of(32),
+            ),
         };
         let grid = [Extent::fixed(blocks), Extent::rows(lead), Extent::ONE];
-        self.launch(("matvec", "quantise"), grid, (threads.min(1024), 0), &params)
+        self.launch(
+            ("matvec", "quantise"),
+            grid,
+            (threads.min(1024), 0),
+            &params,
+        )
     }
 
     fn part(&self, node: usize) -> Result<Part, BackendError> {
@@ -115,7 +123,11 @@ impl Lowering<'_, '_> {
         };
         let of_expert = u64::from(part.expert_rows);
         let scale_len = part.scale.map_or(1, |s| self.weight_len(s));
-        let y_stride = if part.expert_rows > 0 { rows } else { self.width(to) };
+        let y_stride = if part.expert_rows > 0 {
+            rows
+        } else {
+            self.width(to)
+        };
         let params = params.u64s(&[segment.data, segment.scales, self.at(to)]);
         let params = params.u64s(&[self.maybe(part.scale), self.maybe(part.bias), add]);
         let params = params.u64s(&[
@@ -136,7 +148,10 @@ impl Lowering<'_, '_> {
         gate: Option<usize>,
         add: Option<(usize, ValueId)>,
     ) -> Result<(), BackendError> {
-        let parts: Vec<Part> = nodes.iter().map(|&n| self.part(n)).collect::<Result<_, _>>()?;
+        let parts: Vec<Part> = nodes
+            .iter()
+            .map(|&n| self.part(n))
+            .collect::<Result<_, _>>()?;
         let first = &self.plan.nodes[nodes[0]];
         let x = first.ins[0];
         let (lead, mut params, mut end) = (self.lead(first.outs[0]), self.step(), 0);
@@ -159,9 +174,7 @@ impl Lowering<'_, '_> {
         let shared = top_k > 0 && self.width(x) == k;
         let outputs = if gate.is_some() { end / 2 } else { end };
         let act = match gate.map(|g| &self.plan.nodes[g].op) {
-            Some(Op::Gate {
-                act: Act::Gelu, ..
-            }) => 2,
+            Some(Op::Gate { act: Act::Gelu, .. }) => 2,
             _ => 1,
         };
         let params = params.u64s(&self.in_bytes(x)).u64(self.at(x)).u64(ids);
@@ -181,7 +194,12 @@ impl Lowering<'_, '_> {
             [one, two, four, eight] => (Kernel::ByRows(lead, [one, two, four, eight]), Extent::ONE),
             _ => unreachable!("there are four kernels"),
         };
-        self.push(kernel, [blocks, rows, Extent::ONE], (WARPS * 32, 0), &params);
+        self.push(
+            kernel,
+            [blocks, rows, Extent::ONE],
+            (WARPS * 32, 0),
+            &params,
+        );
         Ok(())
     }
 }

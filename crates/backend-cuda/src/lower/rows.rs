@@ -359,7 +359,9 @@ impl Lowering<'_, '_> {
 
     fn pos_scale(&mut self, node: &Node, by: [f32; 3]) -> Result<(), BackendError> {
         let (out, lead, width) = self.out(node);
-        let params = by.iter().fold(self.step_of(lead).u32(width), |p, &x| p.f32(x));
+        let params = by
+            .iter()
+            .fold(self.step_of(lead).u32(width), |p, &x| p.f32(x));
         let params = params.u64s(&[self.at(node.ins[0]), self.at(out)]);
         self.each("pos_scale", (lead, width), &params)
     }
@@ -458,4 +460,3 @@ mod tests {
         assert_eq!(split(&[&[16], &[9]], 2, 24), None);
     }
 }
-

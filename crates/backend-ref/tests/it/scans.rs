@@ -20,7 +20,7 @@ fn recurs(
     let op = build(&mut fixture);
     let ids: Vec<ValueId> = inputs.iter().map(|i| fixture.input(&[i.0])).collect();
     let out = fixture.op(op, &ids, &[width]);
-    tokkata_backend_ref::shape::check(&fixture.program().plans[0], fixture.program()).unwrap();
+    check(&fixture.program().plans[0], fixture.program()).unwrap();
     for precision in BOTH {
         let backend = tokkata_backend_ref::RefBackend { precision };
         let mut run = fixture.load(&backend, &LoadOptions::default()).unwrap();

@@ -191,6 +191,7 @@ impl Engine {
         work.rows.push(SeqRows {
             logits: part.logits.of(part.tokens.len()).map(logit).collect(),
             prompt: part.rows == RowKind::Prompt,
+            adapter: seq.adapter_number(),
             ..SeqRows::tokens(slot, part.tokens)
         });
         Ok(())

@@ -587,7 +587,8 @@ mod tests {
 
     #[test]
     fn workers_meet_five_times_per_dense_layer() {
-        for name in ["llama", "qwen3"] {
+        // Adapters cost no meeting.
+        for (name, adapters) in [("llama", 0), ("qwen3", 0), ("llama", 1), ("qwen3", 1)] {
             let golden = Golden::read(&Golden::folder(), name).unwrap();
             let count = Count(Mutex::default());
             let target = Target {
@@ -597,7 +598,7 @@ mod tests {
                 output: None,
                 encoder: &[],
                 draft: 0,
-                adapters: 0,
+                adapters,
             };
             let file = generate::model(&golden).unwrap();
             let loaded = load_for(&file, &Registry::builtin(), &target);
@@ -605,7 +606,7 @@ mod tests {
             let (meetings, layers) = *count.0.lock().unwrap();
             assert!(layers > 1, "{name}");
             // And where rows are looked up, picked, normalised and drawn from.
-            assert_eq!(meetings, 5 * layers + 4, "{name}");
+            assert_eq!(meetings, 5 * layers + 4, "{name}, {adapters}");
         }
     }
 }

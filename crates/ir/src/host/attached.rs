@@ -64,3 +64,32 @@ impl Attached {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::SeqSlot;
+
+    #[test]
+    fn an_adapter_stays_until_the_works_before_its_end_are_done() {
+        let mut attached = Attached::new(2);
+        let rows = |adapter| SeqRows {
+            adapter,
+            ..SeqRows::tokens(SeqSlot(0), &[1])
+        };
+        for number in [1, 2] {
+            assert_eq!(attached.free().unwrap(), number);
+            attached.take(number);
+        }
+        attached.detach(1, 7);
+        assert!(attached.ended(6).is_empty());
+        assert!(attached.check(&[rows(1), rows(0)]).is_ok());
+        assert!(attached.free().is_err());
+        assert_eq!(attached.ended(7), [1]);
+        let text = attached.check(&[rows(2), rows(1)]).unwrap_err().to_string();
+        assert_eq!(text, "adapters: number 1 is not attached");
+        assert_eq!(attached.free().unwrap(), 1);
+        attached.detach(1, 9);
+        assert!(attached.ended(9).is_empty(), "it was gone before");
+    }
+}

@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokkata_ir::{
-    ArenaLayout, BackendError, Executor, GroupId, Lead, Progress, Refusal, SeqSlot, Source, Ticket,
-    ValType, ValueId, Work,
+    Adapter, ArenaLayout, BackendError, Executor, GroupId, Lead, Progress, Refusal, SeqSlot,
+    Source, Ticket, ValType, ValueId, Work,
 };
 
 use crate::device::Resident;
 use crate::driver::{Buffer, Event, Fault, Function, Graph, Pinned, Stream};
-use crate::error::lost;
+use crate::error::{lost, unsupported};
 use crate::kept::{Kept, Pool};
 use crate::launch::Bucket;
 use crate::layout::Plane;
@@ -816,6 +816,12 @@ impl Executor for CudaExecutor {
         self.note(idle)?;
         kept.block(i)
     }
+
+    fn attach(&mut self, _: &Arc<Adapter>) -> Result<u32, BackendError> {
+        Err(unsupported("adapters"))
+    }
+
+    fn detach(&mut self, _: u32) {}
 
     fn memory_bytes(&self) -> u64 {
         self.resident.bytes() + self.cache.bytes()

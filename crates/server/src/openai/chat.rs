@@ -265,6 +265,7 @@ impl Writer {
         };
         message.insert("content".to_owned(), content);
         message.insert("refusal".to_owned(), Value::Null);
+        message.insert("annotations".to_owned(), json!([]));
         if !one.reasoning.is_empty() {
             self.reason(&mut message, &one.reasoning);
         }

@@ -73,7 +73,7 @@ impl Run {
         let device = CudaDevice::open(0)?;
         println!("{:?}", device.describe()?);
         let start = Instant::now();
-        let weights = FileWeights::new(&file);
+        let weights = FileWeights(&file);
         let loaded = device.load(Arc::clone(&program), &weights, &LoadOptions::default())?;
         let table = |g: &CacheGroup| g.table_len(&limits) as u64 * sequences as u64;
         let counts: Vec<u64> = program.caches.iter().map(table).collect();

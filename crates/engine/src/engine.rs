@@ -99,7 +99,7 @@ pub struct Engine {
     turning: Vec<Turning>,
     turns: OnceCell<Result<Turns, &'static str>>,
     masks: MaskPool,
-    costs: Costs,
+    pub(crate) costs: Costs,
     out: VecDeque<Event>,
     /// Requests whose events nobody wants any more.
     unheard: Vec<RequestId>,

@@ -422,12 +422,18 @@ pub trait Executor: Send {
     /// again once it is detached. The limits say how many there may be.
     ///
     /// # Errors
-    /// [`BackendError::Adapter`] for one that does not fit the program, or one too many; memory.
-    fn attach(&mut self, adapter: &Arc<Adapter>) -> Result<u32, BackendError>;
+    /// [`BackendError::Adapter`] for one that does not fit the program, or one too many; memory; a device that has none.
+    fn attach(&mut self, adapter: &Arc<Adapter>) -> Result<u32, BackendError> {
+        let _ = adapter;
+        Err(BackendError::Unsupported {
+            backend: "this device",
+            op: "an adapter".to_owned(),
+        })
+    }
 
     /// Lets an adapter go, once the works that were taken before are done. A work with rows that go through an adapter that
     /// is not there fails.
-    fn detach(&mut self, adapter: u32);
+    fn detach(&mut self, _adapter: u32) {}
 
     /// Bytes held for weights, caches and work space.
     fn memory_bytes(&self) -> u64;

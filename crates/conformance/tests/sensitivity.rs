@@ -234,8 +234,10 @@ impl Device for Changed {
     ) -> Result<Box<dyn Loaded>, BackendError> {
         let mut program = (*program).clone();
         let nodes = program.plans.iter_mut().flat_map(|p| &mut p.nodes);
-        let any = nodes.fold(false, |any, node| (self.change)(&mut node.op) || any);
-        self.any.fetch_or(any, Ordering::Relaxed);
+        for node in nodes {
+            let changed = (self.change)(&mut node.op);
+            self.any.fetch_or(changed, Ordering::Relaxed);
+        }
         RefBackend::default().load(Arc::new(program), weights, options)
     }
 }

@@ -68,9 +68,13 @@ fn serves(line: &str, folder: &Path) {
     let mut command = shell(&format!("exec {line} --port 0"), folder);
     let mut child = command.stderr(Stdio::piped()).spawn().expect("a shell");
     let told = BufReader::new(child.stderr.take().expect("its errors"));
-    let mut lines = told.lines().map_while(Result::ok);
-    let listens = lines.any(|l| l.contains("listening on http://"));
-    assert!(listens, "{line}");
+    let (mut lines, mut said) = (told.lines().map_while(Result::ok), Vec::new());
+    let listens = lines.by_ref().any(|l| {
+        let listens = l.contains("listening on http://");
+        said.push(l);
+        listens
+    });
+    assert!(listens, "{line}: {said:?}");
     let id = child.id().to_string();
     let sent = Command::new("kill").args(["-TERM", &id]).status();
     assert!(sent.expect("kill").success());

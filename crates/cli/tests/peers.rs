@@ -73,8 +73,8 @@ fn bench_takes_the_flags_of_llama_bench() {
 fn what_cannot_be_is_refused_by_name() {
     for (args, part) in [
         (
-            &["run", "-m", "demo", "--lora", "a.gguf"][..],
-            "--lora cannot be used: adapters",
+            &["run", "-m", "demo", "--control-vector", "a.gguf"][..],
+            "--control-vector cannot be used: adapters",
         ),
         (
             &["run", "-m", "demo", "--image", "a.png"],

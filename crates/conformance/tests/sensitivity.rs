@@ -302,10 +302,9 @@ fn ops_that_are_changed_are_caught() {
         Op::Attention(a) => a.selection.take().is_some(),
         _ => false,
     });
-    assert!(
-        all.iter().all(|name| name.ends_with("chosen=false")),
-        "{all:?}"
-    );
+    // Summaries of seven positions are too few for any to be left out.
+    let none_left_out = |name: &String| name.ends_with("chosen=false") || name.contains("/7/");
+    assert!(all.iter().all(none_left_out), "{all:?}");
 }
 
 #[test]

@@ -53,7 +53,8 @@ fn requests_go_through_their_own_adapters() {
 }
 
 fn what_is_stored_belongs_to_one_adapter() {
-    for kinds in KINDS {
+    // A state after the whole prompt is of no use to the same prompt.
+    for kinds in [KINDS[0], KINDS[1]] {
         let mut engine = engine(kinds, 16, 1000, limits());
         let prompt = prompt(70, 4);
         let ask = |engine: &mut Engine, way, number| {

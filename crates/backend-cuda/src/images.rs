@@ -9,9 +9,12 @@ use crate::driver::{Context, Fault, Function, Module};
 
 const IMAGES: &[u8] = include_bytes!("../kernels/images.bin");
 
+/// A name, the capability it is compiled for, and which devices take it.
+type Target = (&'static str, (u32, u32), fn((u32, u32)) -> bool);
+
 /// Architectures that images are made for, the one that a device likes best first, with the least compute capability
 /// that each needs. An image of machine code serves its own generation alone, and that of 9.0a only 9.0.
-const ARCHITECTURES: &[(&str, (u32, u32), fn((u32, u32)) -> bool)] = &[
+const ARCHITECTURES: &[Target] = &[
     ("sm_90a", (9, 0), |c| c == (9, 0)),
     ("sm_80", (8, 0), |c| c.0 == 8),
     ("compute_80", (8, 0), |c| c >= (8, 0)),
@@ -63,9 +66,7 @@ impl Kernels {
     /// Those that a context's device can run; `None` when it is too old.
     pub(crate) fn new(context: &Arc<Context>, wanted: Option<&str>) -> Result<Option<Self>, Fault> {
         let capability = context.capability()?;
-        let takes = |a: &&(&str, (u32, u32), fn((u32, u32)) -> bool)| {
-            (a.2)(capability) && wanted.is_none_or(|w| w == a.0)
-        };
+        let takes = |a: &&Target| (a.2)(capability) && wanted.is_none_or(|w| w == a.0);
         let Some(found) = ARCHITECTURES.iter().find(takes) else {
             return Ok(None);
         };

@@ -165,7 +165,7 @@ impl Words {
                 true => 0,
                 false => self.put(part.positions.iter().flatten().copied()),
             };
-            let flags = flags | u32::from(part.prompt) * ROW_PROMPT;
+            let flags = flags | (u32::from(part.prompt) * ROW_PROMPT);
             let n = part.len() as u32;
             parts.extend([part.slot.0, n, row, kind, tokens as u32, logit]);
             parts.extend([part.logits.len() as u32, flags, part.span_end]);
@@ -183,7 +183,7 @@ impl Words {
     }
 
     fn wanted(&mut self, want: &LogitRow, part: u32) -> [u32; 8] {
-        let mask = want.mask.as_ref().map(|m| m.words());
+        let mask = want.mask.as_ref().map(tokkata_ir::sample::Mask::words);
         let mask_at = mask.map_or(0, |m| self.put(m.iter().copied()));
         let mask_len = mask.map_or(0, <[u32]>::len);
         let dry = want.dry.iter();

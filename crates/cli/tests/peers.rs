@@ -86,9 +86,8 @@ fn what_cannot_be_is_refused_by_name() {
         ),
         (
             &["run", "-m", "demo", "--port", "8080"],
-            "there is none here",
+            "it is for `tokkata serve`",
         ),
-        (&["serve"], "there is no server"),
         (&["ps"], "nothing stays loaded"),
     ] {
         let told = refused(args);

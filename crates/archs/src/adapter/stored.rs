@@ -47,7 +47,7 @@ fn wrong(name: &str, what: &str) -> AdapterError {
     }
 }
 
-fn setting(key: &str, found: impl ToString, expected: &str) -> AdapterError {
+fn setting(key: &str, found: &(impl ToString + ?Sized), expected: &str) -> AdapterError {
     AdapterError::Setting {
         key: key.to_owned(),
         found: found.to_string(),

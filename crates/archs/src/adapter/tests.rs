@@ -249,10 +249,10 @@ fn peft_scales_by_its_configuration() {
     let config = |more: &str| {
         let text = format!(r#"{{"peft_type": "LORA", "lora_alpha": 16, "bias": "none"{more}}}"#);
         let path = written("adapter_config.json", text.as_bytes());
-        let error = stored::peft(path.parent().unwrap())
+
+        stored::peft(path.parent().unwrap())
             .unwrap_err()
-            .to_string();
-        error
+            .to_string()
     };
     let dora = config(r#", "use_dora": true"#);
     assert_eq!(

@@ -5,7 +5,7 @@
 //! `--rows KIND` says what is asked of the oracle, `--drop PATTERN` leaves tensors out, `--add 'blk.0-3.x.weight=[8,8]'`
 //! adds some, `--exact` asks an oracle that computes GELU instead of reading it from a table of halves, and
 //! `--variants` makes everything that `data/variants.toml` lists. `--absent` asks the oracle which tensors a golden can
-//! do without and changes nothing else. The oracle lives outside the repository, in
+//! do without and changes nothing else; `--adapter` keeps its rows through an adapter. The oracle lives outside the repository, in
 //! `$ORACLE` or `~/.cache/tokkata-oracle`.
 
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, ensure};
 use tokkata_archs::Registry;
 use tokkata_backend_ref::RefBackend;
+use tokkata_conformance::adapters;
 use tokkata_conformance::golden::{
     AGREES, Golden, Rows, Selected, absent, entry, sample, selection, tensors,
 };
@@ -40,6 +41,7 @@ struct Options {
     exact: bool,
     variants: bool,
     absent: bool,
+    adapter: bool,
     names: Vec<String>,
 }
 
@@ -63,6 +65,7 @@ impl Options {
                 "--add" => options.add.push(value()?),
                 "--exact" => options.exact = true,
                 "--absent" => options.absent = true,
+                "--adapter" => options.adapter = true,
                 "--variants" => options.variants = true,
                 name => options.names.push(name.to_owned()),
             }
@@ -183,9 +186,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         for golden in goldens.iter().filter(|g| options.wants(g)) {
             let golden = options.apply(golden.clone())?;
             let name = golden.name.clone();
-            let done = match options.absent {
-                true => ask_absent(&oracle, golden),
-                false => refresh(&oracle, golden),
+            let done = match (options.absent, options.adapter) {
+                (true, _) => ask_absent(&oracle, golden),
+                (_, true) => ask_adapted(&oracle, golden),
+                _ => refresh(&oracle, golden),
             };
             match done {
                 Ok(text) => println!("{name:<24} {text}"),
@@ -262,6 +266,10 @@ fn keep_answers(golden: &mut Golden) {
     let old = old.filter(|old| nmse(&old.want, &golden.want) <= AGREES);
     golden.second = old.as_ref().and_then(|old| old.second.clone());
     golden.optional = old.as_ref().and_then(|old| old.optional.clone());
+    golden.adapted = old
+        .as_ref()
+        .map(|old| old.adapted.clone())
+        .unwrap_or_default();
     golden.also = old.map(|old| old.also).unwrap_or_default();
 }
 
@@ -278,6 +286,18 @@ fn ask_absent(oracle: &Oracle, mut golden: Golden) -> Result<String> {
     golden.optional = Some(optional);
     golden.write(&Golden::folder()).map_err(|e| anyhow!(e))?;
     Ok(text)
+}
+
+/// Keeps what the oracle's rows are through the golden's adapter.
+fn ask_adapted(oracle: &Oracle, mut golden: Golden) -> Result<String> {
+    let adapter = adapters::first(&golden, &Registry::builtin(), &RefBackend::default());
+    let adapter = adapter.map_err(|e| anyhow!(e))?;
+    let bytes = adapter.gguf().map_err(|e| anyhow!(e))?;
+    let (count, full) = (adapter.tensors.len(), oracle.adapted(&golden, &bytes)?);
+    golden.adapted = sample(&full, full.len() / golden.positions, golden.stride);
+    let moved = nmse(&golden.adapted, &golden.want);
+    golden.write(&Golden::folder()).map_err(|e| anyhow!(e))?;
+    Ok(format!("{count} tensors, moved {moved:.1e}"))
 }
 
 /// Metadata and shapes of every GGUF file of a folder.
@@ -340,6 +360,7 @@ fn describe(path: &Path, name: &str) -> Result<Golden> {
         stride: 1,
         want: Vec::new(),
         second: None,
+        adapted: Vec::new(),
         optional: None,
         selections: Vec::new(),
         also: Vec::new(),

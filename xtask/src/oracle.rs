@@ -94,7 +94,16 @@ impl Oracle {
     /// # Errors
     /// What the oracle says.
     pub(crate) fn rows(&self, golden: &Golden) -> Result<Vec<f32>> {
-        let out = self.run(golden, golden.rows.name())?;
+        let out = self.run(golden, golden.rows.name(), None)?;
+        Ok(floats(&std::fs::read(&out)?))
+    }
+
+    /// The rows of a golden's model through an adapter.
+    ///
+    /// # Errors
+    /// What the oracle says.
+    pub(crate) fn adapted(&self, golden: &Golden, adapter: &[u8]) -> Result<Vec<f32>> {
+        let out = self.run(golden, golden.rows.name(), Some(adapter))?;
         Ok(floats(&std::fs::read(&out)?))
     }
 
@@ -103,13 +112,13 @@ impl Oracle {
     /// # Errors
     /// What the oracle says.
     pub(crate) fn nodes(&self, golden: &Golden) -> Result<Vec<Named>> {
-        let out = self.run(golden, &format!("{}+nodes", golden.rows.name()))?;
+        let out = self.run(golden, &format!("{}+nodes", golden.rows.name()), None)?;
         let bytes = std::fs::read(out.with_extension("bin.nodes"))?;
         named(&bytes).context("the oracle's tensors end too early")
     }
 
     /// Runs the driver; where it wrote.
-    fn run(&self, golden: &Golden, kind: &str) -> Result<PathBuf> {
+    fn run(&self, golden: &Golden, kind: &str, adapter: Option<&[u8]>) -> Result<PathBuf> {
         let model = self.folder.join(format!("goldens/{}.gguf", golden.name));
         std::fs::write(&model, generate::gguf(golden).map_err(|e| anyhow!(e))?)?;
         let out = model.with_extension("bin");
@@ -118,6 +127,11 @@ impl Oracle {
         command.arg(list(&golden.ids()));
         if golden.rows == Rows::Decoder {
             command.arg(list(&golden.decoder_ids()));
+        }
+        if let Some(bytes) = adapter {
+            let path = model.with_extension("lora");
+            std::fs::write(&path, bytes)?;
+            command.arg(format!("lora={}", path.display()));
         }
         let output = command.output()?;
         if !output.status.success() {

@@ -1,5 +1,5 @@
 // Rows of llama.cpp for a token sequence, as little-endian f32.
-// usage: oracle_rows MODEL.gguf OUT.bin KIND ID,ID,... [DECODER_ID,...]
+// usage: oracle_rows MODEL.gguf OUT.bin KIND ID,ID,... [DECODER_ID,...] [lora=ADAPTER.gguf]
 //   A KIND that ends in +nodes writes every float tensor of the graph to OUT.bin.nodes too: a line of its name, its op and
 //   how many values follow, then these.
 //   KIND logits: T x vocabulary; steps: the same, one token at a time; flash: the same by flash attention; vectors: T x width, no pooling; decoder: logits of the decoder's ids over encoded ids
@@ -37,6 +37,7 @@ static bool write_node(ggml_tensor * t, bool ask, void * file) {
 
 int main(int argc, char ** argv) {
     if (argc < 5) return 2;
+    const char * lora = strncmp(argv[argc - 1], "lora=", 5) == 0 ? argv[argc - 1] + 5 : nullptr;
     std::string kind = argv[3];
     FILE * nodes = nullptr;
     if (kind.size() > 6 && kind.substr(kind.size() - 6) == "+nodes") {
@@ -61,6 +62,11 @@ int main(int argc, char ** argv) {
     if (vectors) { cp.embeddings = true; cp.pooling_type = LLAMA_POOLING_TYPE_NONE; }
     llama_context * ctx = llama_init_from_model(model, cp);
     if (!ctx) return 1;
+    if (lora) {
+        llama_adapter_lora * adapter = llama_adapter_lora_init(model, lora);
+        float scale = 1.0f;
+        if (!adapter || llama_set_adapters_lora(ctx, &adapter, 1, &scale) != 0) { fprintf(stderr, "the adapter was refused\n"); return 1; }
+    }
     const int width_logits = llama_vocab_n_tokens(llama_model_get_vocab(model));
     if (steps) {
         FILE * f = fopen(argv[2], "wb");

@@ -10,11 +10,23 @@ use tokkata_ir::{Device, Program, Recipe, WeightId};
 
 use crate::fixture::noise;
 use crate::generate;
-use crate::golden::{AGREES, Golden, Rows};
+use crate::golden::{AGREES, Golden, Rows, sample};
 use crate::models::{Failure, Feeding, Loaded, Target, load_for, nmse};
 
 /// What llama.cpp divides by the rank.
 const ALPHA: f32 = 6.0;
+
+/// Tensors to which llama.cpp adds nothing, whatever an adapter has for them: its graphs multiply by them directly.
+const UNHEARD: [(&str, &str); 2] = [
+    (
+        "deepseek2",
+        "attn_q_a attn_q_b attn_kv_a_mqa attn_k_b attn_v_b output",
+    ),
+    (
+        "rwkv7",
+        "time_mix_w1 time_mix_w2 time_mix_v1 time_mix_v2 time_mix_a1 time_mix_a2 time_mix_g1 time_mix_g2",
+    ),
+];
 
 /// An adapter that follows from names: a pair for each of these tensors of a golden's file.
 pub struct Tuned<'a> {
@@ -145,16 +157,38 @@ fn target<'a>(device: &'a dyn Device, golden: &Golden, adapters: u32) -> Target<
     }
 }
 
-/// The first and the second adapter of a golden.
+/// The first and the second adapter of a golden: of what llama.cpp takes, and of everything.
 #[must_use]
 pub fn both(golden: &Golden, tensors: Vec<(String, Vec<usize>)>) -> [Tuned<'_>; 2] {
-    let some = tensors.iter().step_by(2).cloned().collect();
-    [("one", 4, tensors), ("two", 7, some)].map(|(name, rank, tensors)| Tuned {
+    let unheard = UNHEARD.iter().find(|(arch, _)| *arch == golden.arch());
+    let heard = |name: &str| {
+        let name = name.trim_end_matches(".weight");
+        let part = name.rsplit('.').next().unwrap_or(name);
+        !unheard.is_some_and(|(_, names)| names.split(' ').any(|n| n == part))
+    };
+    let some = tensors.iter().filter(|(name, _)| heard(name)).skip(1);
+    let some = some.cloned().collect();
+    [("one", 4, some), ("two", 7, tensors)].map(|(name, rank, tensors)| Tuned {
         golden,
         name,
         rank,
         tensors,
     })
+}
+
+/// The first adapter of a golden, of which its oracle may have been asked too.
+///
+/// # Errors
+/// A golden that does not load.
+pub fn first<'a>(
+    golden: &'a Golden,
+    registry: &Registry,
+    device: &dyn Device,
+) -> Result<Tuned<'a>, Failure> {
+    let file = generate::model(golden)?;
+    let loaded = load_for(&file, registry, &target(device, golden, 2))?;
+    let [first, _] = both(golden, adaptable(golden, loaded.program()));
+    Ok(first)
 }
 
 fn attach(
@@ -208,6 +242,13 @@ pub fn fault(
                 "adapter {}: {error:e} off, moved {moved:e}",
                 tuned.name
             )));
+        }
+    }
+    if !golden.adapted.is_empty() {
+        let width = rows[0].len() / golden.positions;
+        let error = nmse(&sample(&rows[0], width, golden.stride), &golden.adapted);
+        if error.is_nan() || error > AGREES {
+            return Ok(Some(format!("the oracle's adapter: {error:e} off")));
         }
     }
     loaded.detach(1);

@@ -1,7 +1,7 @@
 //! Goldens: what an oracle computed for a tiny model, without the model's weights.
 //!
 //! A golden is `NAME.json` (metadata, shapes of tensors, ids) and `NAME.f32` (the oracle's rows, little-endian); some
-//! have `NAME.second.f32` too, the rows of another program.
+//! have `NAME.second.f32` too, the rows of another program, or `NAME.lora.f32`, rows through an adapter.
 //! The weights follow from the names of the tensors, see [`crate::generate`].
 
 pub mod absent;
@@ -85,6 +85,8 @@ pub struct Golden {
     pub want: Vec<f32>,
     /// The second program's rows.
     pub also: Vec<f32>,
+    /// The oracle's rows through the [first adapter](crate::adapters::first) of the golden, where it was asked.
+    pub adapted: Vec<f32>,
 }
 
 impl Golden {
@@ -123,10 +125,11 @@ impl Golden {
         };
         golden.want = rows("f32");
         golden.also = rows("second.f32");
+        golden.adapted = rows("lora.f32");
         Ok(golden)
     }
 
-    /// Writes its files; rows of a second program that are no longer known are removed.
+    /// Writes its files; rows of a second program or of an adapter that are no longer known are removed.
     ///
     /// # Errors
     /// A folder that cannot be written.
@@ -142,13 +145,14 @@ impl Golden {
                 .collect::<Vec<u8>>()
         };
         write("f32", &bytes(&self.want))?;
-        match self.second {
-            Some(_) => write("second.f32", &bytes(&self.also)),
-            None => {
-                let _ = std::fs::remove_file(folder.join(format!("{}.second.f32", self.name)));
-                Ok(())
+        for (ending, rows) in [("second.f32", &self.also), ("lora.f32", &self.adapted)] {
+            if rows.is_empty() {
+                let _ = std::fs::remove_file(folder.join(format!("{}.{ending}", self.name)));
+            } else {
+                write(ending, &bytes(rows))?;
             }
         }
+        Ok(())
     }
 
     /// Removes a key of the metadata.

@@ -397,13 +397,15 @@ impl Loaded {
         &self.program
     }
 
-    /// Rows `[T, width]` of `ids` for several sequences side by side, each through an adapter; the last few one by one.
+    /// Rows `[T, width]` of `ids` for several sequences side by side, each through an adapter; the last few one by one,
+    /// unless there is no cache to go on from.
     ///
     /// # Errors
     /// The text of whatever failed.
     pub fn adapted(&mut self, ids: &[u32], adapters: &[u32]) -> Result<Vec<Vec<f32>>, Failure> {
         let mut rows = vec![Vec::new(); adapters.len()];
-        let prompt = ids.len() - ids.len().min(3);
+        let apart = if self.program.caches.is_empty() { 0 } else { 3 };
+        let prompt = ids.len() - ids.len().min(apart);
         let ends = [prompt].into_iter().chain(prompt + 1..=ids.len());
         let mut past = 0;
         for end in ends {

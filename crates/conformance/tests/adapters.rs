@@ -1,5 +1,6 @@
 //! Adapters of whole models on every device.
 
+use tokkata_conformance::golden::Golden;
 use tokkata_conformance::{adapters, devices};
 
 /// Joined and split projections, experts, products by head, recurrent mixers, tied and untied heads, vectors.
@@ -25,4 +26,15 @@ fn adapters_add_to_every_product_what_they_say() {
     for device in devices().iter().filter(|d| d.name() != "cuda") {
         adapters::verify(device.as_ref(), &NAMES, folder.path(), 11);
     }
+}
+
+#[test]
+fn the_oracle_was_asked_too() {
+    let folder = Golden::folder();
+    let unasked = |name: &&&str| {
+        let golden = Golden::read(&folder, name).expect("golden");
+        golden.adapted.is_empty()
+    };
+    // The oracle's table of GELU is coarser than what agrees; bert's own rows come from one without it.
+    assert_eq!(NAMES.iter().filter(unasked).collect::<Vec<_>>(), [&"bert"]);
 }

@@ -93,6 +93,7 @@ pub fn from_json(name: &str, text: &str) -> Result<Golden, Failure> {
         },
         want: Vec::new(),
         also: Vec::new(),
+        adapted: Vec::new(),
     })
 }
 
@@ -289,6 +290,7 @@ mod tests {
             }],
             want: Vec::new(),
             also: Vec::new(),
+            adapted: Vec::new(),
         };
         let text = to_json(&golden);
         assert!(text.contains("\"blk.0-1,3.q\": [4,2]"), "{text}");

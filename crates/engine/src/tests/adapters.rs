@@ -10,6 +10,7 @@ everywhere! {
     what_is_stored_belongs_to_one_adapter
     a_session_may_change_its_adapter
     an_adapter_that_is_used_stays
+    what_is_let_go_is_no_longer_usual
 }
 
 fn through(prompt: &[u32], n: usize, adapter: Through) -> Request {
@@ -123,4 +124,17 @@ fn an_adapter_that_is_used_stays() {
     engine.attach(&Arc::default()).unwrap();
     let most = "adapters: no more than 2 can be attached at once".to_owned();
     assert_eq!(engine.attach(&Arc::default()).map_err(text), Err(most));
+}
+
+fn what_is_let_go_is_no_longer_usual() {
+    let mut engine = engine(&[FULL], 16, 1000, limits());
+    let one = engine.attach(&Arc::default()).unwrap();
+    engine.use_adapter(Some(one)).unwrap();
+    engine.detach(one).unwrap();
+    let prompt = prompt(20, 7);
+    let id = engine.submit(through(&prompt, 8, Through::Usual)).unwrap();
+    assert_eq!(
+        run(&mut engine)[&id].tokens,
+        adapted(&prompt, 8, &[FULL], 0)
+    );
 }

@@ -148,6 +148,7 @@ impl Memory {
 
     /// # Safety
     /// No one writes there until the next barrier.
+    #[inline]
     unsafe fn read(&self, range: Range<usize>) -> &[f32] {
         assert!(range.start <= range.end && range.end <= self.len);
         // SAFETY: in bounds; that no one writes is the caller's promise.
@@ -155,6 +156,7 @@ impl Memory {
     }
 
     #[allow(clippy::mut_from_ref)]
+    #[inline]
     unsafe fn write(&self, range: Range<usize>) -> &mut [f32] {
         assert!(range.start <= range.end && range.end <= self.len);
         // SAFETY: in bounds; exclusivity is the caller's promise.
@@ -190,11 +192,13 @@ impl<'a> Cx<'a> {
     }
 
     /// Rows that a leading dimension has in this step.
+    #[inline]
     pub(crate) fn count(&self, lead: Lead) -> usize {
         count(self.step, lead)
     }
 
     /// The step's row behind row `i` of a lead.
+    #[inline]
     pub(crate) fn step_row(&self, lead: Lead, i: usize) -> usize {
         match lead {
             Lead::Rows => i,
@@ -204,11 +208,13 @@ impl<'a> Cx<'a> {
     }
 
     /// A row of a value that no one writes before the next barrier.
+    #[inline]
     pub(crate) fn row(&self, place: Place, row: usize) -> &[f32] {
         self.cols(place, row, 0..place.width)
     }
 
     /// Columns of a row of a value: those that the step says a share reads. Others may be a neighbour's to write.
+    #[inline]
     pub(crate) fn cols(&self, place: Place, row: usize, cols: Range<usize>) -> &[f32] {
         let at = place.at + row * place.stride;
         // SAFETY: the tape keeps those who write these columns away; debug builds prove that it does, and record that
@@ -224,6 +230,7 @@ impl<'a> Cx<'a> {
     /// # Safety
     /// No one else uses these columns until the next barrier.
     #[allow(clippy::mut_from_ref)]
+    #[inline]
     pub(crate) unsafe fn cols_mut(
         &self,
         place: Place,
@@ -239,6 +246,7 @@ impl<'a> Cx<'a> {
     }
 
     /// A row of integers.
+    #[inline]
     pub(crate) fn ints(&self, place: Place, row: usize) -> &[i32] {
         let floats = self.row(place, row);
         // SAFETY: both types have the same size and alignment and no invalid bits.
@@ -250,6 +258,7 @@ impl<'a> Cx<'a> {
     /// # Safety
     /// As [`Cx::cols_mut`].
     #[allow(clippy::mut_from_ref)]
+    #[inline]
     pub(crate) unsafe fn ints_mut(&self, place: Place, row: usize) -> &mut [i32] {
         // SAFETY: the caller's promise.
         unsafe { self.some_ints_mut(place, row, 0..place.width) }
@@ -260,6 +269,7 @@ impl<'a> Cx<'a> {
     /// # Safety
     /// As [`Cx::cols_mut`].
     #[allow(clippy::mut_from_ref)]
+    #[inline]
     pub(crate) unsafe fn some_ints_mut(
         &self,
         place: Place,
@@ -278,6 +288,7 @@ impl<'a> Cx<'a> {
     /// # Safety
     /// No one else uses this part until the next barrier.
     #[allow(clippy::mut_from_ref)]
+    #[inline]
     pub(crate) unsafe fn partial_mut(&self, at: usize, len: usize) -> &mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { self.partials.write(at..at + len) }
@@ -297,12 +308,14 @@ impl<'a> Cx<'a> {
     /// # Safety
     /// A step borrows it once at a time.
     #[allow(clippy::mut_from_ref)]
+    #[inline]
     pub(crate) unsafe fn scratch(&self, worker: &Worker<'_>) -> &'a mut Scratch {
         // SAFETY: the index is this worker's own; one borrow at a time is the caller's promise.
         unsafe { &mut *self.scratch[worker.index()].0.get() }
     }
 
     /// The next number of a counter.
+    #[inline]
     pub(crate) fn ticket(&self, counter: usize) -> usize {
         self.tickets[counter].0.fetch_add(1, Ordering::Relaxed)
     }
@@ -318,6 +331,7 @@ impl<'a> Cx<'a> {
 }
 
 /// Rows that a leading dimension has in a step.
+#[inline]
 pub(crate) fn count(step: &StepState, lead: Lead) -> usize {
     match lead {
         Lead::Rows => step.n_rows(),

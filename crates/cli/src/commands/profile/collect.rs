@@ -97,7 +97,7 @@ pub(super) fn phases(
     prompt: u32,
     generated: u32,
 ) -> Result<Vec<Phase>> {
-    warm_up(model)?;
+    warm_up(model, prompt)?;
     let session = model.open_session();
     let mut subject = Subject {
         model,
@@ -122,15 +122,19 @@ pub(super) fn phases(
     Ok(phases.into_iter().filter(|p| p.tokens > 0).collect())
 }
 
-/// The first step touches memory that later ones find in place.
-fn warm_up(model: &mut Model) -> Result<()> {
+/// A first prompt and step touch memory that later ones find in place.
+fn warm_up(model: &mut Model, prompt: u32) -> Result<()> {
     let session = model.open_session();
     let mut subject = Subject {
         model,
         session,
         past: 0,
     };
-    subject.step(1, RowKind::Answer, &mut Phase::default())?;
+    subject.prompt(prompt, &mut Phase::default())?;
+    let ctx = u64::from(subject.model.limits().ctx);
+    if subject.past < ctx {
+        subject.step(1, RowKind::Answer, &mut Phase::default())?;
+    }
     model.engine().close_session(session);
     Ok(())
 }

@@ -32,7 +32,7 @@ use crate::request::{
 };
 use crate::sequence::Sequence;
 use crate::session::Session;
-use crate::task::{Encode, Goal, Inputs, PortRows, Read, Task};
+use crate::task::{Encode, Goal, Inputs, PortRows, Read, Task, place_of};
 use crate::turn::Turns;
 
 /// Tokens between snapshots of a recurrent state inside a long prompt.
@@ -622,13 +622,13 @@ impl Engine {
         while let Some(told) = self.masks.told(patience) {
             patience = Duration::ZERO;
             let id = told.request;
-            if let Some(i) = self.running.iter().position(|t| t.id == id) {
+            if let Some(i) = place_of(&self.running, id) {
                 let mut task = self.running.remove(i);
                 match self.told(&mut task, told) {
                     Some(ending) => self.leave(task, ending),
                     None => self.running.insert(i, task),
                 }
-            } else if let Some(i) = self.waiting.iter().position(|t| t.id == id) {
+            } else if let Some(i) = place_of(&self.waiting, id) {
                 // It was preempted while its constraint was away.
                 let mut task = self.waiting.remove(i).expect("the place was found");
                 match self.told(&mut task, told) {

@@ -471,3 +471,11 @@ impl Answer {
         text
     }
 }
+
+/// Where among some tasks a request's is.
+pub(crate) fn place_of<'a>(
+    tasks: impl IntoIterator<Item = &'a Task>,
+    id: RequestId,
+) -> Option<usize> {
+    tasks.into_iter().position(|task| task.id == id)
+}

@@ -10,7 +10,7 @@ use crate::error::EngineError;
 use crate::flight::{Flight, Part};
 use crate::masks::Ask;
 use crate::request::{EventKind, FinishReason};
-use crate::task::{Goal, Read, Task};
+use crate::task::{Goal, Read, Task, place_of};
 
 impl Engine {
     /// Takes news of the works under way; says whether there were any.
@@ -111,7 +111,7 @@ impl Engine {
     }
 
     fn read_values(&mut self, flight: &Flight, part: &Part, (read, at): (Read, [usize; 3])) {
-        let Some(i) = self.running.iter().position(|t| t.id == part.task) else {
+        let Some(i) = place_of(&self.running, part.task) else {
             return;
         };
         let plan = self.program.plan(read.role).map(|(_, plan)| plan);
@@ -133,7 +133,7 @@ impl Engine {
 
     /// Counts rows of a part as cached, and tells how far its prompt got.
     fn commit(&mut self, part: &Part, rows: usize) {
-        let Some(i) = self.running.iter().position(|t| t.id == part.task) else {
+        let Some(i) = place_of(&self.running, part.task) else {
             return;
         };
         let task = &mut self.running[i];
@@ -163,7 +163,7 @@ impl Engine {
         let Some(part) = part.filter(|p| p.draws > 0).copied() else {
             return;
         };
-        let Some(i) = self.running.iter().position(|t| t.id == part.task) else {
+        let Some(i) = place_of(&self.running, part.task) else {
             return self.ran_after_the_end(&part, row.status);
         };
         if row.status != RowStatus::Stopped {
@@ -233,14 +233,14 @@ impl Engine {
     /// A work is done.
     fn landed(&mut self, flight: &Flight) {
         for part in &flight.parts {
-            if let Some(i) = self.running.iter().position(|t| t.id == part.task) {
+            if let Some(i) = place_of(&self.running, part.task) {
                 let task = &mut self.running[i];
                 task.flights -= 1;
                 let nothing_drawn = matches!(&task.goal, Goal::Answer(a) if a.wants_none());
                 if task.pending().is_empty() && task.flights == 0 && nothing_drawn {
                     self.end(i, Some(Ok(FinishReason::MaxTokens)));
                 }
-            } else if let Some(i) = self.leaving.iter().position(|t| t.id == part.task) {
+            } else if let Some(i) = place_of(&self.leaving, part.task) {
                 self.leaving[i].flights -= 1;
                 if self.leaving[i].flights == 0 {
                     let task = self.leaving.remove(i);
@@ -254,14 +254,14 @@ impl Engine {
     /// next, so that only the one that fails then is.
     fn failed(&mut self, flight: &Flight, error: BackendError) {
         if let [part] = flight.parts[..]
-            && let Some(i) = self.running.iter().position(|t| t.id == part.task)
+            && let Some(i) = place_of(&self.running, part.task)
         {
             self.begin_again(i);
             self.running[i].flights -= 1;
             return self.end(i, Some(Err(error.into())));
         }
         for part in &flight.parts {
-            if let Some(i) = self.running.iter().position(|t| t.id == part.task) {
+            if let Some(i) = place_of(&self.running, part.task) {
                 self.begin_again(i);
                 self.running[i].alone = true;
             } else if let Some(task) = self.leaving.iter_mut().find(|t| t.id == part.task) {

@@ -13,7 +13,7 @@ use tokkata_ir::{
 use super::{Engine, SNAPSHOT_TOKENS};
 use crate::flight::{Flight, Part};
 use crate::input::EncoderInput;
-use crate::task::{Goal, Task};
+use crate::task::{Goal, Task, place_of};
 
 /// How long a chain may last while somebody waits.
 const CHAIN: Duration = Duration::from_millis(5);
@@ -245,7 +245,7 @@ impl Engine {
     }
 
     fn place_of(&self, part: &Part) -> usize {
-        let place = self.running.iter().position(|t| t.id == part.task);
+        let place = place_of(&self.running, part.task);
         place.expect("the task of a work that is being formed runs")
     }
 

@@ -9,6 +9,7 @@ use tokkata_ir::{GroupId, Work};
 use super::{Engine, EngineError};
 use crate::flight::{Flight, Turning};
 use crate::request::{FinishReason, RequestId};
+use crate::task::place_of;
 use crate::turn::Turns;
 
 /// Blocks that a work gives out.
@@ -120,7 +121,7 @@ impl Engine {
     fn turn_blocks(&mut self, flight: &Flight, turning: &mut Turning) -> Result<(), EngineError> {
         let ticket = flight.ticket.as_ref().expect("the work was submitted");
         let given = std::mem::take(&mut turning.given);
-        let Some(i) = self.running.iter().position(|t| t.id == turning.task) else {
+        let Some(i) = place_of(&self.running, turning.task) else {
             turning.todo.clear();
             return Ok(());
         };
@@ -136,7 +137,7 @@ impl Engine {
 
     /// A task's keys are turned, or cannot be.
     fn end_turning(&mut self, id: RequestId, failed: Option<(usize, EngineError)>) {
-        if let Some(i) = self.running.iter().position(|t| t.id == id) {
+        if let Some(i) = place_of(&self.running, id) {
             let task = &mut self.running[i];
             (task.turning, task.flights) = (false, task.flights - 1);
             task.fresh = true;
@@ -145,7 +146,7 @@ impl Engine {
                 self.cache.cut(&mut task.seq, keep);
                 self.end(i, Some(Err(error)));
             }
-        } else if let Some(i) = self.leaving.iter().position(|t| t.id == id) {
+        } else if let Some(i) = place_of(&self.leaving, id) {
             let mut task = self.leaving.remove(i);
             self.cache.clear(&mut task.seq);
             self.park(task);

@@ -1,11 +1,21 @@
-//! What steps cost, as far as they have been seen: how many prompt rows a step may take.
+//! What steps cost, as far as they have been seen: how many prompt rows a step may take, and when.
+//!
+//! Beside answers a prompt runs in slices, each long enough to be worth a step of its own, and after a slice answers run
+//! alone until they have had as much time: they keep half of their speed, and prompts half of theirs.
 
 use std::time::Duration;
 
 /// Weight of the newest step.
 const NEWEST: f64 = 0.25;
-/// Prompt rows that a step takes at least, so that prompts get on however slow the machine is.
-const LEAST_ROWS: usize = 8;
+/// Prompt rows that a slice has at least: with fewer, what rows share (weights, keys that lie far back) is read too
+/// often.
+const LEAST_ROWS: usize = 32;
+/// Rows come in multiples of this, as kernels take them.
+const EVEN_ROWS: usize = 8;
+/// Steps of answers that a slice lasts.
+const SLICE: f64 = 6.0;
+/// Positions from which what a row costs beyond the usual is laid to those before it.
+const DEEP: usize = 512;
 
 /// Running means over the steps that were seen.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,6 +24,17 @@ pub(crate) struct Costs {
     answers_ns: Option<f64>,
     /// What a prompt row adds to a step.
     row_ns: Option<f64>,
+    /// What each position before it adds to that.
+    position_ns: f64,
+    /// Time that prompts have had beside answers, less the time that those had since.
+    owed_ns: f64,
+}
+
+/// Prompt rows, and positions before them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PromptRows {
+    pub(crate) rows: usize,
+    pub(crate) depth: usize,
 }
 
 fn mean(old: &mut Option<f64>, new: f64) {
@@ -22,42 +43,57 @@ fn mean(old: &mut Option<f64>, new: f64) {
 
 impl Costs {
     /// A step took so long.
-    pub(crate) fn saw(&mut self, answers: usize, prompt_rows: usize, took: Duration) {
+    pub(crate) fn saw(&mut self, answers: usize, prompts: &[PromptRows], took: Duration) {
         let ns = took.as_nanos() as f64;
-        if prompt_rows == 0 {
-            mean(&mut self.answers_ns, ns);
-        } else {
-            let base = if answers > 0 {
-                self.answers_ns.unwrap_or(0.0)
-            } else {
-                0.0
-            };
-            mean(
-                &mut self.row_ns,
-                (ns - base).max(ns / 8.0) / prompt_rows as f64,
-            );
+        let rows: usize = prompts.iter().map(|p| p.rows).sum();
+        if rows == 0 {
+            return mean(&mut self.answers_ns, ns);
+        }
+        let base = self.answers_ns.filter(|_| answers > 0).unwrap_or(0.0);
+        let of_prompts = (ns - base).max(ns / 8.0);
+        let depths = prompts.iter().map(|p| p.rows * p.depth).sum::<usize>();
+        let depth = depths as f64 / rows as f64;
+        let deep = self.row_ns.filter(|_| depth >= DEEP as f64);
+        match deep {
+            Some(row_ns) => {
+                let more = (of_prompts / rows as f64 - row_ns).max(0.0) / depth;
+                self.position_ns += NEWEST * (more - self.position_ns);
+            }
+            None => mean(&mut self.row_ns, of_prompts / rows as f64),
         }
     }
 
-    /// Prompt rows for a step beside `answers` answers: as many as double its time; beside none, as many as take
-    /// `patience`.
-    pub(crate) fn prompt_rows(&self, answers: usize, patience: Option<Duration>) -> usize {
-        let Some(row_ns) = self.row_ns else {
-            return if answers > 0 || patience.is_some() {
-                4 * LEAST_ROWS
-            } else {
-                usize::MAX
-            };
+    /// What a row behind so many positions adds to a step.
+    fn row(&self, depth: usize) -> Option<f64> {
+        Some((self.row_ns? + self.position_ns * depth as f64).max(1.0))
+    }
+
+    /// How long prompts may run in a step, if that is limited: beside answers a slice, beside none `patience`.
+    pub(crate) fn slice(&self, beside: bool, patience: Option<Duration>) -> Option<Slice> {
+        let patience = patience.map(|p| p.as_nanos() as f64);
+        let ns = match (beside, self.answers_ns) {
+            (true, Some(ns)) => Some(SLICE * ns),
+            (true, None) => patience.or(Some(0.0)),
+            (false, _) => patience,
         };
-        let share = match (answers, self.answers_ns) {
-            (1.., Some(ns)) => Some(ns),
-            _ => patience.map(|p| p.as_nanos() as f64),
-        };
-        let Some(share) = share else {
-            return usize::MAX;
-        };
-        let rows = (share / row_ns.max(1.0)) as usize;
-        (rows / LEAST_ROWS * LEAST_ROWS).max(LEAST_ROWS)
+        ns.map(|ns| Slice { ns })
+    }
+
+    /// Whether prompts have had their time until answers have had theirs.
+    pub(crate) fn owes(&self) -> bool {
+        self.owed_ns > 0.0
+    }
+
+    /// A work was formed with so many steps of answers, if any, and these prompt rows; whether there are answers at all.
+    pub(crate) fn formed(&mut self, steps: usize, prompts: &[PromptRows], beside: bool) {
+        let answers = self.answers_ns.unwrap_or(f64::MAX) * steps as f64;
+        self.owed_ns = (self.owed_ns - answers).max(0.0);
+        if beside {
+            let ns = |p: &PromptRows| self.row(p.depth).unwrap_or(0.0) * p.rows as f64;
+            self.owed_ns += prompts.iter().map(ns).sum::<f64>();
+        } else {
+            self.owed_ns = 0.0;
+        }
     }
 
     /// How long so many prompt rows take, about.
@@ -71,28 +107,98 @@ impl Costs {
     }
 }
 
+/// Time of a step that prompts may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slice {
+    ns: f64,
+}
+
+impl Slice {
+    /// Rows behind so many positions that fit into a share of it.
+    pub(crate) fn rows(&self, costs: &Costs, depth: usize, among: usize) -> usize {
+        let share = self.ns / among as f64;
+        let fit = costs.row(depth).map_or(0.0, |row| share / row);
+        (fit as usize / EVEN_ROWS * EVEN_ROWS).max(LEAST_ROWS)
+    }
+
+    /// Whether something of it is left.
+    pub(crate) fn is_left(&self) -> bool {
+        self.ns > 0.0
+    }
+
+    /// Rows of it are given away.
+    pub(crate) fn take(&mut self, costs: &Costs, rows: PromptRows) {
+        let taken = costs.row(rows.depth).unwrap_or(0.0) * rows.rows as f64;
+        self.ns = (self.ns - taken).max(0.0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const fn at(depth: usize, rows: usize) -> PromptRows {
+        PromptRows { rows, depth }
+    }
+
     #[test]
-    fn a_prompt_takes_as_long_as_the_answers_beside_it() {
+    fn a_slice_lasts_a_few_steps_of_answers() {
         let mut costs = Costs::default();
         let ms = Duration::from_millis;
-        assert_eq!(costs.prompt_rows(0, None), usize::MAX);
-        costs.saw(1, 0, ms(20));
-        costs.saw(1, 32, ms(52));
-        assert_eq!(
-            costs.prompt_rows(1, None),
-            16,
-            "20 ms at 1 ms a row, in eights"
-        );
-        assert_eq!(costs.prompt_rows(0, None), usize::MAX);
-        assert_eq!(costs.prompt_rows(0, Some(ms(100))), 96);
+        assert!(costs.slice(false, None).is_none());
+        assert_eq!(costs.slice(true, None).unwrap().rows(&costs, 0, 1), 32);
+        costs.saw(1, &[], ms(20));
+        costs.saw(1, &[at(0, 32)], ms(52));
+        let slice = costs.slice(true, None).unwrap();
+        assert_eq!(slice.rows(&costs, 0, 1), 120, "120 ms at 1 ms a row");
+        assert_eq!(slice.rows(&costs, 0, 2), 56, "60 ms, in eights");
+        assert!(costs.slice(false, None).is_none());
+        let patience = costs.slice(false, Some(ms(100))).unwrap();
+        assert_eq!(patience.rows(&costs, 0, 1), 96);
         assert_eq!(costs.prompt(50), ms(50));
         for _ in 0..20 {
-            costs.saw(0, 8, ms(8000));
+            costs.saw(0, &[at(0, 8)], ms(8000));
         }
-        assert_eq!(costs.prompt_rows(3, None), LEAST_ROWS, "never none");
+        assert_eq!(slice.rows(&costs, 0, 1), LEAST_ROWS, "never none");
+    }
+
+    #[test]
+    fn rows_cost_more_behind_many_positions() {
+        let mut costs = Costs::default();
+        let ms = Duration::from_millis;
+        costs.saw(1, &[], ms(20));
+        costs.saw(0, &[at(0, 32)], ms(32));
+        for _ in 0..40 {
+            costs.saw(0, &[at(1000, 10)], ms(25));
+        }
+        let mut slice = costs.slice(true, None).unwrap();
+        assert_eq!(
+            slice.rows(&costs, 0, 1),
+            120,
+            "depth says nothing of others"
+        );
+        assert_eq!(slice.rows(&costs, 1000, 1), 48, "120 ms at 2.5 ms a row");
+        slice.take(&costs, at(0, 80));
+        assert_eq!(slice.rows(&costs, 0, 1), 40, "40 ms are left");
+        slice.take(&costs, at(0, 80));
+        assert!(!slice.is_left());
+    }
+
+    #[test]
+    fn after_a_slice_answers_have_as_much_time() {
+        let mut costs = Costs::default();
+        let ms = Duration::from_millis;
+        costs.saw(1, &[], ms(10));
+        costs.saw(0, &[at(0, 10)], ms(10));
+        costs.formed(1, &[at(0, 40)], true);
+        let mut steps = 0;
+        while costs.owes() {
+            costs.formed(1, &[], true);
+            steps += 1;
+        }
+        assert_eq!(steps, 4, "40 ms of prompts, 10 ms a step of answers");
+        costs.formed(0, &[at(0, 40)], true);
+        costs.formed(0, &[at(0, 40)], false);
+        assert!(!costs.owes(), "nothing is owed to nobody");
     }
 }

@@ -105,6 +105,8 @@ pub struct Engine {
     unheard: Vec<RequestId>,
     /// The plan that rows were chosen of last.
     last_role: Option<PlanRole>,
+    /// Whether the last rows of prompts were shared out.
+    shared_slice: bool,
     last_news: Option<Instant>,
     lost: Option<String>,
     next_id: u64,
@@ -151,6 +153,7 @@ impl Engine {
             out: VecDeque::new(),
             unheard: Vec::new(),
             last_role: None,
+            shared_slice: false,
             last_news: None,
             lost: None,
             next_id: 0,

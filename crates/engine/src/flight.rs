@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use tokkata_ir::{GroupId, SeqSlot, Ticket};
 
+use crate::cost::PromptRows;
 use crate::request::RequestId;
 use crate::task::Read;
 
@@ -39,6 +40,8 @@ pub(crate) struct Turning {
 pub(crate) struct Part {
     pub(crate) task: RequestId,
     pub(crate) slot: SeqSlot,
+    /// Positions before its first row.
+    pub(crate) start: usize,
     /// Rows of the first step.
     pub(crate) rows: usize,
     /// Whether they are an answer's.
@@ -49,6 +52,14 @@ pub(crate) struct Part {
     pub(crate) draws: usize,
     /// What is read of them.
     pub(crate) read: Option<Read>,
+}
+
+impl Part {
+    /// Its rows, if they are a prompt's.
+    pub(crate) fn prompt(&self) -> Option<PromptRows> {
+        let (rows, depth) = (self.rows, self.start);
+        (!self.answer).then_some(PromptRows { rows, depth })
+    }
 }
 
 impl Flight {
@@ -63,11 +74,9 @@ impl Flight {
     }
 
     /// Rows of answers and of prompts in its first step.
-    pub(crate) fn rows(&self) -> (usize, usize) {
-        let count = |answer: bool| {
-            let parts = self.parts.iter().filter(|p| p.answer == answer);
-            parts.map(|p| p.rows).sum()
-        };
-        (count(true), count(false))
+    pub(crate) fn rows(&self) -> (usize, Vec<PromptRows>) {
+        let answers = self.parts.iter().filter(|p| p.answer).map(|p| p.rows);
+        let prompts = self.parts.iter().filter_map(Part::prompt);
+        (answers.sum(), prompts.collect())
     }
 }

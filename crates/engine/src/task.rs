@@ -296,6 +296,11 @@ impl Task {
         self.fresh = true;
     }
 
+    /// Whether it is a prompt that others' answers may keep waiting: it has begun.
+    pub(crate) fn may_be_held(&self) -> bool {
+        self.started.is_some() && !self.is_decoding()
+    }
+
     /// A step with rows of this task begins.
     pub(crate) fn start(&mut self) {
         self.started.get_or_insert_with(Instant::now);

@@ -76,8 +76,8 @@ impl Engine {
             .last_news
             .map_or(flight.submitted, |t| t.max(flight.submitted));
         self.last_news = Some(now);
-        let (answers, prompt_rows) = flight.rows();
-        self.costs.saw(answers, prompt_rows, now - since);
+        let (answers, prompts) = flight.rows();
+        self.costs.saw(answers, &prompts, now - since);
     }
 
     /// The first step of a work is done: rows without results count, and readers get their values.

@@ -6,6 +6,7 @@ use std::time::Instant;
 use tokkata_ir::{Delta, LogitRow, SeqRows, SeqSlot, StepTime, Ticket, ValueId, Work};
 
 use super::Engine;
+use crate::cost::PromptRows;
 use crate::error::EngineError;
 use crate::request::SessionId;
 
@@ -92,9 +93,10 @@ impl Engine {
                 logits: FeedLogits::Last,
             };
             self.feed(&[feed], &[])?;
+            let prompt = [PromptRows { rows, depth: 0 }];
             let (answers, prompts) = match kind {
-                RowKind::Answer => (1, 0),
-                RowKind::Prompt => (0, rows),
+                RowKind::Answer => (1, &prompt[..0]),
+                RowKind::Prompt => (0, &prompt[..]),
             };
             if counts {
                 self.costs.saw(answers, prompts, started.elapsed());

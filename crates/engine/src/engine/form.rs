@@ -1,8 +1,8 @@
 //! Which rows run next.
 //!
-//! Answers under way come first, one row each. The rows that are left go to prompts, as many as cost no more than the
-//! answers beside them, and the prompts share them fairly: the one that needs fewest gets its share first. Cutting a
-//! prompt never changes a bit of it.
+//! Answers under way come first, one row each. Beside them prompts run in slices, and wait after a slice until answers
+//! have had as much time; one that has not begun does not wait. Of the slices every other one is shared by all prompts,
+//! and every other one belongs to the prompt that needs fewest rows. Cutting a prompt never changes a bit of it.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use tokkata_ir::{
 };
 
 use super::{Engine, SNAPSHOT_TOKENS};
+use crate::cost::PromptRows;
 use crate::flight::{Flight, Part};
 use crate::input::EncoderInput;
 use crate::task::{Goal, Task, place_of};
@@ -54,6 +55,7 @@ impl Engine {
             let (mut parts, starved) = self.choose(role, &mut work);
             if !parts.is_empty() {
                 self.chain(&mut parts, &mut work);
+                self.account(&parts, &work);
                 self.last_role = Some(role);
                 self.note_reads(&mut work, &parts);
                 return Some((work, Flight::new(parts)));
@@ -83,11 +85,28 @@ impl Engine {
 
     /// The plan whose tasks are served next: each in its turn.
     fn next_role(&self) -> Option<PlanRole> {
-        let ready = self.running.iter().filter(|t| self.chance(t).is_some());
+        let held = self.holds_prompts();
+        let ready = self.running.iter();
+        let ready = ready.filter(|t| !(held && t.may_be_held()) && self.chance(t).is_some());
         let mut roles: Vec<PlanRole> = ready.map(Task::role).collect();
         roles.dedup();
         let other = roles.iter().find(|&&r| Some(r) != self.last_role);
         other.or(roles.first()).copied()
+    }
+
+    /// Whether prompts that have begun wait: answers run, or are about to, that are owed time.
+    fn holds_prompts(&self) -> bool {
+        let runs = |t: &Task| t.is_decoding() && (t.flights > 0 || self.chance(t).is_some());
+        self.costs.owes() && self.running.iter().any(runs)
+    }
+
+    /// Notes the time that a work gives to answers and to prompts.
+    fn account(&mut self, parts: &[Part], work: &Work) {
+        let answers = parts.iter().any(|p| p.answer);
+        let steps = usize::from(answers) * (1 + work.chained as usize);
+        let prompts: Vec<PromptRows> = parts.iter().filter_map(Part::prompt).collect();
+        let beside = answers || self.running.iter().any(Task::is_decoding);
+        self.costs.formed(steps, &prompts, beside);
     }
 
     /// Fills a work with rows. Says also whether some task could not have blocks.
@@ -101,16 +120,29 @@ impl Engine {
         let (mut parts, mut starved) = (Vec::new(), false);
         let of_role = |t: &Task| t.role() == role;
         let lonely = self.running.iter().position(|t| t.alone && of_role(t));
-        let (answers, mut prompts): (Vec<usize>, Vec<usize>) = (0..self.running.len())
+        let held = self.holds_prompts();
+        let (answers, prompts): (Vec<usize>, Vec<usize>) = (0..self.running.len())
             .filter(|&i| of_role(&self.running[i]) && lonely.is_none_or(|l| l == i))
+            .filter(|&i| !(held && self.running[i].may_be_held()))
             .filter(|&i| self.chance(&self.running[i]).is_some())
             .partition(|&i| self.running[i].is_decoding());
         for i in answers {
             self.add(i, 1, (&mut budget, work), &mut parts, &mut starved);
         }
-        let patience = self.options.prompt_step;
-        let most = self.costs.prompt_rows(parts.len(), patience);
-        budget.rows = budget.rows.min(most);
+        self.add_prompts(prompts, (&mut budget, work), &mut parts, &mut starved);
+        (parts, starved)
+    }
+
+    /// Gives prompts what a step has for them.
+    fn add_prompts(
+        &mut self,
+        mut prompts: Vec<usize>,
+        (budget, work): (&mut Budget, &mut Work),
+        parts: &mut Vec<Part>,
+        starved: &mut bool,
+    ) {
+        let beside = !parts.is_empty() || self.running.iter().any(Task::is_decoding);
+        let mut slice = self.costs.slice(beside, self.options.prompt_step);
         prompts.sort_by_key(|&i| {
             (
                 self.running[i].whole_rows().is_none(),
@@ -118,12 +150,24 @@ impl Engine {
             )
         });
         let count = prompts.len();
+        let shared = count < 2 || !self.shared_slice;
+        self.shared_slice = shared;
         for (n, i) in prompts.into_iter().enumerate() {
-            let share = budget.rows.div_ceil(count - n);
+            let depth = self.running[i].seq.end();
+            let share = match &slice {
+                None => budget.rows.div_ceil(count - n),
+                Some(slice) if shared => slice.rows(&self.costs, depth, count - n),
+                Some(slice) if n == 0 || slice.is_left() => slice.rows(&self.costs, depth, 1),
+                Some(_) => break,
+            };
             let share = self.running[i].whole_rows().unwrap_or(share);
-            self.add(i, share, (&mut budget, work), &mut parts, &mut starved);
+            let before = budget.rows;
+            self.add(i, share, (budget, work), parts, starved);
+            let rows = before - budget.rows;
+            if let Some(slice) = &mut slice {
+                slice.take(&self.costs, PromptRows { rows, depth });
+            }
         }
-        (parts, starved)
     }
 
     /// The rows that a task could have next; none while it waits for news of its last ones, or for a mask.
@@ -269,7 +313,8 @@ impl Engine {
     /// Steps that a chain may have: while anything waits it lasts a few milliseconds.
     fn chain_steps(&self) -> usize {
         let most = self.options.chain as usize;
-        let waits = !self.waiting.is_empty() || self.masks.is_busy();
+        let prompts = || self.running.iter().any(|t| !t.is_decoding());
+        let waits = !self.waiting.is_empty() || self.masks.is_busy() || prompts();
         match self.costs.answer_step().filter(|_| waits) {
             Some(step) => most.min((CHAIN.as_nanos() / step.as_nanos().max(1)) as usize),
             None => most,
@@ -361,6 +406,7 @@ impl Engine {
         Part {
             task: task.id,
             slot,
+            start,
             rows,
             answer,
             encodes,

@@ -82,9 +82,20 @@ pub(crate) enum Kernel {
     ByRows(Lead, ByRows),
 }
 
+/// For which buckets a launch is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    Always,
+    /// Up to so many rows.
+    Few(u32),
+    /// More rows than that.
+    Many(u32),
+}
+
 /// A kernel with its parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
+    pub(crate) when: When,
     pub(crate) kernel: Kernel,
     pub(crate) grid: [Extent; 3],
     pub(crate) block: u32,
@@ -94,6 +105,14 @@ pub(crate) struct Launch {
 
 impl Launch {
     pub(crate) fn run(&self, stream: &Stream, bucket: Bucket) -> Result<()> {
+        let made = match self.when {
+            When::Always => true,
+            When::Few(rows) => bucket.rows <= rows,
+            When::Many(rows) => bucket.rows > rows,
+        };
+        if !made {
+            return Ok(());
+        }
         let mut grid = self.grid.map(|extent| extent.of(bucket));
         let function = match self.kernel {
             Kernel::One(function) => function,

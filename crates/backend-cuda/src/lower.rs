@@ -1,6 +1,7 @@
 //! Plans to launches: one kernel or a few for each op, in the order of the plan.
 
 mod attention;
+mod flash;
 mod linear;
 mod moe;
 mod products;
@@ -18,7 +19,7 @@ use tokkata_ir::{
 use crate::driver::{Buffer, Context};
 use crate::error::{lost, out_of_memory, unsupported};
 use crate::images::Kernels;
-use crate::launch::{Extent, Kernel, Launch};
+use crate::launch::{Extent, Kernel, Launch, When};
 use crate::layout::{GroupLayout, StepLayout, ValuePlaces, lead_code, most};
 use crate::params::Params;
 use crate::select::Item;
@@ -87,6 +88,10 @@ pub(crate) struct Lowering<'a, 'g> {
     places: &'a ValuePlaces,
     scratch: &'a mut Scratch,
     launches: Vec<Launch>,
+    /// For which buckets the next launches are.
+    when: When,
+    /// Work space that many launches share, by its size.
+    shared: BTreeMap<u64, u64>,
     /// Tables of cosines and sines by what they follow from.
     turns: BTreeMap<Vec<u8>, u64>,
 }
@@ -104,6 +109,8 @@ pub(crate) fn lower<'a>(
         places,
         scratch,
         launches: Vec::new(),
+        when: When::Always,
+        shared: BTreeMap::new(),
         turns: BTreeMap::new(),
     };
     for item in items {
@@ -115,6 +122,7 @@ pub(crate) fn lower<'a>(
                 floats,
                 bytes,
             } => lowering.prepare_rows((*norm, *x), *floats, *bytes)?,
+            Item::Heads(heads) => lowering.heads(heads)?,
             Item::Products { nodes, gate, add } => lowering.products(nodes, *gate, *add)?,
         }
     }
@@ -177,6 +185,16 @@ impl Lowering<'_, '_> {
         })
     }
 
+    /// Work space that is only used until the next launch that asks for as much.
+    fn shared_scratch(&mut self, bytes: u64) -> Result<u64, BackendError> {
+        if let Some(&at) = self.shared.get(&bytes) {
+            return Ok(at);
+        }
+        let at = self.scratch(bytes)?;
+        self.shared.insert(bytes, at);
+        Ok(at)
+    }
+
     fn upload<T: bytemuck::NoUninit>(&mut self, data: &[T]) -> Result<u64, BackendError> {
         let context = self.ground.context;
         self.scratch.next(|| context.upload(data).map_err(lost))
@@ -210,6 +228,7 @@ impl Lowering<'_, '_> {
         params: &Params,
     ) {
         self.launches.push(Launch {
+            when: self.when,
             kernel,
             grid,
             block,

@@ -4,10 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokkata_core::DType;
 use tokkata_ir::op::GateClamp;
-use tokkata_ir::{Act, BinaryKind, Node, Op, Plan, ValueId, WeightId};
+use tokkata_ir::{Act, BinaryKind, KvSource, Lead, Node, Op, Plan, ValueId, WeightId};
 
 /// Most weights of a launch.
 const PARTS: usize = 4;
+
+/// Queries and keys between their products and attention.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Heads {
+    pub(crate) norm_q: Option<usize>,
+    pub(crate) rope_q: usize,
+    pub(crate) norm_k: Option<usize>,
+    pub(crate) rope_k: usize,
+    pub(crate) write: usize,
+    /// Queries and keys as their products leave them.
+    pub(crate) q: ValueId,
+    pub(crate) k: ValueId,
+}
 
 /// A run of a plan's nodes that is launched together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +34,8 @@ pub(crate) enum Item {
         floats: bool,
         bytes: bool,
     },
+    /// Norms, rotations and the cache write of heads.
+    Heads(Heads),
     /// Products of one value.
     Products {
         nodes: Vec<usize>,
@@ -152,6 +167,69 @@ impl Uses<'_> {
     }
 }
 
+impl Uses<'_> {
+    fn producer(&self, value: ValueId) -> Option<usize> {
+        self.plan.nodes.iter().position(|n| n.outs.contains(&value))
+    }
+
+    /// What a rotation of heads of so many columns reads: through a norm of single heads, where there is one.
+    fn behind(&self, rope: usize, head_dim: u32) -> (Option<usize>, ValueId) {
+        let x = self.plan.nodes[rope].ins[0];
+        let norm = self.producer(x).filter(|&n| {
+            let own = matches!(self.plan.nodes[n].op, Op::Norm { width, bias: None, .. } if width == head_dim);
+            own && self.only_reader(x) == Some(rope)
+        });
+        (norm, norm.map_or(x, |n| self.plan.nodes[n].ins[0]))
+    }
+
+    /// The heads that a cache write ends, where rotations alone lead to it.
+    fn heads(&self, write: usize) -> Option<Heads> {
+        let nodes = &self.plan.nodes;
+        let Op::CacheWrite { slot } = nodes[write].op else {
+            return None;
+        };
+        let [k, v] = nodes[write].ins[..] else {
+            return None;
+        };
+        let rope_k = self
+            .producer(k)
+            .filter(|_| self.only_reader(k) == Some(write))?;
+        let Op::Rope(rope) = &nodes[rope_k].op else {
+            return None;
+        };
+        let attention =
+            |n: &Node| matches!(&n.op, Op::Attention(a) if a.source == KvSource::Cache(slot));
+        let reader = nodes.iter().position(attention)?;
+        let q = nodes[reader].ins[0];
+        let rope_q = self.producer(q)?;
+        let alike = matches!(&nodes[rope_q].op, Op::Rope(other) if other == rope);
+        let Op::Attention(op) = &nodes[reader].op else {
+            return None;
+        };
+        let whole = rope.head_dim.is_multiple_of(32) && op.dim_v.is_multiple_of(32);
+        let fits = whole && rope.head_dim == op.dim_k && rope.head_dim <= 256;
+        let later = self.readers(q).iter().all(|&n| n > write);
+        let rows = self.plan.value(q).shape.lead == Lead::Rows
+            && self.plan.value(k).shape.lead == Lead::Rows;
+        let ((norm_q, raw_q), (norm_k, raw_k)) = (
+            self.behind(rope_q, rope.head_dim),
+            self.behind(rope_k, rope.head_dim),
+        );
+        let there = [raw_q, raw_k, v]
+            .into_iter()
+            .all(|x| self.producer(x).is_none_or(|n| n < write));
+        (alike && fits && later && rows && there && !self.is_output(q)).then_some(Heads {
+            norm_q,
+            rope_q,
+            norm_k,
+            rope_k,
+            write,
+            q: raw_q,
+            k: raw_k,
+        })
+    }
+}
+
 /// Cuts a plan. `fast` says which weights have kernels of their own, and their formats.
 pub(crate) fn items(
     plan: &Plan,
@@ -174,9 +252,26 @@ pub(crate) fn items(
         fuse,
     };
     let (mut done, mut prepared) = (BTreeSet::new(), BTreeSet::new());
+    let mut heads: BTreeMap<usize, Heads> = BTreeMap::new();
+    for write in (0..plan.nodes.len()).filter(|_| fuse) {
+        if let Some(found) = uses.heads(write).filter(|h| !done.contains(&h.rope_q)) {
+            let nodes = [
+                Some(found.rope_q),
+                Some(found.rope_k),
+                found.norm_q,
+                found.norm_k,
+            ];
+            done.extend(nodes.into_iter().flatten());
+            heads.insert(write, found);
+        }
+    }
     let mut items = Vec::new();
     for (i, node) in plan.nodes.iter().enumerate() {
         if done.contains(&i) {
+            continue;
+        }
+        if let Some(heads) = heads.remove(&i) {
+            items.push(Item::Heads(heads));
             continue;
         }
         if fuse && uses.is_whole_norm(node) {
@@ -277,6 +372,11 @@ impl Item {
                 outs: if *floats { vec![*x] } else { Vec::new() },
                 bytes_in: None,
                 bytes_out: bytes.then_some(*x),
+            },
+            Item::Heads(h) => Traffic {
+                ins: vec![h.q, h.k, node(h.write).ins[1]],
+                outs: node(h.rope_q).outs.clone(),
+                ..Traffic::default()
             },
             Item::Products { nodes, gate, add } => {
                 let mut ins = Vec::new();

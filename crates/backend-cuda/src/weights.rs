@@ -215,7 +215,15 @@ fn segments(def: &WeightDef, source: &dyn WeightSource) -> Result<Vec<Segment>, 
             fast: false,
         })
     };
-    rows.segments().iter().map(segment).collect()
+    let mut merged: Vec<Segment> = Vec::new();
+    for next in rows.segments().iter().map(segment) {
+        let next: Segment = next?;
+        match merged.last_mut() {
+            Some(last) if last.dtype == next.dtype => last.rows += next.rows,
+            _ => merged.push(next),
+        }
+    }
+    Ok(merged)
 }
 
 fn segment_table(segments: &[Segment]) -> Vec<u8> {
@@ -280,10 +288,10 @@ impl Upload {
         self.stream.record(event).map_err(lost)
     }
 
-    /// As [`Upload::put`], for rows of blocks whose scales go elsewhere.
+    /// As [`Upload::put`], for rows of blocks whose scales go elsewhere, so many bytes of the file from the first.
     fn split(
         &mut self,
-        (segment, row): (&Segment, usize),
+        (segment, before): (&Segment, usize),
         bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
@@ -298,8 +306,9 @@ impl Upload {
         let params = Params::new().u64((bytes / block) as u64);
         let params = params.u32s(&[block as u32, at as u32, len as u32]);
         let params = params.u64(from);
-        let params = params.u64(segment.data + row as u64 * segment.row_bytes);
-        let params = params.u64(segment.scales + row as u64 * segment.scale_bytes);
+        let blocks = before / block;
+        let params = params.u64(segment.data + (blocks * (block - len)) as u64);
+        let params = params.u64(segment.scales + (blocks * len) as u64);
         let launched = self
             .stream
             .launch(kernel, [1024, 1, 1], (256, 0), params.bytes());
@@ -317,27 +326,35 @@ impl Upload {
         source: &dyn WeightSource,
     ) -> Result<(), BackendError> {
         let rows = RawRows::new(source, &def.recipe)?;
-        let mut first = 0;
-        for (info, segment) in rows.segments().iter().zip(&place.segments) {
+        let (mut first, mut at, mut done) = (0, 0, 0);
+        for info in rows.segments() {
+            let Some(mut segment) = place.segments.get(at) else {
+                break;
+            };
+            if segment.dtype != kept_as(info.dtype) {
+                (at, done) = (at + 1, 0);
+                segment = &place.segments[at];
+            }
             let raw = info.dtype == segment.dtype;
             let row_bytes = segment.dtype.row_bytes(info.cols).unwrap_or(info.cols * 4);
             let portion = self.portion(row_bytes);
             for start in (0..info.rows).step_by(portion) {
                 let take = portion.min(info.rows - start);
+                let bytes = take * row_bytes;
                 if segment.scale_bytes > 0 {
                     let read = |out: &mut [u8]| rows.read(first + start, take, out);
-                    self.split((segment, start), take * row_bytes, read)?;
-                    continue;
+                    self.split((segment, done), bytes, read)?;
+                } else {
+                    self.put(segment.data + done as u64, bytes, |out| {
+                        if raw {
+                            return rows.read(first + start, take, out);
+                        }
+                        let floats = read_f32(source, &def.recipe, first + start, take)?;
+                        out.copy_from_slice(bytemuck::cast_slice(&floats));
+                        Ok(())
+                    })?;
                 }
-                let to = segment.data + (start * row_bytes) as u64;
-                self.put(to, take * row_bytes, |out| {
-                    if raw {
-                        return rows.read(first + start, take, out);
-                    }
-                    let floats = read_f32(source, &def.recipe, first + start, take)?;
-                    out.copy_from_slice(bytemuck::cast_slice(&floats));
-                    Ok(())
-                })?;
+                done += bytes;
             }
             first += info.rows;
         }

@@ -37,6 +37,9 @@ impl Lowering<'_, '_> {
     }
 
     pub(super) fn attention(&mut self, node: &Node, op: &AttentionOp) -> Result<(), BackendError> {
+        if self.flash(node, op)? {
+            return Ok(());
+        }
         too_large("attention", "columns of a value", op.dim_v, MOST_VALUES)?;
         let (mask, mask_n) = match op.mask {
             Mask::Causal => (0, 0),

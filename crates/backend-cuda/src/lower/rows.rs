@@ -324,7 +324,7 @@ impl Lowering<'_, '_> {
     }
 
     /// Cosines and sines of every row of the step, made once for all rotations that share them.
-    fn turns(&mut self, op: &RopeOp) -> Result<(u64, u32), BackendError> {
+    pub(super) fn turns(&mut self, op: &RopeOp) -> Result<(u64, u32), BackendError> {
         let pairs = self.ground.program.constant(op.freqs).f32s().len() as u32;
         let sign = if op.inverse { -1.0 } else { 1.0 };
         let key = Params::new()

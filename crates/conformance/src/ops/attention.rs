@@ -79,6 +79,16 @@ pub(crate) fn cases() -> Vec<Case> {
         }
     }
     cases.push(cached((DType::Q8_0, 16), sizes(4, 2, 64, 32), Mask::Causal));
+    for sizes in [
+        sizes(8, 1, 64, 64),
+        sizes(6, 3, 128, 128),
+        sizes(3, 3, 64, 64),
+    ] {
+        for mask in [Mask::Causal, Mask::Window(150)] {
+            cases.push(long(sizes, mask, false));
+            cases.push(long(sizes, mask, true));
+        }
+    }
     for dtype in [DType::F32, DType::F16, DType::Q8_0] {
         cases.push(keys_only(dtype));
         cases.push(cross(dtype));
@@ -131,6 +141,31 @@ fn cached((dtype, block): (DType, u32), sizes: Sizes, mask: Mask) -> Case {
     write_and_attend(name, f, slot, op)
         .rounds(Rounds::Attention(dtype))
         .mixed_steps()
+}
+
+/// Rows over some hundred positions in halves, beside each other and alone.
+fn long(sizes: Sizes, mask: Mask, sinks: bool) -> Case {
+    let mut f = Fixture::new(Limits {
+        kv_dtype: DType::F16,
+        ctx: 448,
+        ..small_limits()
+    });
+    let group = cache(&mut f, kind(mask), 32, (sizes, Some(sizes.dim_v)));
+    let slot = SlotId { group, slot: 1 };
+    let op = AttentionOp {
+        sinks: sinks.then(|| f.vector(&[sizes.heads], &noises("sinks", sizes.heads as usize))),
+        ..plain(sizes, mask, KvSource::Cache(slot))
+    };
+    let name = format!("attention/long/{mask:?}/{sizes:?}/sinks={sinks}");
+    let case = write_and_attend(name, f, slot, op).rounds(Rounds::Attention(DType::F16));
+    let chunk = |case: Case, start: usize| {
+        case.step(vec![
+            Rows::of(0, start..start + 50),
+            Rows::of(3, start..start + 7),
+        ])
+    };
+    let case = (0..8).map(|i| i * 50).fold(case, chunk);
+    case.step(vec![Rows::of(0, 400..401)])
 }
 
 fn cache(

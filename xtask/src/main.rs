@@ -3,6 +3,7 @@
 mod ab;
 mod check;
 mod conformance;
+mod cuda;
 mod demo;
 mod fair;
 mod formats;
@@ -39,6 +40,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   load [OPTIONS] [MODEL…]           many callers at once, each answer as the request gets it alone
   peers FOLDER [NAME]…              builds those engines, for this machine, for AVX2 and for AVX-512
   kernels [PROGRAM]                 whether the inner loops of an optimised build keep their sums in registers
+  cuda LIBNVRTC [-v]                compiles the kernels for NVIDIA GPUs into the file that programs carry
   demo [--weights FILE] [--python PROGRAM]
                                     make the model inside the program anew; needs Python, PyTorch and a GPU
   formats                           what is known of every element type, each cell found by trying";
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Some("load") => load::run(&args[1..]),
         Some("host") => host(),
         Some("fair") => fair::run(&args[1..]),
+        Some("cuda") => cuda::run(&args[1..]),
         Some("kernels") => kernels::run(&args[1..]),
         Some("formats") => formats::run(),
         Some("conformance") => conformance::run(&args[1..]),

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokkata_archs::{FileWeights, Registry, ResolveOptions};
-use tokkata_backend_cuda::CudaDevice;
 use tokkata_formats::ModelFile;
 use tokkata_ir::{
     ArenaLayout, CacheGroup, Delta, Device, Executor, GroupId, Limits, LoadOptions, LogitRow,
@@ -70,10 +69,10 @@ impl Run {
         };
         let spec = Registry::builtin().resolve(&file, &ResolveOptions { ctx: ctx as u32 })?;
         let program = Arc::new(tokkata_plan::build(&spec, &limits)?);
-        let device = CudaDevice::open(0)?;
+        let device = tokkata_conformance::cuda()?;
         println!("{:?}", device.describe()?);
         let start = Instant::now();
-        let weights = FileWeights::new(&file);
+        let weights = FileWeights(&file);
         let loaded = device.load(Arc::clone(&program), &weights, &LoadOptions::default())?;
         let table = |g: &CacheGroup| g.table_len(&limits) as u64 * sequences as u64;
         let counts: Vec<u64> = program.caches.iter().map(table).collect();

@@ -22,6 +22,7 @@ typedef long long i64;
 #define ROW_EMBEDS 2u
 #define ROW_LOGITS 4u
 #define ROW_PROMPT 8u
+#define ROW_KEEPS 16u
 
 // Leads of values; also the places of their counts in `Step::head`.
 #define LEAD_ROWS 0u
@@ -57,7 +58,8 @@ struct Slot {
 };
 
 struct Step {
-    u32 *head;      // rows, sequences, logit rows, positions of the longest sequence
+    u32 *head;      // rows, sequences, logit rows, positions of the longest sequence; then, where a row of a table was asked
+                    // for that is not there: 1, the row, the table's rows
     u32 *token;     // per row
     u32 *pos;       // 4 per row
     u32 *seq;
@@ -96,6 +98,11 @@ static __device__ __forceinline__ u32 rows_of(const Step &s, u32 lead) { return 
 // The step's row behind a row of a value.
 static __device__ __forceinline__ u32 step_row(const Step &s, u32 lead, u32 i) {
     return lead == LEAD_ROWS ? i : lead == LEAD_LOGITS ? s.logit_row[i] : s.first_row[i];
+}
+
+// A row of a table that is not there ends the step.
+static __device__ __forceinline__ void no_row(const Step &s, u32 row, u32 rows) {
+    if (atomicExch(&s.head[4], 1u) == 0) s.head[5] = row, s.head[6] = rows;
 }
 
 static __device__ __forceinline__ u32 place_of_row(const Step &s, u32 row) {

@@ -114,7 +114,8 @@ static __device__ __forceinline__ Mix begun(const Flash &op, u32 head) {
 }
 
 static __device__ __forceinline__ void take(Mix &mix, float most, float sum, float y) {
-    float next = fmaxf(mix.most, most), a = expf(mix.most - next), b = expf(most - next);
+    float next = fmaxf(mix.most, most);
+    float a = mix.most == -INF ? 0.0f : expf(mix.most - next), b = most == -INF ? 0.0f : expf(most - next);
     mix.sum = __fmaf_rn(mix.sum, a, __fmul_rn(sum, b));
     mix.y = __fmaf_rn(mix.y, a, __fmul_rn(y, b));
     mix.most = next;
@@ -152,7 +153,7 @@ static __device__ __forceinline__ void one_split(const Step &s, const Flash &op,
         for (int g = 0; g < G; g++) score[g] = 0.0f;
         if (valid) {
             const uint4 *k = (const uint4 *)(keys + (u64)lane * op.cache.k.width * 2);
-            #pragma unroll 4
+            #pragma unroll 8
             for (int c = 0; c < D / 8; c++) {
                 float f[8];
                 halves8(k[c], f);
@@ -170,11 +171,11 @@ static __device__ __forceinline__ void one_split(const Step &s, const Flash &op,
         #pragma unroll
         for (int g = 0; g < G; g++) {
             m[g] = max_lanes(valid ? score[g] : -INF);
-            score[g] = valid ? expf(score[g] - m[g]) : 0.0f;
+            score[g] = valid && score[g] != -INF ? expf(score[g] - m[g]) : 0.0f;
             l[g] = sum_lanes(score[g]);
         }
         u32 first = low > base ? low - base : 0, end = min(high - base, 32u);
-        #pragma unroll 4
+        #pragma unroll 8
         for (u32 j = first; j < end; j++) {
             const u16 *v = (const u16 *)(values + (u64)j * op.cache.v.width * 2) + lane * N;
             float f[N];
@@ -209,7 +210,7 @@ template <int D, int G> static __device__ __forceinline__ Mix joined(const Space
     mix.sum = mix.y = 0.0f;
     #pragma unroll
     for (int w = 0; w < 4; w++) {
-        float keep = expf(sp.best[w][g] - mix.most);
+        float keep = sp.best[w][g] == -INF ? 0.0f : expf(sp.best[w][g] - mix.most);
         mix.sum = __fmaf_rn(sp.total[w][g], keep, mix.sum);
         mix.y = __fmaf_rn(sp.mix[w][g][d], keep, mix.y);
     }

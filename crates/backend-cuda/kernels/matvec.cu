@@ -25,7 +25,7 @@ struct Quantise {
 
 enum { NORM_RMS, NORM_LAYER, NORM_L2, NORM_L2_MAX, NORM_NONE };
 
-// A block for each row where there is a norm, or for 1024 columns of a row.
+// A block for each row where there is a norm, or for 256 columns of a row.
 KERNEL quantise(Step s, Quantise op) {
     __shared__ float shared[33];
     u32 row = blockIdx.y, lane = threadIdx.x & 31;
@@ -34,7 +34,7 @@ KERNEL quantise(Step s, Quantise op) {
     u32 first = 0, end = op.width;
     float mean = 0.0f, root = 1.0f;
     if (op.kind == NORM_NONE) {
-        first = blockIdx.x * 1024, end = min(first + 1024, op.width);
+        first = blockIdx.x * 256, end = min(first + 256, op.width);
     } else {
         float squares = 0.0f;
         if (op.kind == NORM_LAYER) {

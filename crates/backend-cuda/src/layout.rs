@@ -260,7 +260,7 @@ impl StepLayout {
         };
         let row = rows * 4;
         let sizes = [
-            16,
+            32,
             row,
             row * 4,
             row,

@@ -281,7 +281,9 @@ impl Lowering<'_, '_> {
             Op::Attention(op) => self.attention(node, op),
             Op::Select(op) => self.select(node, op),
             Op::Compress(op) => self.compress(node, op),
-            Op::Conv { .. } | Op::Shift { .. } | Op::Scan { .. } => self.recurrent(node),
+            Op::Conv { .. } | Op::Conv1d(_) | Op::Shift { .. } | Op::Scan { .. } => {
+                self.recurrent(node)
+            }
             Op::Route(op) => self.route(node, op),
             Op::Group { .. } => self.group(node),
             Op::Combine => self.combine(node),

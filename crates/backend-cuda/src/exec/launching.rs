@@ -1,5 +1,6 @@
 //! What a work asks of the device: its words and inputs, its steps, what it leaves.
 
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -201,11 +202,10 @@ impl CudaExecutor {
             return run();
         }
         let key = (plan, bucket);
-        if !self.graphs.contains_key(&key) {
-            let graph = stream.capture(run)?;
-            self.graphs.insert(key, graph);
+        match self.graphs.entry(key) {
+            Entry::Occupied(graph) => stream.replay(graph.get()),
+            Entry::Vacant(place) => stream.replay(place.insert(stream.capture(run)?)),
         }
-        stream.replay(&self.graphs[&key])
     }
 
     pub(super) fn end_on_device(&mut self, i: usize) -> Result<(), Fault> {

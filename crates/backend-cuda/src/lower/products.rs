@@ -64,7 +64,7 @@ impl Lowering<'_, '_> {
         let (blocks, threads) = match norm {
             Some(_) => (1, width.clamp(32, 1024).next_multiple_of(32)),
             None => (
-                width.div_ceil(1024),
+                width.div_ceil(256),
                 width.clamp(32, 256).next_multiple_of(32),
             ),
         };

@@ -6,7 +6,8 @@
 //! one. This crate builds no plan and knows no device.
 //!
 //! Reading order: [`schema`] (what a descriptor may say), [`expr`] (the rules), [`resolve`], [`registry`], [`hf`]
-//! (directories in the terms of GGUF).
+//! (directories in the terms of GGUF),
+//! [`adapter`] (what is added to a model's weights).
 //!
 //! ```
 //! use tokkata_archs::Registry;
@@ -14,6 +15,7 @@
 //! assert!(registry.get("llama").is_some());
 //! ```
 
+pub mod adapter;
 mod check;
 pub mod error;
 pub mod expr;
@@ -25,6 +27,7 @@ pub mod schema;
 pub mod source;
 pub mod view;
 
+pub use adapter::{AdapterError, AdapterFile};
 pub use error::ArchError;
 pub use hf::HfView;
 pub use registry::Registry;

@@ -10,6 +10,7 @@ pub(crate) mod attention;
 pub(crate) mod elementwise;
 pub(crate) mod indexer;
 pub(crate) mod lanes;
+pub(crate) mod lowrank;
 mod math;
 pub mod matmul;
 pub(crate) mod norm;

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod acts;
+mod adapt;
 mod attention;
 mod cache;
 mod chain;
@@ -30,8 +31,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokkata_ir::tape::{Instr, ResourceId, Tape};
 use tokkata_ir::{
-    ArenaLayout, BackendError, GroupId, Lead, LoadOptions, Machine, Op, Plan, Port, Program,
-    StepInputs, StepState, StepTime, ValType, ValueId, WeightSource,
+    Adapter, ArenaLayout, BackendError, GroupId, Lead, LoadOptions, Machine, Op, Plan, Port,
+    Program, StepInputs, StepState, StepTime, ValType, ValueId, WeightSource,
 };
 
 use crate::arena::{self, Place};
@@ -40,6 +41,7 @@ use crate::memory::Aligned;
 use crate::pool::{Pool, PoolError, Worker};
 use crate::select::{self, Facts, What};
 use acts::{ActSet, Key};
+use adapt::Adapters;
 use attention::Scratch as AttentionScratch;
 use cache::Caches;
 use chain::Finder;
@@ -62,6 +64,7 @@ pub struct CpuInstance {
     kernel: Set,
     plans: Vec<Lowered>,
     caches: Caches,
+    adapters: Adapters,
     acts: ActSet,
     arena: Aligned<f32>,
     partials: Aligned<f32>,
@@ -256,6 +259,7 @@ impl CpuInstance {
                 indexer: indexer::Scratch::new(&indexing),
                 summary: vec![0.0; summary],
                 row: vec![0.0; widest.max(routing.k)],
+                low: Vec::new(),
                 draw: tokkata_ir::sample::Scratch::default(),
             })
         };
@@ -274,6 +278,7 @@ impl CpuInstance {
             lost: None,
             watcher,
             last: None,
+            adapters: Adapters::new(&program),
             plans,
             caches,
             pool,
@@ -370,6 +375,8 @@ impl CpuInstance {
             inputs,
             caches: &self.caches,
             acts: &self.acts,
+            adapters: &self.adapters,
+            adapts: self.adapters.are_named(step),
             memory: Memory::new(&mut self.arena),
             partials: Memory::new(&mut self.partials),
             turns: &self.turns,
@@ -480,9 +487,25 @@ impl Machine for CpuInstance {
         self.caches.import_block(self.kernel, group, block, data);
     }
 
+    fn set_adapter(
+        &mut self,
+        number: u32,
+        adapter: Option<&Arc<Adapter>>,
+    ) -> Result<(), BackendError> {
+        crate::device::check_memory("an adapter", adapter.map_or(0, |a| a.bytes()))?;
+        self.adapters
+            .set(&self.program, number, adapter.map(|a| &**a));
+        for scratch in &mut self.scratch {
+            let low = &mut scratch.get_mut().low;
+            low.resize(low.len().max(self.adapters.rank()), 0.0);
+        }
+        Ok(())
+    }
+
     fn memory_bytes(&self) -> u64 {
         let floats = self.arena.len() + self.partials.len();
-        self.weight_bytes + self.caches.bytes() + floats as u64 * 4
+        let given = self.weight_bytes + self.adapters.bytes();
+        given + self.caches.bytes() + floats as u64 * 4
     }
 
     fn measure(&mut self, on: bool) {

@@ -20,7 +20,7 @@ use crate::run::acts::{Key, OWN_ROWS};
 pub(crate) const RULES: &[Rule] = &[Rule {
     name: "norm_prepare",
     producer: "norm",
-    readers: &["matmul"],
+    readers: &["matmul", "adapt"],
     when: spans_the_row,
 }];
 
@@ -95,6 +95,10 @@ fn work_of(node: &Node, plan: &Plan) -> Work {
         | Op::Route(_)
         | Op::Gather { .. } => Work::Rows,
         Op::Matmul { .. } => Work::Product,
+        Op::Adapt { .. } => Work::Columns {
+            run: 1,
+            local: vec![node.ins.len().min(2) - 1],
+        },
         Op::CacheWrite { .. } => Work::Columns {
             run: 1,
             local: (0..node.ins.len()).collect(),
@@ -115,6 +119,8 @@ pub(crate) enum What {
     },
     /// A product with prepared activations.
     Product { node: usize, set: usize },
+    /// An addition to a product whose input comes through the norm node.
+    Adapt { node: usize, norm: usize },
     /// A node.
     Node(usize),
 }
@@ -124,7 +130,7 @@ impl What {
     pub(crate) fn node(&self) -> usize {
         match *self {
             What::Prepare { reader, .. } => reader,
-            What::Product { node, .. } | What::Node(node) => node,
+            What::Product { node, .. } | What::Adapt { node, .. } | What::Node(node) => node,
         }
     }
 }
@@ -245,15 +251,34 @@ impl<'a> Scheduler<'a> {
         let rows = node.outs.first().or(node.ins.first());
         let lead = self.lead(*rows.expect("a node reads or writes a value"));
         let reach = |&v: &ValueId| match self.lead(v) == lead {
-            true => Access::new(v.0, Reach::Rows),
-            false => Access::new(v.0, Reach::All),
+            true => Access::new(self.source(index, v).0, Reach::Rows),
+            false => Access::new(self.source(index, v).0, Reach::All),
         };
         let reads = node.ins.iter().map(reach).collect();
         let mut writes = accesses(node.outs.iter().map(|v| ResourceId(v.0)), Reach::Rows);
         if let Op::CacheWrite { slot } = node.op {
             writes.extend(accesses(self.slot(slot), Reach::Rows));
         }
-        planned(index, reads, writes, Tiles::Rows)
+        planned(self.what(index), reads, writes, Tiles::Rows)
+    }
+
+    /// The norm that disappears into a node.
+    fn norm_of(&self, reader: usize) -> Option<usize> {
+        let mut folded = self.folded.iter();
+        folded.find_map(|(&norm, group)| group.readers.contains(&reader).then_some(norm))
+    }
+
+    /// What a node reads where it would read `v`: the input of the norm that disappears into it.
+    fn source(&self, reader: usize, v: ValueId) -> ValueId {
+        let norm = self.norm_of(reader).map(|n| &self.plan.nodes[n]);
+        norm.filter(|n| n.outs[0] == v).map_or(v, |n| n.ins[0])
+    }
+
+    fn what(&self, node: usize) -> What {
+        match self.norm_of(node) {
+            Some(norm) => What::Adapt { node, norm },
+            None => What::Node(node),
+        }
     }
 
     fn by_columns(&mut self, index: usize, local: &[usize]) -> Planned {
@@ -261,7 +286,7 @@ impl<'a> Scheduler<'a> {
         let columns = |v: ValueId| Reach::Columns(self.parts[v.index()]);
         let read = |(i, &v): (usize, &ValueId)| match local.contains(&i) {
             true => Access::new(v.0, columns(v)),
-            false => Access::new(v.0, Reach::All),
+            false => Access::new(self.source(index, v).0, Reach::All),
         };
         let reads: Vec<Access> = node.ins.iter().enumerate().map(read).collect();
         let mut writes: Vec<Access> = node
@@ -277,7 +302,7 @@ impl<'a> Scheduler<'a> {
             }));
         }
         let tiles = self.alike(&writes);
-        planned(index, reads, writes, tiles)
+        planned(self.what(index), reads, writes, tiles)
     }
 
     /// Runs of columns, if each of some accesses has as many.
@@ -327,7 +352,7 @@ impl<'a> Scheduler<'a> {
             | Op::Scan { slot, .. } => writes.extend(accesses(self.slot(slot), Reach::Apart)),
             _ => {}
         }
-        planned(index, reads, writes, Tiles::Own)
+        planned(What::Node(index), reads, writes, Tiles::Own)
     }
 
     fn partials(&mut self) -> ResourceId {
@@ -383,10 +408,7 @@ impl<'a> Scheduler<'a> {
 
     /// Prepares `value`, or the input of the norm that makes it. With few rows each worker does all of them.
     fn prepare(&mut self, value: ValueId, (set, key): (usize, Key), reader: usize) {
-        let norm = self
-            .folded
-            .iter()
-            .find_map(|(&n, group)| group.readers.contains(&reader).then_some(n));
+        let norm = self.norm_of(reader);
         let source = norm.map_or(value, |n| self.plan.nodes[n].ins[0]);
         let copied = Resource {
             copies: Some(OWN_ROWS),
@@ -423,9 +445,9 @@ fn accesses(resources: impl IntoIterator<Item = ResourceId>, reach: Reach) -> Ve
     resources.into_iter().map(access).collect()
 }
 
-fn planned(node: usize, reads: Vec<Access>, writes: Vec<Access>, tiles: Tiles) -> Planned {
+fn planned(kernel: What, reads: Vec<Access>, writes: Vec<Access>, tiles: Tiles) -> Planned {
     Instr {
-        kernel: What::Node(node),
+        kernel,
         reads,
         writes,
         tiles,
@@ -565,7 +587,8 @@ mod tests {
 
     #[test]
     fn workers_meet_five_times_per_dense_layer() {
-        for name in ["llama", "qwen3"] {
+        // Adapters cost no meeting.
+        for (name, adapters) in [("llama", 0), ("qwen3", 0), ("llama", 1), ("qwen3", 1)] {
             let golden = Golden::read(&Golden::folder(), name).unwrap();
             let count = Count(Mutex::default());
             let target = Target {
@@ -575,6 +598,7 @@ mod tests {
                 output: None,
                 encoder: &[],
                 draft: 0,
+                adapters,
             };
             let file = generate::model(&golden).unwrap();
             let loaded = load_for(&file, &Registry::builtin(), &target);
@@ -582,7 +606,7 @@ mod tests {
             let (meetings, layers) = *count.0.lock().unwrap();
             assert!(layers > 1, "{name}");
             // And where rows are looked up, picked, normalised and drawn from.
-            assert_eq!(meetings, 5 * layers + 4, "{name}");
+            assert_eq!(meetings, 5 * layers + 4, "{name}, {adapters}");
         }
     }
 }

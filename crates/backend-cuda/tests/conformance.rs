@@ -23,6 +23,7 @@ fn subject(architecture: Option<&str>) -> Option<Subject> {
     let mut subject = Subject::new(Box::new(device.ok()?));
     subject.profile = Profile {
         matmul,
+        unsupported: &["adapt/"],
         ..Profile::default()
     };
     Some(subject)
@@ -36,7 +37,10 @@ fn plain() -> Option<Subject> {
             no_fuse: true,
             ..LoadOptions::default()
         },
-        profile: Profile::default(),
+        profile: Profile {
+            unsupported: &["adapt/"],
+            ..Profile::default()
+        },
         ..subject
     })
 }

@@ -1,8 +1,10 @@
 //! What a kernel sees of a node: its inputs, weights and the step.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use tokkata_ir::{ConstId, Lead, Node, Plan, Program, StepInputs, StepState, WeightId};
+use tokkata_ir::adapter::Places;
+use tokkata_ir::{Adapter, ConstId, Lead, Node, Plan, Program, StepInputs, StepState, WeightId};
 
 /// A value of the running plan.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +40,7 @@ pub(crate) struct Args<'a, R> {
     pub(crate) node: &'a Node,
     pub(crate) weights: &'a [Vec<f32>],
     pub(crate) values: &'a [Value<R>],
+    pub(crate) adapters: &'a Places<Arc<Adapter>>,
     pub(crate) step: &'a StepState,
     pub(crate) inputs: &'a StepInputs<'a>,
 }

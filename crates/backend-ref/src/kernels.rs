@@ -1,5 +1,6 @@
 //! The meaning of each op, one plain function each.
 
+pub(crate) mod adapt;
 pub(crate) mod attention;
 pub(crate) mod columns;
 pub(crate) mod compress;

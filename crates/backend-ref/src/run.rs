@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use tokkata_ir::adapter::Places;
 use tokkata_ir::{
-    ArenaLayout, BackendError, GroupId, Machine, Plan, Program, StepInputs, StepState, ValType,
-    ValueId, WeightSource,
+    Adapter, ArenaLayout, BackendError, GroupId, Machine, Plan, Program, StepInputs, StepState,
+    ValType, ValueId, WeightSource,
 };
 
 use crate::RefInstance;
@@ -18,6 +19,7 @@ use crate::select::run_node;
 pub(crate) struct Interpreter<R> {
     program: Arc<Program>,
     weights: Vec<Vec<f32>>,
+    adapters: Places<Arc<Adapter>>,
     caches: Caches<R>,
     /// Per plan and value: the node after which no one reads it, `None` where it stays.
     last_reads: Vec<Vec<Option<usize>>>,
@@ -35,6 +37,7 @@ impl<R: Real> Interpreter<R> {
     ) -> Result<Self, BackendError> {
         Ok(Interpreter {
             weights: load_weights(&program, source)?,
+            adapters: Places::new(program.limits.adapters),
             caches: Caches::check(&program)?,
             last_reads: program.plans.iter().map(last_reads).collect(),
             values: Vec::new(),
@@ -84,6 +87,7 @@ impl<R: Real> Interpreter<R> {
                 plan,
                 node,
                 weights: &self.weights,
+                adapters: &self.adapters,
                 values: &self.values,
                 step,
                 inputs,
@@ -180,6 +184,15 @@ impl<R: Real> Machine for Interpreter<R> {
 
     fn import_block(&mut self, group: GroupId, block: u32, data: &[f32]) {
         self.caches.import_block(group, block, data);
+    }
+
+    fn set_adapter(
+        &mut self,
+        number: u32,
+        adapter: Option<&Arc<Adapter>>,
+    ) -> Result<(), BackendError> {
+        self.adapters.set(number, adapter.cloned());
+        Ok(())
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -9,8 +9,8 @@ use crate::kernels::experts::Experts;
 use crate::kernels::matmul::Linear;
 use crate::kernels::norm::NormSpec;
 use crate::kernels::{
-    attention, columns, compress, conv, elementwise, experts, gather, matmul, norm, rope, rows,
-    scan, selection,
+    adapt, attention, columns, compress, conv, elementwise, experts, gather, matmul, norm, rope,
+    rows, scan, selection,
 };
 use crate::real::Real;
 
@@ -144,6 +144,7 @@ fn row_local<R: Real>(args: &Args<'_, R>, op: &Op) -> Result<Vec<R>, BackendErro
         Op::Pool(kind) => rows::pool(args, kind),
         Op::Experts { top_k, .. } => experts::experts(args, top_k as usize, &experts_of(args, op)),
         Op::Combine => experts::combine(args.mat(0), args.mat(1)),
+        Op::Adapt { weight, form } => adapt::adapt(args, weight, form),
         _ => return elements(args, op),
     })
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use tokkata::{DType, OpenOptions, Preset};
+use tokkata::{AdapterSource, DType, OpenOptions, Preset};
 
 /// A command line that makes no sense; exits with 2.
 #[derive(Debug, thiserror::Error)]
@@ -171,6 +171,12 @@ pub(crate) struct DeviceArgs {
     /// Quantise the weights while they are loaded, such as to q8_0 or q4_k_m
     #[arg(short, long, value_name = "TYPE", value_parser = mix)]
     quantize: Option<&'static Preset>,
+    /// A LoRA adapter, GGUF or PEFT's directory; several add up
+    #[arg(long = "lora", value_name = "FILE", value_delimiter = ',')]
+    lora: Vec<PathBuf>,
+    /// A LoRA adapter times a number; several add up
+    #[arg(long = "lora-scaled", value_name = "FILE:SCALE", value_delimiter = ',', value_parser = scaled, hide_short_help = true)]
+    lora_scaled: Vec<AdapterSource>,
     /// Positions per cache block
     #[arg(long, value_name = "N", hide = true)]
     block_size: Option<NonZeroU32>,
@@ -205,6 +211,18 @@ fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(wrong)
 }
 
+/// A file and a number behind its last colon.
+fn scaled(text: &str) -> Result<AdapterSource, String> {
+    let parts = text.rsplit_once(':');
+    let found = parts.and_then(|(path, scale)| Some((path, scale.parse().ok()?)));
+    let found = found.filter(|(_, scale): &(_, f32)| scale.is_finite());
+    let (path, scale) = found.ok_or_else(|| format!("found '{text}', expected FILE:SCALE"))?;
+    Ok(AdapterSource {
+        path: path.into(),
+        scale,
+    })
+}
+
 fn cache_type(text: &str) -> Result<DType, String> {
     let known = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
     let found = DType::from_name(text).filter(|t| known.contains(t));
@@ -220,6 +238,7 @@ impl DeviceArgs {
                 "keys and values have different types, expected the same type for both",
             ));
         }
+        let plain = self.lora.iter().map(AdapterSource::new);
         Ok(OpenOptions {
             device: self.device.clone(),
             cpu_features: self.cpu_features.clone(),
@@ -229,6 +248,7 @@ impl DeviceArgs {
             quantize: self.quantize,
             block_size: self.block_size,
             arch_files: model.arch_files.clone(),
+            adapters: plain.chain(self.lora_scaled.iter().cloned()).collect(),
             no_fuse: self.no_fuse,
             no_repack: self.no_repack,
             tuning: crate::tuned::load(),

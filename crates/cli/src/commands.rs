@@ -56,6 +56,9 @@ pub(crate) enum Command {
     #[command(visible_alias = "show")]
     Inspect(inspect::InspectArgs),
     /// Show what can compute on this machine
+    ///
+    /// Each line names what `--device` takes, and says what it is, or why it cannot be used.
+    #[command(after_long_help = examples::DEVICES)]
     Devices,
     /// Show what a model computes, and what that costs on this machine
     Plan(plan::PlanArgs),

@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(args("tokkata run --mirostat 0"), "tokkata run");
         let refused = |line: &str| spoken(line).expect_err("it is refused");
         assert!(refused("tokkata run --mirostat 2").contains("--mirostat cannot be used"));
-        assert!(refused("tokkata run --lora a.gguf").contains("adapters"));
+        assert!(refused("tokkata run --control-vector a.gguf").contains("adapters"));
         assert!(refused("tokkata run -ngl").contains("without a value"));
         assert!(refused("tokkata run --port 80").contains("tokkata serve"));
         let noted = spoken("tokkata run -md d.gguf -p a").expect("accepted");

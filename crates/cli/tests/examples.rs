@@ -4,8 +4,9 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Stdio};
 
 use common::{made_up, stderr, stdout};
 use tokkata_conformance::hf::HfGolden;
@@ -47,7 +48,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 /// Runs a line as a shell would, away from the network.
-fn shell(line: &str, folder: &Path) -> Output {
+fn shell(line: &str, folder: &Path) -> Command {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_tokkata"));
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{path}", program.parent().expect("a folder").display());
@@ -57,8 +58,28 @@ fn shell(line: &str, folder: &Path) -> Output {
     command
         .env("HF_HOME", folder.join("hub"))
         .env("XDG_CACHE_HOME", folder.join("cache"));
-    command.stdin(std::process::Stdio::null());
-    command.output().expect("a shell")
+    command.stdin(Stdio::null());
+    command
+}
+
+/// A line that serves until it is told to end: it says where it listens, and ends well.
+fn serves(line: &str, folder: &Path) {
+    let line = line.replace("--port 8000", "");
+    let mut command = shell(&format!("exec {line} --port 0"), folder);
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("a shell");
+    let told = BufReader::new(child.stderr.take().expect("its errors"));
+    let (mut lines, mut said) = (told.lines().map_while(Result::ok), Vec::new());
+    let listens = lines.by_ref().any(|l| {
+        let listens = l.contains("listening on http://");
+        said.push(l);
+        listens
+    });
+    assert!(listens, "{line}: {said:?}");
+    let id = child.id().to_string();
+    let sent = Command::new("kill").args(["-TERM", &id]).status();
+    assert!(sent.expect("kill").success());
+    lines.for_each(drop);
+    assert!(child.wait().expect("an end").success(), "{line}");
 }
 
 fn examples(command: &str) -> Vec<String> {
@@ -78,7 +99,11 @@ fn every_example_runs() {
         assert!(!examples.is_empty(), "{command}");
         for line in examples.iter().filter(|l| !LONG.contains(&l.as_str())) {
             assert!(line.contains(&format!("tokkata {command}")), "{line}");
-            let output = shell(line, folder.path());
+            if line.contains("tokkata serve") {
+                serves(line, folder.path());
+                continue;
+            }
+            let output = shell(line, folder.path()).output().expect("a shell");
             let told = stderr(&output);
             let elsewhere = ELSEWHERE.iter().any(|word| line.contains(word));
             let code = output.status.code();

@@ -73,8 +73,8 @@ fn bench_takes_the_flags_of_llama_bench() {
 fn what_cannot_be_is_refused_by_name() {
     for (args, part) in [
         (
-            &["run", "-m", "demo", "--lora", "a.gguf"][..],
-            "--lora cannot be used: adapters",
+            &["run", "-m", "demo", "--control-vector", "a.gguf"][..],
+            "--control-vector cannot be used: adapters",
         ),
         (
             &["run", "-m", "demo", "--image", "a.png"],
@@ -86,9 +86,8 @@ fn what_cannot_be_is_refused_by_name() {
         ),
         (
             &["run", "-m", "demo", "--port", "8080"],
-            "there is none here",
+            "it is for `tokkata serve`",
         ),
-        (&["serve"], "there is no server"),
         (&["ps"], "nothing stays loaded"),
     ] {
         let told = refused(args);

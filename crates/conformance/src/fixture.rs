@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use tokkata_core::DType;
 use tokkata_ir::{
-    ArenaLayout, Axis, BackendError, CacheGroup, CacheKind, ConstData, ConstId, Device, DeviceId,
-    GroupId, HostExecutor, Lead, Limits, LoadOptions, Machine, Mapped, Node, Op, Plan, PlanRole,
-    Port, Program, Recipe, Shape, Site, SlotDef, SlotId, Uses, ValType, ValueDef, ValueId,
-    WeightDef, WeightId, WeightSource,
+    Adapter, ArenaLayout, Axis, BackendError, CacheGroup, CacheKind, ConstData, ConstId, Device,
+    DeviceId, Executor, GroupId, HostExecutor, Lead, Limits, LoadOptions, LowRank, Machine, Mapped,
+    Node, Op, Plan, PlanRole, Port, Program, Recipe, Shape, Site, SlotDef, SlotId, Uses, ValType,
+    ValueDef, ValueId, WeightDef, WeightId, WeightSource,
 };
 use tokkata_quant::{dequantize, quantize};
 
@@ -104,6 +104,7 @@ impl WeightSource for MemoryWeights {
 pub struct Fixture {
     program: Program,
     weights: MemoryWeights,
+    adapters: Vec<Vec<LowRank>>,
 }
 
 /// Limits that every small test fits in.
@@ -116,6 +117,7 @@ pub fn small_limits() -> Limits {
         ctx: 64,
         enc_rows: 16,
         draft: 3,
+        adapters: 2,
         ..Limits::default()
     }
 }
@@ -149,6 +151,7 @@ impl Fixture {
         Fixture {
             program,
             weights: MemoryWeights::default(),
+            adapters: Vec::new(),
         }
     }
 
@@ -273,6 +276,20 @@ impl Fixture {
         outputs.retain(|p| values.contains(&p.value));
     }
 
+    /// An adapter that is attached once the program is loaded; its number.
+    pub fn adapter(&mut self, pairs: Vec<LowRank>) -> u32 {
+        self.adapters.push(pairs);
+        self.adapters.len() as u32
+    }
+
+    fn attach(&self, executor: &mut dyn Executor) -> Result<(), BackendError> {
+        for pairs in &self.adapters {
+            let adapter = Adapter::new(pairs.clone(), &self.program)?;
+            executor.attach(&Arc::new(adapter))?;
+        }
+        Ok(())
+    }
+
     /// The program so far.
     #[must_use]
     pub fn program(&self) -> &Program {
@@ -313,7 +330,9 @@ impl Fixture {
         let counts = self.blocks();
         let arena = ArenaLayout::for_counts(&loaded.block_bytes(), &counts);
         let names = arena.deal(&counts);
-        Ok(Run::new(program, loaded.open(arena)?, names))
+        let mut executor = loaded.open(arena)?;
+        self.attach(executor.as_mut())?;
+        Ok(Run::new(program, executor, names))
     }
 
     /// The program on a machine that can be looked into, with as many blocks as [`Fixture::load`] gives it.
@@ -330,7 +349,8 @@ impl Fixture {
         let arena = ArenaLayout::for_counts(&bytes, &counts);
         let names = arena.deal(&counts);
         let machine = make(Arc::clone(&program), &self.weights, &arena)?;
-        let executor = HostExecutor::new(machine, Arc::clone(&program), arena);
+        let mut executor = HostExecutor::new(machine, Arc::clone(&program), arena);
+        self.attach(&mut executor)?;
         Ok(Run::new(program, Box::new(executor), names))
     }
 

@@ -89,6 +89,14 @@ pub fn values(name: &str, shape: &[usize]) -> Vec<f32> {
 /// # Errors
 /// Names and shapes that the format does not take.
 pub fn gguf(golden: &Golden) -> Result<Vec<u8>, Failure> {
+    changed(golden, |_, _| {})
+}
+
+/// The model of a golden as a GGUF file, every tensor's values changed by its name.
+///
+/// # Errors
+/// As [`gguf`].
+pub fn changed(golden: &Golden, change: impl Fn(&str, &mut [f32])) -> Result<Vec<u8>, Failure> {
     let mut writer = GgufWriter::new(format!("{}.gguf", golden.name), with_vocabulary(golden))
         .map_err(|e| e.to_string())?;
     let mut data = Vec::new();
@@ -96,7 +104,9 @@ pub fn gguf(golden: &Golden) -> Result<Vec<u8>, Failure> {
         writer
             .declare(name, dtype(name), shape)
             .map_err(|e| e.to_string())?;
-        let values = values(name, shape).into_iter();
+        let mut values = values(name, shape);
+        change(name, &mut values);
+        let values = values.into_iter();
         let bytes = |v: f32| match dtype(name) {
             DType::I32 => (v as i32).to_le_bytes(),
             _ => v.to_le_bytes(),

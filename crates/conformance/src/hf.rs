@@ -170,6 +170,7 @@ impl HfGolden {
             output: (self.rows == Rows::Vectors).then_some("hidden"),
             encoder: &encoder,
             draft: 0,
+            adapters: 0,
         };
         let got = load_for(file, registry, &target)?.logits(&fed, Feeding::WHOLE)?;
         let width = got.len() / fed.len();

@@ -55,6 +55,7 @@ fn fault(
         output: (golden.rows == Rows::Vectors).then_some("hidden"),
         encoder: &encoder,
         draft: 0,
+        adapters: 0,
     };
     let (alone, beside) = (on(steady), on(stumbling));
     let mut loaded = load_for(&file, registry, &alone)?;

@@ -25,6 +25,7 @@ fn target<'a>(device: &'a dyn Device, golden: &Golden, sequences: usize) -> Targ
         output: (golden.rows == Rows::Vectors).then_some("hidden"),
         encoder: &[],
         draft: DRAFT as u32,
+        adapters: 0,
     }
 }
 

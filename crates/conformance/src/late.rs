@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 use tokkata_ir::{
-    ArenaLayout, BackendError, Executor, Progress, Refusal, SeqSlot, StepTime, Ticket, ValueId,
-    Work,
+    Adapter, ArenaLayout, BackendError, Executor, Progress, Refusal, SeqSlot, StepTime, Ticket,
+    ValueId, Work,
 };
 
 /// Works that it holds.
@@ -117,6 +118,14 @@ impl Executor for Late {
 
     fn exported(&mut self, ticket: &Ticket, i: usize) -> Result<Vec<f32>, BackendError> {
         self.inner.exported(ticket, i)
+    }
+
+    fn attach(&mut self, adapter: &Arc<Adapter>) -> Result<u32, BackendError> {
+        self.inner.attach(adapter)
+    }
+
+    fn detach(&mut self, adapter: u32) {
+        self.inner.detach(adapter);
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -29,6 +29,7 @@ use tokkata_backend_cuda::CudaDevice;
 use tokkata_backend_ref::RefBackend;
 use tokkata_ir::Device;
 
+pub mod adapters;
 pub mod draws;
 pub mod fixture;
 pub mod generate;

@@ -7,9 +7,9 @@ use tokkata_core::DType;
 use tokkata_formats::ModelFile;
 use tokkata_ir::step::NO_BLOCK;
 use tokkata_ir::{
-    ArenaLayout, BlockCopy, CacheGroup, CacheKind, Delta, Device, Executor, GroupId, Limits,
-    LoadOptions, LogitRow, Node, Op, PlanRole, Port, Program, SelectOp, SeqRows, SeqSlot, Site,
-    Ticket, ValType, ValueId, Work,
+    Adapter, ArenaLayout, BlockCopy, CacheGroup, CacheKind, Delta, Device, Executor, GroupId,
+    Limits, LoadOptions, LogitRow, Node, Op, PlanRole, Port, Program, SelectOp, SeqRows, SeqSlot,
+    Site, Ticket, ValType, ValueId, Work,
 };
 use tokkata_plan::BuildOptions;
 
@@ -74,6 +74,16 @@ pub struct Loaded {
     states: Vec<Vec<usize>>,
 }
 
+/// What one of several sequences is fed in a step.
+#[derive(Clone, Debug, Default)]
+struct Part {
+    /// Its length before.
+    past: usize,
+    ids: Vec<u32>,
+    keeps_states: bool,
+    adapter: u32,
+}
+
 /// Where and how a model is run.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
@@ -89,6 +99,8 @@ pub struct Target<'a> {
     pub encoder: &'a [u32],
     /// Rows of a sequence whose states are kept, at most.
     pub draft: u32,
+    /// Adapters at once, at most.
+    pub adapters: u32,
 }
 
 /// Loads a model for sequences of up to `ctx` positions, to read its logits or, where it has none, its hidden rows.
@@ -109,6 +121,7 @@ pub fn load(
         output: None,
         encoder: &[],
         draft: 0,
+        adapters: 0,
     };
     load_for(file, registry, &target)
 }
@@ -261,6 +274,7 @@ fn limits(target: &Target<'_>) -> Limits {
         ctx,
         enc_rows: target.encoder.len() as u32,
         draft: target.draft,
+        adapters: target.adapters,
         kv_dtype: DType::F32,
         ..Limits::default()
     }
@@ -331,17 +345,22 @@ impl Loaded {
         let draft = self.limits.draft as usize;
         let mut rows = vec![Vec::new(); accepted.len()];
         let mut lens = vec![0; accepted.len()];
-        let plain = |from: usize, to: usize| (from, ids[from..to].to_vec(), false);
+        let plain = |from: usize, to: usize| Part {
+            past: from,
+            ids: ids[from..to].to_vec(),
+            ..Part::default()
+        };
         self.side_by_side(&vec![plain(0, past); lens.len()], &mut rows)?;
         lens.fill(past);
         for round in 0..2 {
             // Of a draft that keeps no states all is right.
             let right = |n: &Option<usize>| n.map_or(draft, |n| (n + round) % (draft + 1));
             let parts = lens.iter().zip(accepted).map(|(&from, accepted)| {
-                let (_, mut tokens, _) = plain(from, from + draft);
-                let wrong = tokens.iter_mut().skip(right(accepted));
+                let mut part = plain(from, from + draft);
+                let wrong = part.ids.iter_mut().skip(right(accepted));
                 wrong.for_each(|id| *id = id.checked_sub(1).unwrap_or(1));
-                (from, tokens, accepted.is_some())
+                part.keeps_states = accepted.is_some();
+                part
             });
             self.side_by_side(&parts.collect::<Vec<_>>(), &mut rows)?;
             for (seq, accepted) in accepted.iter().enumerate() {
@@ -358,37 +377,76 @@ impl Loaded {
         Ok(rows)
     }
 
-    /// Rows of several sequences in one step: of each its length before, what it is fed, and whether states are kept.
-    fn side_by_side(
-        &mut self,
-        parts: &[(usize, Vec<u32>, bool)],
-        out: &mut [Vec<f32>],
-    ) -> Result<(), Failure> {
-        if parts.iter().all(|(_, ids, _)| ids.is_empty()) {
+    /// Attaches an adapter.
+    ///
+    /// # Errors
+    /// The text of whatever failed.
+    pub fn attach(&mut self, adapter: Adapter) -> Result<u32, Failure> {
+        let attached = self.executor.attach(&Arc::new(adapter));
+        attached.map_err(|e| e.to_string())
+    }
+
+    /// Lets an adapter go.
+    pub fn detach(&mut self, adapter: u32) {
+        self.executor.detach(adapter);
+    }
+
+    /// The program.
+    #[must_use]
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// Rows `[T, width]` of `ids` for several sequences side by side, each through an adapter; the last few one by one.
+    ///
+    /// # Errors
+    /// The text of whatever failed.
+    pub fn adapted(&mut self, ids: &[u32], adapters: &[u32]) -> Result<Vec<Vec<f32>>, Failure> {
+        let mut rows = vec![Vec::new(); adapters.len()];
+        let prompt = ids.len() - ids.len().min(3);
+        let ends = [prompt].into_iter().chain(prompt + 1..=ids.len());
+        let mut past = 0;
+        for end in ends {
+            let part = |&adapter: &u32| Part {
+                past,
+                ids: ids[past..end].to_vec(),
+                adapter,
+                ..Part::default()
+            };
+            let parts: Vec<Part> = adapters.iter().map(part).collect();
+            self.side_by_side(&parts, &mut rows)?;
+            past = end;
+        }
+        Ok(rows)
+    }
+
+    /// Rows of several sequences in one step.
+    fn side_by_side(&mut self, parts: &[Part], out: &mut [Vec<f32>]) -> Result<(), Failure> {
+        if parts.iter().all(|part| part.ids.is_empty()) {
             return Ok(());
         }
         let mut work = Work {
             keep: self.keep.clone(),
             ..Work::default()
         };
-        for (seq, (past, ids, keeps_states)) in
-            parts.iter().enumerate().filter(|p| !p.1.1.is_empty())
-        {
+        let fed = parts.iter().enumerate().filter(|p| !p.1.ids.is_empty());
+        for (seq, part) in fed {
             let slot = SeqSlot(seq as u32);
-            work.deltas
-                .extend(self.deltas(seq, (*past, past + ids.len())));
+            let end = part.past + part.ids.len();
+            work.deltas.extend(self.deltas(seq, (part.past, end)));
             work.rows.push(SeqRows {
-                logits: every_row(ids.len()),
-                keeps_states: *keeps_states,
-                ..SeqRows::tokens(slot, ids)
+                logits: every_row(part.ids.len()),
+                keeps_states: part.keeps_states,
+                adapter: part.adapter,
+                ..SeqRows::tokens(slot, &part.ids)
             });
         }
         let ticket = self.finish(work)?;
         let width = self.program.plans[0].value(self.rows).shape.width();
         let floats = self.read(&ticket, self.rows)?;
         let mut floats = &floats[..];
-        for ((_, ids, _), out) in parts.iter().zip(out) {
-            let (own, rest) = floats.split_at(ids.len() * width);
+        for (part, out) in parts.iter().zip(out) {
+            let (own, rest) = floats.split_at(part.ids.len() * width);
             out.extend_from_slice(own);
             floats = rest;
         }

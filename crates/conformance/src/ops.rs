@@ -9,6 +9,7 @@
 //! Expected errors are computed, not chosen: rounding to f32 a known number of times, and, where a backend
 //! declares that it rounds activations further, what such rounding does to the reference's own result.
 
+mod adapters;
 mod attention;
 mod case;
 mod elementwise;
@@ -93,6 +94,8 @@ pub enum Family {
     Experts,
     /// Convolutions, shifts and recurrences.
     Recurrent,
+    /// What adapters add.
+    Adapters,
     /// Runs of ops whose last values alone are seen.
     Fused,
 }
@@ -109,6 +112,7 @@ impl Family {
             Family::Selection => selection::cases(),
             Family::Experts => experts::cases(),
             Family::Recurrent => recurrent::cases(),
+            Family::Adapters => adapters::cases(),
             Family::Fused => fused::cases(),
         }
     }
@@ -213,7 +217,7 @@ macro_rules! suite {
         $crate::suite!($subject =>
             matmul: Matmul, rows: Rows, norms: Norms, elementwise: Elementwise, columns: Columns,
             attention: Attention, selection: Selection, experts: Experts, recurrent: Recurrent,
-            fused: Fused);
+            adapters: Adapters, fused: Fused);
 
         #[test]
         fn every_fusion_is_seen() {

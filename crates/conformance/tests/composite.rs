@@ -113,6 +113,7 @@ fn rows(name: &str, device: &dyn Device) -> Vec<u32> {
         output: (golden.rows == Rows::Vectors).then_some("hidden"),
         encoder: &encoder,
         draft: 0,
+        adapters: 0,
     };
     let mut loaded = load_for(&file, &Registry::builtin(), &target).expect("a load");
     let feeding = match loaded.bidirectional() {
@@ -409,6 +410,7 @@ fn refusal(divide: impl Fn(&mut Program) + Send + Sync + 'static) -> String {
         output: None,
         encoder: &[],
         draft: 0,
+        adapters: 0,
     };
     let loaded = load_for(&file, &Registry::builtin(), &target);
     loaded.err().expect("a program divided so is refused")

@@ -73,6 +73,7 @@ fn a_query_that_is_not_a_number_reaches_the_logits() {
                 output: None,
                 encoder: &[],
                 draft: 0,
+                adapters: 0,
             };
             let mut loaded = load_for(&file, &Registry::builtin(), &target).expect("a load");
             let rows = loaded.logits(&golden.ids(), Feeding::WHOLE).expect("rows");

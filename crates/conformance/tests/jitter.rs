@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokkata_backend_cpu::CpuBackend;
 use tokkata_conformance::golden::Golden;
-use tokkata_conformance::jitter;
+use tokkata_conformance::{adapters, jitter, kept};
 use tokkata_ir::{BackendError, Device, LoadOptions, Loaded, Program, WeightSource};
 
 const WORKERS: usize = 3;
@@ -63,4 +63,26 @@ fn graphs_change_no_bit() {
         (Ok(steady), Ok(plain)) => jitter::verify(&steady, &plain.without_graphs(), &names()),
         (Err(why), _) | (_, Err(why)) => eprintln!("skipped: cuda: {why}"),
     }
+}
+
+#[test]
+fn kernels_that_keep_states_touch_what_they_declare() {
+    let names = [
+        "mamba",
+        "mamba2",
+        "rwkv6",
+        "rwkv7",
+        "lfm2",
+        "minimax-01",
+        "qwen3next",
+    ];
+    let names: Vec<String> = names.map(str::to_owned).into();
+    kept::verify(&Jittery::default(), &names, names.len());
+}
+
+#[test]
+fn kernels_that_adapt_touch_what_they_declare() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let names = ["llama", "qwen3moe", "deepseek2"];
+    adapters::verify(&Jittery::default(), &names, folder.path(), names.len());
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::ops::{Family, Subject, check, check_invariance, measure};
 use tokkata_ir::{
-    ArenaLayout, BackendError, Device, Executor, LoadOptions, Loaded, Op, Program, Progress,
-    Refusal, SeqRows, SeqSlot, Ticket, ValueId, WeightSource, Work,
+    Adapter, ArenaLayout, BackendError, Device, Executor, LoadOptions, Loaded, Op, Program,
+    Progress, Refusal, SeqRows, SeqSlot, Ticket, ValueId, WeightSource, Work,
 };
 
 /// Rows and sequences of a step.
@@ -135,6 +135,14 @@ impl Executor for Faulty<Box<dyn Executor>> {
         self.inner.exported(ticket, i)
     }
 
+    fn attach(&mut self, adapter: &Arc<Adapter>) -> Result<u32, BackendError> {
+        self.inner.attach(adapter)
+    }
+
+    fn detach(&mut self, adapter: u32) {
+        self.inner.detach(adapter);
+    }
+
     fn memory_bytes(&self) -> u64 {
         self.inner.memory_bytes()
     }
@@ -144,7 +152,7 @@ fn faulty(fault: Fault) -> Subject {
     Subject::new(Box::new(Faulty::new(RefBackend::default(), fault)))
 }
 
-const FAMILIES: [Family; 10] = [
+const FAMILIES: [Family; 11] = [
     Family::Matmul,
     Family::Rows,
     Family::Norms,
@@ -154,6 +162,7 @@ const FAMILIES: [Family; 10] = [
     Family::Selection,
     Family::Experts,
     Family::Recurrent,
+    Family::Adapters,
     Family::Fused,
 ];
 
@@ -225,8 +234,10 @@ impl Device for Changed {
     ) -> Result<Box<dyn Loaded>, BackendError> {
         let mut program = (*program).clone();
         let nodes = program.plans.iter_mut().flat_map(|p| &mut p.nodes);
-        let any = nodes.fold(false, |any, node| (self.change)(&mut node.op) || any);
-        self.any.fetch_or(any, Ordering::Relaxed);
+        for node in nodes {
+            let changed = (self.change)(&mut node.op);
+            self.any.fetch_or(changed, Ordering::Relaxed);
+        }
         RefBackend::default().load(Arc::new(program), weights, options)
     }
 }
@@ -291,10 +302,9 @@ fn ops_that_are_changed_are_caught() {
         Op::Attention(a) => a.selection.take().is_some(),
         _ => false,
     });
-    assert!(
-        all.iter().all(|name| name.ends_with("chosen=false")),
-        "{all:?}"
-    );
+    // Summaries of seven positions are too few for any to be left out.
+    let none_left_out = |name: &String| name.ends_with("chosen=false") || name.contains("/7/");
+    assert!(all.iter().all(none_left_out), "{all:?}");
 }
 
 #[test]

@@ -316,7 +316,7 @@ impl Cache {
         while (seq.path.len() + 1) * GRANULE <= seq.len() {
             let start = seq.path.len() * GRANULE;
             let parent = seq.path.last().copied();
-            let parent = parent.unwrap_or_else(|| prefix.root(seq.salt));
+            let parent = parent.unwrap_or_else(|| prefix.root(seq.family()));
             let edge = &seq.tokens[start..start + GRANULE];
             let node = prefix.child(parent, edge, kinds(&seq.answers, start, GRANULE));
             for (g, group) in self.groups.iter().enumerate() {
@@ -345,7 +345,7 @@ impl Cache {
         };
         let (start, end) = (seq.path.len() * GRANULE, seq.len());
         let last = seq.path.last().copied();
-        let mut node = last.unwrap_or_else(|| prefix.root(seq.salt));
+        let mut node = last.unwrap_or_else(|| prefix.root(seq.family()));
         if start < end {
             let kinds = kinds(&seq.answers, start, end - start);
             node = prefix.child(node, &seq.tokens[start..end], kinds);
@@ -373,7 +373,7 @@ impl Cache {
             "only an empty sequence takes a stored prefix"
         );
         let Some(prefix) = &self.prefix else { return 0 };
-        let hits = prefix.hits(seq.salt, tokens, wanted);
+        let hits = prefix.hits(seq.family(), tokens, wanted);
         let (path, mut marks): (Vec<Hit>, Vec<Hit>) = (
             hits.iter()
                 .copied()
@@ -469,6 +469,7 @@ impl Cache {
             tables: seq.tables.clone(),
             path: seq.path.clone(),
             salt: seq.salt,
+            adapter: seq.adapter,
             snapshot_len: seq.snapshot_len,
             encoded: seq.encoded,
             moved: seq.moved,

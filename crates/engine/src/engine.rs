@@ -3,6 +3,7 @@
 //! [`Engine::turn`] never blocks on anything but a device that computes when it is asked: it takes news of the works
 //! under way, lets requests in, and submits what can run next. [`Engine::step`] waits until something has happened.
 
+mod adapters;
 mod admit;
 mod collect;
 mod feed;
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use tokkata_ir::{BackendError, Executor, Lead, Limits, PlanRole, Port, Program, SeqSlot, ValueId};
 
+pub use adapters::{AdapterId, Through};
+pub(crate) use adapters::{Attached, family};
 pub use feed::{Fed, Feed, FeedLogits, RowKind};
 
 use crate::cache::{Cache, CacheOptions};
@@ -81,6 +84,9 @@ pub struct Engine {
     pub(crate) executor: Box<dyn Executor>,
     pub(crate) cache: Cache,
     pub(crate) sessions: BTreeMap<SessionId, Session>,
+    adapters: Vec<Attached>,
+    /// What is used where nothing is said.
+    pub(crate) usual: Option<Attached>,
     options: EngineOptions,
     ports: Ports,
     waiting: VecDeque<Task>,
@@ -93,7 +99,7 @@ pub struct Engine {
     turning: Vec<Turning>,
     turns: OnceCell<Result<Turns, &'static str>>,
     masks: MaskPool,
-    costs: Costs,
+    pub(crate) costs: Costs,
     out: VecDeque<Event>,
     /// Requests whose events nobody wants any more.
     unheard: Vec<RequestId>,
@@ -132,6 +138,8 @@ impl Engine {
             ports,
             options,
             sessions: BTreeMap::new(),
+            adapters: Vec::new(),
+            usual: None,
             waiting: VecDeque::new(),
             running: Vec::new(),
             leaving: Vec::new(),
@@ -201,7 +209,8 @@ impl Engine {
     /// numbers; a full queue; a lost device.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
         let (inputs, request) = self.check(request)?;
-        let seq = self.cache.sequence(request.salt);
+        let adapter = self.attached(request.adapter)?;
+        let seq = self.sequence(request.salt, adapter);
         Ok(self.enqueue(|id| Task::answer(id, seq, None, (inputs, request))))
     }
 
@@ -212,7 +221,9 @@ impl Engine {
     /// As [`Engine::submit`]; an unknown or busy session.
     pub fn submit_to(&mut self, id: SessionId, request: Request) -> Result<RequestId, EngineError> {
         let (inputs, request) = self.check(request)?;
-        let seq = self.take_session(id)?;
+        let adapter = self.attached(request.adapter)?;
+        let mut seq = self.take_session(id)?;
+        self.lead_through(&mut seq, adapter);
         Ok(self.enqueue(|task| Task::answer(task, seq, Some(id), (inputs, request))))
     }
 
@@ -227,7 +238,7 @@ impl Engine {
             PlanRole::Encoder => None,
             _ => Some(request.encoder),
         };
-        let mut seq = self.cache.sequence(request.salt);
+        let mut seq = self.sequence(request.salt, self.usual);
         if read.role == PlanRole::Encoder {
             seq.encoded = request.tokens.len();
         }

@@ -30,6 +30,10 @@ pub enum EngineError {
     UnknownSession(u64),
     #[error("session {0} is still answering")]
     SessionBusy(u64),
+    #[error("no adapter {0}")]
+    UnknownAdapter(u64),
+    #[error("adapter {0} is in use by a request")]
+    AdapterBusy(u64),
     #[error("a cache that cannot go back holds {held} tokens; it cannot be cut to {wanted}")]
     CannotTruncate { held: usize, wanted: usize },
     #[error("{0}")]

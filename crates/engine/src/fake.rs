@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokkata_core::DType;
+use tokkata_ir::adapter::Places;
 use tokkata_ir::sample::{BadLogits, Scratch, sample, uniform};
 use tokkata_ir::step::{NO_BLOCK, ROW_EMBEDS};
 use tokkata_ir::{
-    ArenaLayout, BackendError, CacheGroup, CacheKind, GroupId, Lead, Limits, Machine, Plan,
-    PlanRole, Port, Program, Shape, SlotDef, StepInputs, StepState, ValType, ValueDef, ValueId,
+    Adapter, ArenaLayout, BackendError, CacheGroup, CacheKind, GroupId, Lead, Limits, Machine,
+    Plan, PlanRole, Port, Program, Shape, SlotDef, StepInputs, StepState, ValType, ValueDef,
+    ValueId,
 };
 
 use crate::kind::CacheTraits;
@@ -32,6 +34,9 @@ pub(crate) struct Fake {
     pub(crate) rows: Arc<AtomicUsize>,
     /// Steps until the device is lost.
     pub(crate) lost_after: Arc<AtomicUsize>,
+    /// By number: the how-manieth it is of all that were attached.
+    adapters: Places<u64>,
+    attached: u64,
 }
 
 fn mix(a: u64, b: u64) -> u64 {
@@ -40,6 +45,14 @@ fn mix(a: u64, b: u64) -> u64 {
 
 fn entry(token: u32, pos: usize) -> u64 {
     mix(u64::from(token), pos as u64)
+}
+
+/// What a row leaves that goes through an adapter.
+fn through(left: u64, adapter: u64) -> u64 {
+    match adapter {
+        0 => left,
+        _ => mix(left, adapter),
+    }
 }
 
 /// What a row of embeddings leaves.
@@ -62,6 +75,8 @@ pub(crate) struct Reads<'a> {
     /// By position: embeddings in the place of tokens.
     pub(crate) embeds: &'a [(usize, f32)],
     pub(crate) encoded: &'a [u32],
+    /// The how-manieth adapter that was attached; 0 for none.
+    pub(crate) adapter: u64,
 }
 
 /// The logits after `tokens`, computed without any cache.
@@ -78,7 +93,7 @@ pub(crate) fn expected(reads: Reads<'_>, kinds: &[CacheKind]) -> Vec<f32> {
         for (q, &token) in reads.tokens.iter().enumerate().skip(first) {
             let embed = reads.embeds.iter().find(|e| e.0 == q);
             let left = embed.map_or_else(|| entry(token, q), |e| embedded(e.1, q));
-            hash = mix(hash, left);
+            hash = mix(hash, through(left, reads.adapter));
         }
     }
     logits_of(hash)
@@ -172,6 +187,8 @@ impl Fake {
             picked: vec![],
             rows: Arc::default(),
             lost_after: Arc::new(AtomicUsize::new(usize::MAX)),
+            adapters: Places::new(program.limits.adapters),
+            attached: 0,
         }
     }
 
@@ -241,13 +258,14 @@ impl Fake {
 }
 
 /// What each row leaves in caches.
-fn entries(step: &StepState, embeds: Option<&[f32]>) -> Vec<u64> {
+fn entries(step: &StepState, embeds: Option<&[f32]>, adapters: &Places<u64>) -> Vec<u64> {
     let of = |row: usize| {
         let pos = step.pos(row) as usize;
-        if step.flags(row) & ROW_EMBEDS == 0 {
-            return entry(step.tokens()[row], pos);
-        }
-        embedded(embeds.expect("embeddings are fed")[row], pos)
+        let left = match step.flags(row) & ROW_EMBEDS {
+            0 => entry(step.tokens()[row], pos),
+            _ => embedded(embeds.expect("embeddings are fed")[row], pos),
+        };
+        through(left, adapters.get(step.adapter(row)).copied().unwrap_or(0))
     };
     (0..step.n_rows()).map(of).collect()
 }
@@ -273,7 +291,7 @@ impl Machine for Fake {
         self.lost_after
             .store(left.saturating_sub(1), Ordering::Relaxed);
         self.rows.fetch_add(step.n_rows(), Ordering::Relaxed);
-        let left = entries(step, inputs.embeds);
+        let left = entries(step, inputs.embeds, &self.adapters);
         if plan == 1 {
             self.write(step, &left, |kind| kind == CacheKind::Cross);
             return Ok(());
@@ -328,6 +346,16 @@ impl Machine for Fake {
     }
 
     fn import_block(&mut self, _: GroupId, _: u32, _: &[f32]) {}
+
+    fn set_adapter(
+        &mut self,
+        number: u32,
+        adapter: Option<&Arc<Adapter>>,
+    ) -> Result<(), BackendError> {
+        self.attached += u64::from(adapter.is_some());
+        self.adapters.set(number, adapter.map(|_| self.attached));
+        Ok(())
+    }
 
     fn memory_bytes(&self) -> u64 {
         0

@@ -47,7 +47,7 @@ mod tests;
 
 pub use cache::{Cache, CacheOptions};
 pub use dry::Dry;
-pub use engine::{Engine, EngineOptions, Fed, Feed, FeedLogits, RowKind};
+pub use engine::{AdapterId, Engine, EngineOptions, Fed, Feed, FeedLogits, RowKind, Through};
 pub use error::EngineError;
 pub use handle::{Answer, EngineHandle};
 pub use input::{EncoderInput, Media};

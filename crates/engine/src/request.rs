@@ -7,6 +7,7 @@ use tokkata_ir::PlanRole;
 use tokkata_ir::sample::Mask;
 pub use tokkata_ir::{Logprob, Logprobs};
 
+use crate::engine::Through;
 use crate::error::EngineError;
 use crate::input::{EncoderInput, Media};
 use crate::sampling::Sampling;
@@ -93,7 +94,9 @@ pub struct Request {
     /// What to do when the context is full: `None` ends the answer; else the first so many tokens stay (whole blocks of
     /// them), half of the rest is forgotten, and the answer goes on.
     pub shift: Option<usize>,
-    /// Requests share cached prefixes only within one salt.
+    /// The adapter that its rows go through.
+    pub adapter: Through,
+    /// Requests share cached prefixes only within one salt, and one adapter.
     pub salt: u64,
     /// Where it stands among requests, and until when it is worth anything.
     pub urgency: Urgency,

@@ -1,5 +1,6 @@
 //! One sequence: the tokens that were fed and the blocks that hold their cache.
 
+use crate::engine::{Attached, family};
 use crate::prefix::NodeId;
 
 /// Tokens in the cache and where their cache is. Blocks are given back by `Cache::release` only.
@@ -19,6 +20,8 @@ pub struct Sequence {
     pub(crate) salt: u64,
     /// The first position that moved, if any did: from there on its cache is not what its tokens alone would give.
     pub(crate) moved: Option<usize>,
+    /// What its rows go through.
+    pub(crate) adapter: Option<Attached>,
     /// Positions that its encoder writes.
     pub(crate) encoded: usize,
     /// Length at the newest snapshot of a recurrent state.
@@ -35,6 +38,16 @@ impl Sequence {
             salt,
             ..Sequence::default()
         }
+    }
+
+    /// What it shares blocks within.
+    pub(crate) fn family(&self) -> u64 {
+        family(self.salt, self.adapter)
+    }
+
+    /// The executor's number of its adapter; 0 for none.
+    pub(crate) fn adapter_number(&self) -> u32 {
+        self.adapter.map_or(0, |a| a.number)
     }
 
     /// The tokens whose cache is held.

@@ -34,7 +34,7 @@ impl Session {
 impl Engine {
     /// An empty sequence that stays until it is closed.
     pub fn open_session(&mut self, salt: u64) -> SessionId {
-        let seq = self.cache.sequence(salt);
+        let seq = self.sequence(salt, self.usual);
         self.keep_session(seq)
     }
 

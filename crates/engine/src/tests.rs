@@ -23,6 +23,7 @@ fn limits() -> Limits {
         logit_rows: 4,
         ctx: 200,
         draft: 3,
+        adapters: 2,
         ..Limits::default()
     }
 }
@@ -64,6 +65,7 @@ macro_rules! everywhere {
     };
 }
 
+mod adapters;
 mod basics;
 mod constraints;
 mod drafts;

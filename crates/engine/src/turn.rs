@@ -39,9 +39,8 @@ impl Turns {
     pub(crate) fn of(program: &Program) -> Result<Self, Fixed> {
         let (_, plan) = program.plan(PlanRole::Main).ok_or("it does not write")?;
         let fixed = |op: &Op| {
-            let index = match op {
-                Op::Gather { index, .. } => index,
-                _ => return false,
+            let Op::Gather { index, .. } = op else {
+                return false;
             };
             matches!(index, GatherIndex::Position { .. })
         };

@@ -102,6 +102,9 @@ pub enum BackendError {
         /// The value.
         value: ValueId,
     },
+    /// An adapter that does not fit, or that is not there.
+    #[error("adapters: {0}")]
+    Adapter(String),
     /// The device was lost or a worker panicked.
     #[error("device lost: {0}")]
     Lost(String),

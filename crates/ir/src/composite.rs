@@ -17,7 +17,7 @@ use crate::arena::{ArenaLayout, UNIT_BYTES};
 use crate::backend::{BackendError, LoadOptions, WeightSource};
 use crate::device::{Device, Executor, Loaded};
 use crate::program::Program;
-use cut::Cut;
+use cut::{Cut, Home};
 use parts::{Part, Parts};
 
 /// Several devices as one. The nodes of a program say by their number which of them runs what.
@@ -108,12 +108,12 @@ impl Loaded for LoadedParts {
     }
 
     fn open(self: Box<Self>, arena: ArenaLayout) -> Result<Box<dyn Executor>, BackendError> {
-        let open = |(part, slots): (Box<dyn Loaded>, Vec<Vec<u32>>)| {
+        let open = |(part, home): (Box<dyn Loaded>, Home)| {
             let own = arena.with_blocks(&part.block_bytes());
             let executor = part.open(own)?;
-            Ok(Part { executor, slots })
+            Ok(Part { executor, home })
         };
-        let parts = self.parts.into_iter().zip(self.cut.slots).map(open);
+        let parts = self.parts.into_iter().zip(self.cut.homes).map(open);
         let parts = parts.collect::<Result<_, BackendError>>()?;
         let segments = self.cut.segments;
         Ok(Box::new(Parts::new(self.program, parts, segments, arena)))

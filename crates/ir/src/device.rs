@@ -13,6 +13,7 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::adapter::Adapter;
 use crate::arena::ArenaLayout;
 use crate::backend::{BackendError, LoadOptions, StepTime, WeightSource};
 use crate::fusion::Rule;
@@ -163,7 +164,7 @@ pub struct SeqRows {
     pub prompt: bool,
     /// Position after the last that rows of a bidirectional span see; 0 outside of spans.
     pub span_end: u32,
-    /// The adapter they go through; 0 is none.
+    /// The adapter they go through, by the number that [`Executor::attach`] gave it; 0 is none.
     pub adapter: u32,
     /// Whether recurrent states can go back to any of these rows, of which there are `limits.draft` at most. The state
     /// before them stays in the block of place 0 of its table, the state after row `j` goes to the block of place `j + 1`.
@@ -416,6 +417,23 @@ pub trait Executor: Send {
     /// # Errors
     /// [`BackendError::NotKept`]; a lost device.
     fn exported(&mut self, ticket: &Ticket, i: usize) -> Result<Vec<f32>, BackendError>;
+
+    /// Takes an adapter, which rows of later works may go through, under the number that is returned: 1 or more, free
+    /// again once it is detached. The limits say how many there may be.
+    ///
+    /// # Errors
+    /// [`BackendError::Adapter`] for one that does not fit the program, or one too many; memory; a device that has none.
+    fn attach(&mut self, adapter: &Arc<Adapter>) -> Result<u32, BackendError> {
+        let _ = adapter;
+        Err(BackendError::Unsupported {
+            backend: "this device",
+            op: "an adapter".to_owned(),
+        })
+    }
+
+    /// Lets an adapter go, once the works that were taken before are done. A work with rows that go through an adapter that
+    /// is not there fails.
+    fn detach(&mut self, _adapter: u32) {}
 
     /// Bytes held for weights, caches and work space.
     fn memory_bytes(&self) -> u64;

@@ -3,6 +3,7 @@
 //! A [`Machine`] replays one plan over one step; a [`HostExecutor`] keeps sequence slots and a queue of works on top
 //! of it. It has no thread of its own: a step of the oldest work runs inside [`Executor::poll`].
 
+pub(crate) mod attached;
 mod kept;
 pub(crate) mod part;
 pub(crate) mod seats;
@@ -11,6 +12,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::adapter::Adapter;
 use crate::arena::ArenaLayout;
 use crate::backend::{BackendError, StepTime};
 use crate::device::{
@@ -20,6 +22,7 @@ use crate::ids::{GroupId, ValueId};
 use crate::program::{Program, ValType};
 use crate::sample::SampleSide;
 use crate::step::StepState;
+use attached::Attached;
 use kept::Kept;
 use part::Part;
 use seats::Seats;
@@ -68,6 +71,25 @@ pub trait Machine: Send {
     /// Sets a block from its canonical form.
     fn import_block(&mut self, group: GroupId, block: u32, data: &[f32]);
 
+    /// Puts an adapter at a number, or takes it away. It was checked against the program.
+    ///
+    /// # Errors
+    /// Memory; an op that the machine has no adapters for.
+    fn set_adapter(
+        &mut self,
+        number: u32,
+        adapter: Option<&Arc<Adapter>>,
+    ) -> Result<(), BackendError> {
+        let _ = number;
+        let op = "an adapter".to_owned();
+        adapter.map_or(Ok(()), |_| {
+            Err(BackendError::Unsupported {
+                backend: "this machine",
+                op,
+            })
+        })
+    }
+
     /// Bytes held for weights, caches and work space.
     fn memory_bytes(&self) -> u64;
 
@@ -110,6 +132,14 @@ impl<M: Machine + ?Sized> Machine for Box<M> {
         (**self).import_block(group, block, data);
     }
 
+    fn set_adapter(
+        &mut self,
+        number: u32,
+        adapter: Option<&Arc<Adapter>>,
+    ) -> Result<(), BackendError> {
+        (**self).set_adapter(number, adapter)
+    }
+
     fn memory_bytes(&self) -> u64 {
         (**self).memory_bytes()
     }
@@ -145,6 +175,7 @@ pub struct HostExecutor<M> {
     next_id: u64,
     lost: Option<String>,
     measured: bool,
+    adapters: Attached,
 }
 
 impl<M: Machine> HostExecutor<M> {
@@ -156,6 +187,7 @@ impl<M: Machine> HostExecutor<M> {
             arena,
             state: StepState::new(&program.limits, &program.caches),
             seats: Seats::new(program.limits.seqs as usize),
+            adapters: Attached::new(program.limits.adapters),
             program,
             queue: VecDeque::new(),
             next_id: 0,
@@ -250,6 +282,7 @@ impl<M: Machine> HostExecutor<M> {
         rows: &[SeqRows],
         first: bool,
     ) -> Result<Vec<RowResult>, BackendError> {
+        self.adapters.check(rows)?;
         let part = Part::new(rows, |slot| !self.seats.is_stopped(slot));
         let running = part.running();
         let mut results = Vec::new();
@@ -334,6 +367,14 @@ impl<M: Machine> HostExecutor<M> {
         }
     }
 
+    /// Takes away adapters that were detached before a later work than this came.
+    fn let_go(&mut self, done: u64) {
+        for number in self.adapters.ended(done) {
+            let gone = self.machine.set_adapter(number, None);
+            gone.expect("an adapter can always be taken away");
+        }
+    }
+
     fn export(&self, job: &Job) {
         for &(group, block) in &job.work.exports {
             job.kept.put_block(self.machine.export_block(group, block));
@@ -380,7 +421,9 @@ impl<M: Machine> Executor for HostExecutor<M> {
             return Ok(None);
         };
         let news = self.advance(&mut job)?;
-        if !news.done {
+        if news.done {
+            self.let_go(job.id);
+        } else {
             self.queue.push_front(job);
         }
         Ok(Some(news))
@@ -425,6 +468,21 @@ impl<M: Machine> Executor for HostExecutor<M> {
         let kept = kept(ticket, ValueId(0))?;
         kept.block(i)
             .ok_or(BackendError::NotKept { value: ValueId(0) })
+    }
+
+    fn attach(&mut self, adapter: &Arc<Adapter>) -> Result<u32, BackendError> {
+        self.alive()?;
+        let number = self.adapters.free()?;
+        self.machine.set_adapter(number, Some(adapter))?;
+        self.adapters.take(number);
+        Ok(number)
+    }
+
+    fn detach(&mut self, adapter: u32) {
+        self.adapters.detach(adapter, self.next_id);
+        if self.queue.is_empty() {
+            self.let_go(self.next_id);
+        }
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -18,6 +18,7 @@
 //! assert_eq!(Shape::rows(&[8]).lead, Lead::Rows);
 //! ```
 
+pub mod adapter;
 pub mod arena;
 pub mod backend;
 pub mod composite;
@@ -33,6 +34,7 @@ pub mod step;
 pub mod tape;
 pub mod weight;
 
+pub use adapter::{Adapter, LowRank};
 pub use arena::ArenaLayout;
 pub use backend::{BackendError, LoadOptions, Mapped, StepTime, WeightSource};
 pub use composite::Composite;
@@ -43,8 +45,8 @@ pub use device::{
 pub use host::{HostExecutor, Machine, StepInputs};
 pub use ids::{ConstId, DeviceId, GroupId, Site, SlotId, ValueId, WeightId};
 pub use op::{
-    Act, AttentionOp, BinaryKind, CompressOp, Conv1dOp, GatherIndex, KvSource, Mask, NormKind, Op,
-    Pairing, PoolKind, RopeOp, RouteOp, Scan, Score, SelectOp, Selection,
+    Act, AdaptForm, AttentionOp, BinaryKind, CompressOp, Conv1dOp, GatherIndex, KvSource, Mask,
+    NormKind, Op, Pairing, PoolKind, RopeOp, RouteOp, Scan, Score, SelectOp, Selection,
 };
 pub use program::{
     CacheGroup, CacheKind, ConstData, Lead, Limits, Node, Plan, PlanRole, Port, Program, Shape,

@@ -207,6 +207,15 @@ pub enum Op {
     },
     /// `Σ_j weights[j] · x[j]`: inputs `[T, k·N]` and `[T, k]`; output `[T, N]`.
     Combine,
+    /// What an attached adapter adds to what was made with a weight. Inputs as [`AdaptForm`] says, the last float of them
+    /// y, what was made; output like y. A row that goes through an adapter with a pair `a`, `b` for the weight gets
+    /// `y + b · (a · x)`, every other one y.
+    Adapt {
+        /// The weight, `[N, K]` or `[E, N, K]`; its data is not read.
+        weight: WeightId,
+        /// What was made with it.
+        form: AdaptForm,
+    },
     /// Depthwise convolution over time along a sequence, its tail kept in the slot.
     Conv {
         /// `[C, kernel]`, oldest tap first.
@@ -236,6 +245,19 @@ pub enum Op {
     Sample,
     /// Moves a value to another device; the identity on one.
     Copy,
+}
+
+/// What an adapter's pair is added to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdaptForm {
+    /// A product. Inputs x `[T, K]` and y `[T, N]`.
+    Product,
+    /// A product per head. Inputs x `[T, H·K]` and y `[T, H·N]`; part h with matrix h.
+    Heads,
+    /// A product with chosen matrices. Inputs x (`[T, K]` or `[T, k·K]`), y `[T, k·N]` and ids `[T, k]`.
+    Experts,
+    /// A look-up by token. Input y `[T, K]`; `y + b[token] · a`. Rows that read embeddings stay as they are.
+    Tokens,
 }
 
 /// How `Gather` finds its row.
@@ -715,11 +737,14 @@ impl Op {
     /// The weights this op reads.
     #[must_use]
     pub fn weights(&self) -> Vec<WeightId> {
+        if let Op::Adapt { .. } = self {
+            return Vec::new();
+        }
         let mut op = self.clone();
         op.weights_mut().into_iter().map(|id| *id).collect()
     }
 
-    /// The weights this op reads, to be renumbered.
+    /// The weights this op names, to be renumbered.
     pub fn weights_mut(&mut self) -> Vec<&mut WeightId> {
         let mut ids = Vec::new();
         match self {
@@ -739,7 +764,9 @@ impl Op {
                 ids.push(weight);
                 ids.extend([scale, bias].into_iter().flatten());
             }
-            Op::HeadMatmul { weight, .. } | Op::Weighted { weight, .. } => ids.push(weight),
+            Op::HeadMatmul { weight, .. }
+            | Op::Weighted { weight, .. }
+            | Op::Adapt { weight, .. } => ids.push(weight),
             Op::Conv { weight, bias, .. } => {
                 ids.push(weight);
                 ids.extend(bias);
@@ -834,6 +861,7 @@ impl Op {
             Op::Group { .. } => "group",
             Op::Experts { .. } => "experts",
             Op::Combine => "combine",
+            Op::Adapt { .. } => "adapt",
             Op::Conv { .. } => "conv",
             Op::Conv1d(_) => "conv1d",
             Op::Shift { .. } => "shift",

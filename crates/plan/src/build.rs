@@ -81,6 +81,9 @@ pub fn build_with(
     let mut plans = vec![plan(spec, &spec.main, PlanRole::Main, options.embeds)];
     plans.extend(spec.encoder.as_ref().map(|e| cross::encoder(spec, e)));
     plans.extend(draft::plans(spec, options.drafts));
+    if limits.adapters > 0 {
+        plans.iter_mut().for_each(passes::adapt);
+    }
     let outputs = usual_outputs(&plans[0], &options.outputs);
     passes::prune(&mut plans[0], &outputs)?;
     if options.product_inputs {
@@ -90,6 +93,9 @@ pub fn build_with(
     }
     if let Some(output) = &options.vectors {
         let mut vectors = plan(spec, &spec.main, PlanRole::Embed, false);
+        if limits.adapters > 0 {
+            passes::adapt(&mut vectors);
+        }
         passes::prune(&mut vectors, std::slice::from_ref(output))?;
         plans.push(vectors);
     }

@@ -1,12 +1,65 @@
-//! Passes over programs, in the order they run: prune → narrow → renumber → uses → shard → partition.
+//! Passes over programs, in the order they run: adapt → prune → narrow → renumber → uses → shard → partition.
 
 use std::collections::{HashMap, HashSet};
 
 use tokkata_ir::{
-    Conv1dOp, DeviceId, Lead, Node, Op, Plan, Port, Program, SlotId, ValueDef, ValueId,
+    AdaptForm, Conv1dOp, DeviceId, GatherIndex, Lead, Node, Op, Plan, Port, Program, SlotId,
+    ValueDef, ValueId,
 };
 
 use crate::error::PlanError;
+
+/// Lets adapters add to what every product and every look-up of tokens gives.
+pub fn adapt(plan: &mut Plan) {
+    let mut adapted: HashMap<ValueId, ValueId> = HashMap::new();
+    for mut node in std::mem::take(&mut plan.nodes) {
+        for v in &mut node.ins {
+            *v = adapted.get(v).copied().unwrap_or(*v);
+        }
+        let addition = addition(plan, &node);
+        plan.nodes.push(node);
+        if let Some(addition) = addition {
+            adapted.insert(
+                addition.ins[addition.ins.len().min(2) - 1],
+                addition.outs[0],
+            );
+            plan.nodes.push(addition);
+        }
+    }
+    for port in &mut plan.outputs {
+        port.value = adapted.get(&port.value).copied().unwrap_or(port.value);
+    }
+}
+
+/// The op that adds to what a node makes, with a value for it.
+fn addition(plan: &mut Plan, node: &Node) -> Option<Node> {
+    let y = node.outs.first().copied();
+    let (weight, form) = match node.op {
+        Op::Matmul { weight, .. } => (weight, AdaptForm::Product),
+        Op::HeadMatmul { weight, .. } => (weight, AdaptForm::Heads),
+        Op::Experts { weight, .. } => (weight, AdaptForm::Experts),
+        Op::Gather {
+            table,
+            index: GatherIndex::Token,
+        } => (table, AdaptForm::Tokens),
+        _ => return None,
+    };
+    let y = y.expect("a product makes a value");
+    let ins = match (form, &node.ins[..]) {
+        (AdaptForm::Tokens, _) => vec![y],
+        (_, [x, rest @ ..]) => [&[*x, y][..], rest].concat(),
+        (_, []) => unreachable!("a product reads a value"),
+    };
+    let def = plan.value(y).clone();
+    plan.values.push(def);
+    Some(Node {
+        op: Op::Adapt { weight, form },
+        site: node.site.clone(),
+        ins,
+        outs: vec![ValueId(plan.values.len() as u32 - 1)],
+        device: node.device,
+    })
+}
 
 /// Keeps the named outputs and whatever they or the caches need.
 ///

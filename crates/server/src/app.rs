@@ -155,6 +155,14 @@ pub(crate) async fn read_json(app: &App, headers: &HeaderMap, body: Body) -> Res
         .map_err(|e| ApiError::invalid(format!("the body is no JSON: {e}")))
 }
 
+/// Reads a body that nobody wants, as far as it is bearable: a client that is still writing hears no answer.
+pub(crate) async fn swallow(request: Request) {
+    const MOST: usize = 1 << 20;
+    let body = to_bytes(request.into_body(), MOST);
+    // Whatever is wrong with it, the answer is the same.
+    let _ = tokio::time::timeout(Duration::from_secs(1), body).await;
+}
+
 /// Runs what takes a while, such as rendering a long conversation, beside the threads that serve.
 pub(crate) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -181,7 +189,10 @@ pub(crate) async fn guard(app: Shared, request: Request, next: Next) -> Response
     let mut response = match check(&app, &request) {
         Ok(Some(answer)) => answer,
         Ok(None) => enter(&app, request, next, dialect).await,
-        Err(error) => dialect.error(&error),
+        Err(error) => {
+            swallow(request).await;
+            dialect.error(&error)
+        }
     };
     tracing::info!(
         target: "tokkata::http",

@@ -17,7 +17,7 @@ pub(crate) struct ApiError {
     /// Seconds after which it may be tried again.
     pub(crate) retry_after: Option<u64>,
     /// Further members of the error object.
-    pub(crate) extra: Map<String, Value>,
+    pub(crate) extra: Box<Map<String, Value>>,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, ApiError>;
@@ -30,7 +30,7 @@ impl ApiError {
             message: message.into(),
             param: None,
             retry_after: None,
-            extra: Map::new(),
+            extra: Box::default(),
         }
     }
 
@@ -132,7 +132,7 @@ impl ApiError {
             "code": self.status.as_u16(),
         });
         if let Some(members) = object.as_object_mut() {
-            members.extend(self.extra.clone());
+            members.extend((*self.extra).clone());
         }
         object
     }

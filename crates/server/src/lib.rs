@@ -22,6 +22,7 @@ mod openai;
 pub mod options;
 mod page;
 mod params;
+mod ranking;
 mod responses;
 mod routes;
 mod run;

@@ -169,6 +169,12 @@ pub(crate) async fn delete(app: Shared, Path(id): Path<String>) -> Result<Respon
     }
 }
 
+/// Conversations are not made shorter here.
+pub(crate) async fn compact(request: Request) -> ApiError {
+    crate::app::swallow(request).await;
+    ApiError::not_found("conversations are not compacted here")
+}
+
 /// Only what runs in the background can be cancelled, and nothing does: whoever leaves ends the answer.
 pub(crate) async fn cancel(app: Shared, Path(id): Path<String>) -> Result<Response> {
     let State(app) = app;

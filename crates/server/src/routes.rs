@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::native::{completion, status, tokens};
 use crate::openai::{chat, completions, embeddings, models};
 use crate::responses;
-use crate::{ollama, page};
+use crate::{ollama, page, ranking};
 
 /// All paths, behind what every call goes through.
 pub(crate) fn router(app: &Arc<App>) -> Router {
@@ -69,12 +69,17 @@ fn openai() -> Routes {
                 post(chat::apply_template),
             )
             .route(&path("/completions"), post(completions::complete))
+            .route(&path("/rerank"), post(ranking::rerank))
+            .route(&path("/reranking"), post(ranking::rerank))
+            .route(&path("/score"), post(ranking::score))
+            .route(&path("/classify"), post(ranking::classify))
             .route(&path("/tokenize"), post(tokens::tokenize))
             .route(&path("/detokenize"), post(tokens::detokenize));
     }
     routes
         .route("/v1/responses", post(responses::create))
         .route("/responses", post(responses::create))
+        .route("/v1/responses/compact", post(responses::compact))
         .route("/v1/responses/input_tokens", post(responses::input_tokens))
         .route(
             "/v1/responses/{id}",
@@ -86,6 +91,7 @@ fn openai() -> Routes {
             get(responses::input_items),
         )
         .route("/v1/embeddings", post(embeddings::create))
+        .route("/v2/rerank", post(ranking::rerank))
         .route("/embeddings", post(embeddings::plain))
         .route("/embedding", post(embeddings::plain))
 }
@@ -116,10 +122,15 @@ fn ollama_routes() -> Routes {
         .route("/api/show", post(ollama::show))
         .route("/api/version", get(ollama::version))
         .route("/api/delete", delete(ollama::refused))
-        .route("/api/{*rest}", any(ollama::refused))
+        .route("/api/pull", post(ollama::refused))
+        .route("/api/push", post(ollama::refused))
+        .route("/api/create", post(ollama::refused))
+        .route("/api/copy", post(ollama::refused))
+        .route("/api/blobs/{digest}", any(ollama::refused))
 }
 
-async fn nowhere(uri: Uri, _: Request) -> Response {
+async fn nowhere(uri: Uri, request: Request) -> Response {
+    app::swallow(request).await;
     let error = ApiError::not_found(format!("there is nothing at {}", uri.path()));
     match Dialect::of(uri.path()) {
         Dialect::OpenAi => error.into_response(),
@@ -127,7 +138,8 @@ async fn nowhere(uri: Uri, _: Request) -> Response {
     }
 }
 
-async fn not_so(method: Method, uri: Uri) -> Response {
+async fn not_so(method: Method, uri: Uri, request: Request) -> Response {
+    app::swallow(request).await;
     let text = format!("{} does not go with {}", uri.path(), method.as_str());
     let error = ApiError::invalid(text).with_status(axum::http::StatusCode::METHOD_NOT_ALLOWED);
     Dialect::of(uri.path()).error(&error)

@@ -78,6 +78,8 @@ struct Choice {
     answer: Option<Answer>,
     parser: Option<OutputParser>,
     calls: usize,
+    /// Calls of tools are text where there are no tools.
+    has_tools: bool,
     one_call: bool,
     /// The answer was cut after its call.
     cut: bool,
@@ -344,6 +346,7 @@ impl Choice {
             answer,
             parser,
             calls: 0,
+            has_tools: reading.is_some_and(|r| !r.tools.is_empty()),
             one_call: reading.is_some_and(|r| r.one_call),
             cut: false,
             ended: false,
@@ -376,6 +379,10 @@ impl Choice {
     fn parts(&mut self, parsed: Vec<Parsed>) -> Vec<Part> {
         let mut parts = Vec::with_capacity(parsed.len());
         for piece in parsed {
+            if matches!(piece.event, Event::ToolCall(_)) && !self.has_tools {
+                parts.push(Part::Content(piece.raw));
+                continue;
+            }
             if self.one_call && self.calls > 0 {
                 break;
             }

@@ -110,7 +110,7 @@ impl Served {
         let (mut params, mut bytes) = (0u64, 0u64);
         for tensor in tensors {
             params += tensor.shape.iter().map(|&n| n as u64).product::<u64>();
-            bytes += tensor.bytes as u64;
+            bytes += tensor.bytes;
         }
         let arch = metadata.str("general.architecture").unwrap_or_default();
         let uint = |key: &str| metadata.uint(&format!("{arch}.{key}"));

@@ -58,13 +58,12 @@ fn a_stream_says_the_same_as_a_whole_answer() {
 
 #[test]
 fn a_prefix_that_was_computed_is_not_computed_again() {
-    let first =
-        "Count the letter e in the word cheese, please, and say how many there are of them in it.";
-    let body = question(first);
+    // Prefixes are stored in runs of 32 tokens.
+    let body = question(&"Count the letter e in the word cheese, please. ".repeat(5));
     ask("/v1/chat/completions", &body);
     let again = ask("/v1/chat/completions", &body);
     let cached = again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
-    assert!(cached > Some(8), "{cached:?}");
+    assert!(cached >= Some(32), "{cached:?}");
     assert_eq!(again["timings"]["cache_n"].as_u64(), cached);
 }
 

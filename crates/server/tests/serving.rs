@@ -166,7 +166,7 @@ fn one_client_does_not_take_all_places() {
         ..options()
     };
     let server = start(options, vec![demo()]);
-    let slow = json!({"prompt": "a", "max_tokens": 900, "ignore_eos": true});
+    let slow = json!({"prompt": "a", "max_tokens": 300, "ignore_eos": true});
     let other = server.clone();
     let first = std::thread::spawn(move || post_with(&other, "/v1/completions", &slow, &[]).status);
     wait(&server, |running| running == 1);

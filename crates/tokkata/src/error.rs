@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tokkata_archs::ArchError;
+use tokkata_archs::{AdapterError, ArchError};
 use tokkata_engine::EngineError;
 use tokkata_formats::FormatError;
 use tokkata_ir::BackendError;
@@ -47,6 +47,11 @@ pub enum Error {
         "{file}: found no chat template, expected tokenizer.chat_template; give one with --chat-template-file, or use `complete`"
     )]
     NoTemplate { file: String },
+    #[error("{file}: {source}")]
+    Adapter {
+        file: String,
+        source: Box<AdapterError>,
+    },
     #[error("{file}: {source}")]
     Backend { file: String, source: BackendError },
     #[error(transparent)]

@@ -28,6 +28,7 @@
 //! # }
 //! ```
 
+pub mod adapters;
 pub mod chat;
 pub mod checkpoint;
 pub mod convert;
@@ -53,6 +54,7 @@ pub mod vectors;
 mod vocabulary;
 pub mod weights;
 
+pub use adapters::AdapterSource;
 pub use chat::Message;
 pub use checkpoint::Checkpoint;
 pub use decode::{ByteDecoder, TextDecoder};

@@ -12,6 +12,7 @@ use tokkata_ir::{ArenaLayout, Limits, Loaded, PlanRole, Program, WeightSource};
 use tokkata_plan::BuildOptions;
 use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
 
+use crate::adapters::merged;
 use crate::checkpoint::Checkpoint;
 use crate::decode::TextDecoder;
 use crate::device::device;
@@ -97,6 +98,7 @@ impl Model {
             Some(recast) => recast,
             None => &plain,
         };
+        let adapter = merged(&checkpoint, &options.adapters, (&*program, weights))?;
         check_memory(&checkpoint, MemoryNeed::of(&program, weights), &limits)?;
         let load = options.load_options();
         let loaded = backend.load(program.clone(), weights, &load);
@@ -115,7 +117,11 @@ impl Model {
             ahead: if backend.name() == "cuda" { 3 } else { 1 },
             ..EngineOptions::default()
         };
-        let engine = Engine::new(program, executor, options)?;
+        let mut engine = Engine::new(program, executor, options)?;
+        if let Some(adapter) = adapter {
+            let id = engine.attach(&Arc::new(adapter))?;
+            engine.use_adapter(Some(id))?;
+        }
         let (device, threads) = (backend.name(), load.threads);
         Ok(Model {
             checkpoint,

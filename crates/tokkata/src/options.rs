@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use tokkata_core::DType;
 use tokkata_ir::{Limits, LoadOptions};
 
+use crate::adapters::AdapterSource;
 use crate::vectors::Pooling;
 
 /// Context when none is asked for, if the model was trained for as much.
@@ -48,6 +49,10 @@ pub struct OpenOptions {
     pub block_size: Option<NonZeroU32>,
     /// Descriptors to know beside the built-in ones.
     pub arch_files: Vec<PathBuf>,
+    /// Adapters that requests go through, all together, unless they say otherwise.
+    pub adapters: Vec<AdapterSource>,
+    /// Adapters that may be attached besides.
+    pub adapter_places: u32,
     /// Run ops one by one.
     pub no_fuse: bool,
     /// Keep each worker thread on a core of its own.
@@ -82,6 +87,8 @@ impl Default for OpenOptions {
             logit_rows: 1,
             block_size: None,
             arch_files: Vec::new(),
+            adapters: Vec::new(),
+            adapter_places: 0,
             no_fuse: false,
             pin_threads: false,
             no_repack: false,
@@ -109,6 +116,7 @@ impl OpenOptions {
             seqs: self.seqs.max(1),
             logit_rows: self.logit_rows.max(self.seqs).max(1),
             ctx,
+            adapters: self.places(),
             kv_dtype: self.kv,
             ..Limits::default()
         }

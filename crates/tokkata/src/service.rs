@@ -106,6 +106,10 @@ impl Model {
             vectors,
             ..
         } = self;
+        let mut engine = engine;
+        if writes && !encodes {
+            engine.measure_costs()?;
+        }
         let (handle, _) = engine.spawn().map_err(|source| Error::Thread { source })?;
         let mut service = Service {
             checkpoint,

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokkata_ir::{BackendError, Lead, StepInputs, StepState};
 
 use super::acts::ActSet;
+use super::adapt::Adapters;
 use super::attention::Scratch as AttentionScratch;
 use super::cache::Caches;
 use super::indexer::Scratch as IndexerScratch;
@@ -91,6 +92,8 @@ pub(crate) struct Scratch {
     pub(crate) summary: Vec<f32>,
     /// A row on its way through an op.
     pub(crate) row: Vec<f32>,
+    /// A row's part of low rank.
+    pub(crate) low: Vec<f32>,
     /// What a draw works with.
     pub(crate) draw: tokkata_ir::sample::Scratch,
 }
@@ -106,6 +109,11 @@ unsafe impl Sync for Own {}
 impl Own {
     pub(crate) fn new(scratch: Scratch) -> Self {
         Own(UnsafeCell::new(scratch))
+    }
+
+    /// The scratch, while no step runs.
+    pub(crate) fn get_mut(&mut self) -> &mut Scratch {
+        self.0.get_mut()
     }
 }
 
@@ -162,6 +170,9 @@ pub(crate) struct Cx<'a> {
     pub(crate) inputs: &'a StepInputs<'a>,
     pub(crate) caches: &'a Caches,
     pub(crate) acts: &'a ActSet,
+    pub(crate) adapters: &'a Adapters,
+    /// Whether a row goes through one of them.
+    pub(crate) adapts: bool,
     pub(crate) memory: Memory,
     pub(crate) partials: Memory,
     pub(crate) turns: &'a [TurnTable],

@@ -1,11 +1,13 @@
 //! From scheduled steps to prepared ones: places, weights and constants are looked up here, once.
 
+use tokkata_ir::adapter::matrices;
 use tokkata_ir::tape::{Access, Reach};
 use tokkata_ir::{
-    AttentionOp, BackendError, CompressOp, ConstId, KvSource, Node, Op, Plan, Program, RopeOp,
-    RouteOp, Scan, SelectOp, SlotDef, SlotId, ValueId, WeightId,
+    AdaptForm, AttentionOp, BackendError, CompressOp, ConstId, KvSource, Node, Op, Plan, Program,
+    RopeOp, RouteOp, Scan, SelectOp, SlotDef, SlotId, ValueId, WeightId,
 };
 
+use super::adapt::{Adapt, Input};
 use super::attention::{Attention, Bucket};
 use super::conv1d::Conv1d;
 use super::cx::Kernel;
@@ -100,7 +102,36 @@ impl Lower<'_> {
                     },
                 })
             }
+            What::Adapt { node, norm } => {
+                let norm = self.norm(&self.plan.nodes[*norm])?;
+                self.adapt(&self.plan.nodes[*node], Input::Normed(norm), planned)
+            }
             What::Node(node) => self.node(&self.plan.nodes[*node], planned)?,
+        })
+    }
+
+    /// What adapters add to the product of an input.
+    fn adapt(&self, node: &Node, x: Input, planned: &Planned) -> Prepared {
+        let Op::Adapt { weight, form } = node.op else {
+            unreachable!("called for additions only");
+        };
+        let shape = &self.program.weights[weight.index()].shape;
+        let (_, rows, cols) = matrices(form, shape);
+        let y = self.place(node.ins[node.ins.len().min(2) - 1]);
+        let out = self.place(node.outs[0]);
+        Box::new(Adapt {
+            weight,
+            form,
+            x: (form != AdaptForm::Tokens).then_some(x),
+            y,
+            ids: node.ins.get(2).map(|&v| self.place(v)),
+            out,
+            deal: Deal {
+                reach: planned.writes[0].reach,
+                over: y.at == out.at,
+            },
+            rows,
+            cols,
         })
     }
 
@@ -159,6 +190,9 @@ impl Lower<'_> {
                 embeds: node.ins.first().map(|&v| self.place(v)),
                 out: self.place(node.outs[0]),
             })),
+            Op::Adapt { .. } => {
+                Ok(self.adapt(node, Input::Value(self.place(node.ins[0])), planned))
+            }
             Op::Sample => {
                 let (logits, out) = (self.place(node.ins[0]), self.place(node.outs[0]));
                 Ok(Box::new(Sample { logits, out }))

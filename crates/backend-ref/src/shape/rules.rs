@@ -1,6 +1,7 @@
 //! Rules of row-local ops.
 
-use tokkata_ir::{Lead, Op, RopeOp, RouteOp, ValType, WeightId};
+use tokkata_ir::adapter::matrices;
+use tokkata_ir::{AdaptForm, Lead, Op, RopeOp, RouteOp, ValType, WeightId};
 
 use super::{Checked, Checker, at_most, divide, size};
 use crate::kernels::columns::split_inputs;
@@ -25,6 +26,7 @@ impl Checker<'_> {
             | Op::PerRun { .. }
             | Op::Experts { .. }
             | Op::Combine => self.several_inputs(),
+            Op::Adapt { weight, form } => self.adapt(*weight, *form),
             Op::Route(op) => self.route(op),
             Op::Group { .. } => self.group(),
             Op::SelectRows => self.moves(Lead::LogitRows),
@@ -42,6 +44,32 @@ impl Checker<'_> {
                 self.output(0, lead, self.mapped_width(op, width)?)
             }
         }
+    }
+
+    /// The output is like what is added to, whose columns are the weight's.
+    fn adapt(&self, weight: WeightId, form: AdaptForm) -> Checked {
+        let (count, rows, cols) = matrices(form, &self.program.weights[weight.index()].shape);
+        let y = match form {
+            AdaptForm::Tokens => 0,
+            AdaptForm::Product | AdaptForm::Heads | AdaptForm::Experts => 1,
+        };
+        self.counts(y + 1 + usize::from(form == AdaptForm::Experts), 1)?;
+        let (lead, width) = (self.lead(y), self.width(y));
+        self.input(y, lead, width)?;
+        self.output(0, lead, width)?;
+        let parts = match form {
+            AdaptForm::Tokens => return size("columns of the table", width, cols),
+            AdaptForm::Product => 1,
+            AdaptForm::Heads => count,
+            AdaptForm::Experts => self.width(2),
+        };
+        if form == AdaptForm::Experts {
+            self.value(self.node.ins[2], (lead, parts, ValType::I32))?;
+        }
+        size("columns of the product", width, parts * rows)?;
+        let x = self.width(0);
+        let shared = form == AdaptForm::Experts && x == cols;
+        self.input(0, lead, if shared { cols } else { parts * cols })
     }
 
     /// Output columns of an op from one value to one value of the same lead.

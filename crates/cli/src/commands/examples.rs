@@ -16,6 +16,10 @@ Examples:
   tokkata serve -m MODEL.gguf --port 8000 --api-key SECRET
   tokkata serve -m MODEL.gguf -c 8192 --parallel 16";
 
+pub(super) const DEVICES: &str = "\
+Examples:
+  tokkata devices";
+
 pub(super) const COMPLETE: &str = "\
 Examples:
   tokkata complete -m MODEL.gguf -p 'Once upon a time' -n 20

@@ -284,7 +284,7 @@ const DRAFTS: &[Flag] = &[
 /// Flags that would change an answer or a result, and cannot.
 const NEVER: &[Flag] = &[
     (
-        "--lora --lora-scaled --control-vector --control-vector-scaled",
+        "--control-vector --control-vector-scaled",
         Value,
         Refused(ADAPTERS),
     ),

@@ -39,6 +39,7 @@ pub fn values(
         output: (golden.rows == Rows::Vectors).then_some("hidden"),
         encoder: &encoder,
         draft: 0,
+        adapters: 0,
     };
     trace(&file, registry, &target, &ids)
 }

@@ -148,6 +148,7 @@ fn error(
         output,
         encoder: &encoder,
         draft: 0,
+        adapters: 0,
     };
     let mut loaded = load_for(file, registry, &target)?;
     let got = rows(golden, &mut loaded, way)?;

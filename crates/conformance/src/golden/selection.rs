@@ -75,6 +75,7 @@ pub fn found(
         output: None,
         encoder: &[],
         draft: 0,
+        adapters: 0,
     };
     choices(&generate::model(golden)?, registry, &target, &golden.ids())
 }

@@ -5,7 +5,7 @@ use tokkata_ir::{BackendError, Lead, ValType, ValueId};
 
 use super::Subject;
 use super::case::Case;
-use super::{attention, experts, fused, linear, recurrent, selection};
+use super::{adapters, attention, experts, fused, linear, recurrent, selection};
 use crate::fixture::{Feed, Rows};
 
 /// Formats whose kernels differ most; a batch of five sequences of several rows each.
@@ -32,6 +32,7 @@ pub(crate) fn check(subject: &Subject) {
     cases.extend(selection::cases());
     cases.extend(experts::cases());
     cases.extend(recurrent::cases());
+    cases.extend(adapters::cases());
     cases.extend(fused::cases());
     let mut faults = Vec::new();
     for case in cases.iter().filter(|c| named(c) && only_rows_of_floats(c)) {

@@ -1,6 +1,7 @@
 //! Steps by hand: tokens fed to sessions outside of any request, for tools that look at what comes out.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use tokkata_ir::{Delta, LogitRow, SeqRows, SeqSlot, StepTime, Ticket, ValueId, Work};
 
@@ -59,7 +60,49 @@ pub struct Fed {
     pub firsts: Vec<usize>,
 }
 
+/// Rows of the prompts that are measured.
+const MEASURED_ROWS: u32 = 64;
+
 impl Engine {
+    /// Learns what steps cost before anybody asks, so that the first prompts beside answers are cut well: rows of a
+    /// prompt and of an answer, each after one that warms up.
+    ///
+    /// # Errors
+    /// As [`Engine::feed`].
+    pub fn measure_costs(&mut self) -> Result<(), EngineError> {
+        let session = self.open_session(u64::MAX);
+        let measured = [false, true]
+            .into_iter()
+            .try_for_each(|counts| self.measure_steps(session, counts));
+        self.close_session(session);
+        self.forget_prefixes();
+        measured
+    }
+
+    fn measure_steps(&mut self, session: SessionId, counts: bool) -> Result<(), EngineError> {
+        let limits = self.limits();
+        let rows = MEASURED_ROWS.min(limits.rows).min(limits.ctx / 4).max(1) as usize;
+        let tokens = vec![0; rows];
+        for (kind, rows) in [(RowKind::Answer, 1), (RowKind::Prompt, rows)] {
+            let started = Instant::now();
+            let feed = Feed {
+                session,
+                tokens: &tokens[..rows],
+                rows: kind,
+                logits: FeedLogits::Last,
+            };
+            self.feed(&[feed], &[])?;
+            let (answers, prompts) = match kind {
+                RowKind::Answer => (1, 0),
+                RowKind::Prompt => (0, rows),
+            };
+            if counts {
+                self.costs.saw(answers, prompts, started.elapsed());
+            }
+        }
+        Ok(())
+    }
+
     /// Feeds tokens to sessions in one step and waits for it. What `keep` names of the main plan can be read until the
     /// result is dropped.
     ///
@@ -148,6 +191,7 @@ impl Engine {
         work.rows.push(SeqRows {
             logits: part.logits.of(part.tokens.len()).map(logit).collect(),
             prompt: part.rows == RowKind::Prompt,
+            adapter: seq.adapter_number(),
             ..SeqRows::tokens(slot, part.tokens)
         });
         Ok(())

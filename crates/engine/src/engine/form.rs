@@ -346,6 +346,7 @@ impl Engine {
             logits,
             prompt: !answer,
             span_end,
+            adapter: task.seq.adapter_number(),
             ..SeqRows::tokens(slot, &[])
         });
         for fed in task.fed.iter().filter(|_| !encodes) {

@@ -248,6 +248,7 @@ fn a_failing_neighbour_leaves_encoders_and_media_alone() {
         tokens: &own,
         embeds: &embeds(&shown),
         encoded: &encoder,
+        ..Reads::default()
     };
     assert_eq!(answers[&good].tokens, greedy_over(reads, 10, kinds));
     assert_no_leak(&mut engine);

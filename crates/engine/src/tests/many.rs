@@ -245,7 +245,18 @@ fn nobody_hears_of_an_abandoned_request_and_others_lose_nothing() {
     assert_no_leak(&mut engine);
 }
 
+fn costs_are_known_before_the_first_request() {
+    let mut engine = engine(&[FULL], 16, 1000, limits());
+    assert_eq!(engine.costs.answer_step(), None);
+    engine.measure_costs().unwrap();
+    assert!(engine.costs.answer_step().is_some());
+    assert!(engine.costs.prompt(1000) > std::time::Duration::ZERO);
+    assert!(engine.is_idle());
+    assert_no_leak(&mut engine);
+}
+
 everywhere! {
+    costs_are_known_before_the_first_request
     a_long_prompt_leaves_answers_their_pace
     a_short_prompt_behind_a_long_one_starts_at_once
     a_failing_step_fails_only_the_request_that_made_it_fail

@@ -32,8 +32,8 @@ pub(super) struct Cut {
     pub(super) programs: Vec<Program>,
     /// Per plan, in their order.
     pub(super) segments: Vec<Vec<Segment>>,
-    /// Per device and group: the group's slots that lie there.
-    pub(super) slots: Vec<Vec<Vec<u32>>>,
+    /// Per device: what lies there.
+    pub(super) homes: Vec<Home>,
 }
 
 impl Cut {
@@ -66,7 +66,7 @@ impl Cut {
         Ok(Cut {
             programs,
             segments,
-            slots: homes.into_iter().map(|h| h.slots).collect(),
+            homes,
         })
     }
 }
@@ -102,9 +102,11 @@ fn check(program: &Program, devices: usize) -> Result<(), BackendError> {
 }
 
 /// What a device holds of a program.
-struct Home {
-    weights: BTreeMap<WeightId, WeightId>,
-    slots: Vec<Vec<u32>>,
+pub(super) struct Home {
+    /// Its weights, and what it calls them.
+    pub(super) weights: BTreeMap<WeightId, WeightId>,
+    /// Per group: its slots that lie there.
+    pub(super) slots: Vec<Vec<u32>>,
 }
 
 impl Home {

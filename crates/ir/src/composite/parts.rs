@@ -4,13 +4,15 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::cut::{Segment, slot_len};
+use super::cut::{Home, Segment, slot_len};
 use super::job::{Job, Kept, Ran, Stage, place};
+use crate::adapter::{Adapter, Places};
 use crate::arena::ArenaLayout;
 use crate::backend::{BackendError, StepTime};
 use crate::device::{
     BlockCopy, Delta, Executor, Progress, Refusal, SeqRows, SeqSlot, Source, Ticket, Work,
 };
+use crate::host::attached::Attached;
 use crate::host::part::Part as Running;
 use crate::host::seats::Seats;
 use crate::ids::{GroupId, ValueId};
@@ -23,8 +25,7 @@ const DEPTH: usize = 4;
 /// A device's share of a program.
 pub(super) struct Part {
     pub(super) executor: Box<dyn Executor>,
-    /// Per group: its slots that lie here.
-    pub(super) slots: Vec<Vec<u32>>,
+    pub(super) home: Home,
 }
 
 /// All of them.
@@ -37,6 +38,9 @@ pub(super) struct Parts {
     queue: VecDeque<Job>,
     next_id: u64,
     lost: Option<String>,
+    adapters: Attached,
+    /// By its number: what each device calls an adapter.
+    names: Places<Vec<u32>>,
 }
 
 impl Parts {
@@ -48,6 +52,8 @@ impl Parts {
     ) -> Self {
         Parts {
             seats: Seats::new(program.limits.seqs as usize),
+            adapters: Attached::new(program.limits.adapters),
+            names: Places::new(program.limits.adapters),
             program,
             parts,
             segments,
@@ -78,10 +84,33 @@ impl Parts {
                 other => other.to_string(),
             });
         }
-        if !matches!(&news, Ok(Some(Progress { done: true, .. }))) {
+        if matches!(&news, Ok(Some(Progress { done: true, .. }))) {
+            self.let_go(job.id);
+        } else {
             self.queue.push_front(job);
         }
         news
+    }
+
+    /// Takes away adapters that were detached before a later work than this came.
+    fn let_go(&mut self, done: u64) {
+        for number in self.adapters.ended(done) {
+            let names = self.names.get(number).cloned().unwrap_or_default();
+            self.names.set(number, None);
+            for (part, name) in self.parts.iter_mut().zip(names) {
+                part.executor.detach(name);
+            }
+        }
+    }
+
+    /// Rows with a device's numbers of adapters.
+    fn rows_on(&self, device: usize, rows: &[SeqRows]) -> Result<Vec<SeqRows>, BackendError> {
+        self.adapters.check(rows)?;
+        let own = |rows: &SeqRows| SeqRows {
+            adapter: self.names.get(rows.adapter).map_or(0, |n| n[device]),
+            ..rows.clone()
+        };
+        Ok(rows.iter().map(own).collect())
     }
 
     fn advance(&mut self, job: &mut Job, wait: bool) -> Result<Option<Progress>, BackendError> {
@@ -148,7 +177,7 @@ impl Parts {
         let work = match stage {
             Stage::Prepare(device) => self.preparation(&job.work, device),
             Stage::Segment(i) => match self.segment(job, i) {
-                Err(error @ BackendError::NotKept { .. }) => {
+                Err(error @ (BackendError::NotKept { .. } | BackendError::Adapter(_))) => {
                     self.seats.fail(&job.rows);
                     job.fail(error);
                     return Ok(());
@@ -279,7 +308,7 @@ impl Parts {
         Ok(Work {
             plan: segment.plan,
             deltas: running.map(|s| (s, self.seats.length(s))).collect(),
-            rows: job.rows.clone(),
+            rows: self.rows_on(segment.device, &job.rows)?,
             feeds,
             keep: segment.gives.iter().copied().filter(wanted).collect(),
             ..Work::default()
@@ -373,7 +402,7 @@ impl Parts {
                 blocks.push(vec![0.0; spans.last().map_or(0, |s| s.end)]);
             }
             let mut own = &own[..];
-            for &slot in &self.parts[device].slots[group.index()] {
+            for &slot in &self.parts[device].home.slots[group.index()] {
                 let to = &mut blocks[i][spans[slot as usize].clone()];
                 let (data, rest) = own.split_at(to.len());
                 to.copy_from_slice(data);
@@ -386,7 +415,7 @@ impl Parts {
     /// A device's slots of a block.
     fn own_slots(&self, device: usize, group: GroupId, data: &[f32]) -> Vec<f32> {
         let spans = self.spans(group);
-        let slots = &self.parts[device].slots[group.index()];
+        let slots = &self.parts[device].home.slots[group.index()];
         let own = slots.iter().flat_map(|&s| &data[spans[s as usize].clone()]);
         own.copied().collect()
     }
@@ -480,6 +509,34 @@ impl Executor for Parts {
         let kept = ticket.kept::<Kept>();
         let block = kept.and_then(|kept| kept.inner().blocks.get(i).cloned());
         block.ok_or(BackendError::NotKept { value: ValueId(0) })
+    }
+
+    fn attach(&mut self, adapter: &Arc<Adapter>) -> Result<u32, BackendError> {
+        self.alive()?;
+        let number = self.adapters.free()?;
+        let mut names = Vec::new();
+        for device in 0..self.parts.len() {
+            let Part { executor, home } = &mut self.parts[device];
+            let own = adapter.part(|weight| home.weights.get(&weight).copied());
+            match executor.attach(&Arc::new(own)) {
+                Ok(name) => names.push(name),
+                Err(error) => {
+                    let taken = self.parts.iter_mut().zip(names);
+                    taken.for_each(|(part, name)| part.executor.detach(name));
+                    return Err(error);
+                }
+            }
+        }
+        self.adapters.take(number);
+        self.names.set(number, Some(names));
+        Ok(number)
+    }
+
+    fn detach(&mut self, adapter: u32) {
+        self.adapters.detach(adapter, self.next_id);
+        if self.queue.is_empty() {
+            self.let_go(self.next_id);
+        }
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -52,12 +52,17 @@ fn stop_sequence(finish: &Finish) -> Option<&str> {
 }
 
 /// Tokens read from the cache and others are counted apart.
-fn usage(stats: &Stats) -> Value {
+fn usage(stats: &Stats, thinking: usize) -> Value {
     json!({
         "input_tokens": stats.prompt_tokens.saturating_sub(stats.reused_tokens),
+        "cache_creation": null,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": stats.reused_tokens,
         "output_tokens": stats.generated_tokens,
+        "output_tokens_details": {"thinking_tokens": thinking},
+        "server_tool_use": null,
+        "service_tier": "standard",
+        "inference_geo": null,
     })
 }
 
@@ -83,12 +88,15 @@ impl Writer {
                     Some(json!({"type": "thinking", "thinking": text, "signature": ""}))
                 }
                 Part::Content(text) if text.is_empty() => None,
-                Part::Content(text) => Some(json!({"type": "text", "text": text})),
+                Part::Content(text) => {
+                    Some(json!({"type": "text", "text": text, "citations": null}))
+                }
                 Part::Call(call) => Some(json!({
                     "type": "tool_use",
                     "id": call.id,
                     "name": call.name,
                     "input": input(&call.arguments),
+                    "caller": {"type": "direct"},
                 })),
             });
         }
@@ -100,7 +108,9 @@ impl Writer {
             "content": content,
             "stop_reason": stop_reason(&end.finish),
             "stop_sequence": stop_sequence(&end.finish),
-            "usage": usage(&end.stats),
+            "stop_details": null,
+            "container": null,
+            "usage": usage(&end.stats, end.reasoning_tokens),
         });
         if !self.warnings.is_empty() {
             body["warnings"] = self.warnings.into();
@@ -145,7 +155,9 @@ impl Writer {
             "content": [],
             "stop_reason": null,
             "stop_sequence": null,
-            "usage": usage(&stats),
+            "stop_details": null,
+            "container": null,
+            "usage": usage(&stats, 0),
         });
         if !self.warnings.is_empty() {
             message["warnings"] = self.warnings.clone().into();
@@ -178,8 +190,7 @@ impl Writer {
                 }
                 Part::Call(call) => {
                     blocks.leave(sender).await?;
-                    let block =
-                        json!({"type": "tool_use", "id": call.id, "name": call.name, "input": {}});
+                    let block = json!({"type": "tool_use", "id": call.id, "name": call.name, "input": {}, "caller": {"type": "direct"}});
                     blocks.start(block, sender).await?;
                     let delta = json!({"type": "input_json_delta", "partial_json": input(&call.arguments).to_string()});
                     blocks.delta(delta, sender).await?;
@@ -204,7 +215,7 @@ impl Writer {
             "stop_reason": stop_reason(&end.finish),
             "stop_sequence": stop_sequence(&end.finish),
         });
-        let event = json!({"type": "message_delta", "delta": delta, "usage": usage(&end.stats)});
+        let event = json!({"type": "message_delta", "delta": delta, "usage": usage(&end.stats, end.reasoning_tokens)});
         sender.event("message_delta", &event).await?;
         sender
             .event("message_stop", &json!({"type": "message_stop"}))
@@ -220,7 +231,7 @@ impl Blocks {
         }
         self.leave(sender).await?;
         let block = match kind {
-            Kind::Text => json!({"type": "text", "text": ""}),
+            Kind::Text => json!({"type": "text", "text": "", "citations": null}),
             Kind::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
         };
         self.open = Some(kind);

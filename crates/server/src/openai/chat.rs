@@ -149,7 +149,7 @@ fn logprobs(fields: &mut Fields) -> Result<Option<usize>> {
     };
     match (on, top) {
         (Some(true), top) => most(top.or(Some(0))),
-        (None, None) | (Some(false), None | Some(0)) | (None, Some(0)) => Ok(None),
+        (Some(false) | None, None | Some(0)) => Ok(None),
         _ => Err(ApiError::field("top_logprobs", "needs logprobs to be true")),
     }
 }
@@ -265,6 +265,7 @@ impl Writer {
         };
         message.insert("content".to_owned(), content);
         message.insert("refusal".to_owned(), Value::Null);
+        message.insert("annotations".to_owned(), json!([]));
         if !one.reasoning.is_empty() {
             self.reason(&mut message, &one.reasoning);
         }

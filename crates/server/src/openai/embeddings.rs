@@ -110,7 +110,7 @@ impl Shape {
 }
 
 /// Tokens of each text.
-fn tokens(model: &Served, inputs: Vec<Given>, shape: Shape) -> Result<Vec<Vec<u32>>> {
+pub(crate) fn tokens(model: &Served, inputs: Vec<Given>, shape: Shape) -> Result<Vec<Vec<u32>>> {
     let longest = model.service.longest_text();
     let most = shape.truncate.unwrap_or(usize::MAX).min(longest);
     let one = |input: Given| {

@@ -313,9 +313,8 @@ pub(crate) fn tool_choice(
     tools: Vec<Value>,
 ) -> Result<(Vec<Value>, ToolUse)> {
     const NAME: &str = "tool_choice";
-    let choice = match choice {
-        None => return Ok((tools, ToolUse::Auto)),
-        Some(choice) => choice,
+    let Some(choice) = choice else {
+        return Ok((tools, ToolUse::Auto));
     };
     let tool_use = match &choice {
         Value::String(word) => match word.as_str() {

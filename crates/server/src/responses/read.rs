@@ -153,7 +153,16 @@ fn echoed(fields: &Fields) -> Map<String, Value> {
     let found = NAMES
         .iter()
         .filter_map(|n| Some(((*n).to_owned(), fields.peek(n)?.clone())));
-    found.collect()
+    let mut echo: Map<String, Value> = found.collect();
+    let tools = echo.get_mut("tools").and_then(Value::as_array_mut);
+    for tool in tools.into_iter().flatten().filter_map(Value::as_object_mut) {
+        if tool.get("type").is_some_and(|t| t == "function") {
+            for name in ["description", "parameters", "strict"] {
+                tool.entry(name).or_insert(Value::Null);
+            }
+        }
+    }
+    echo
 }
 
 /// Which extras are wanted: of those that are known, the probabilities of tokens.

@@ -1,0 +1,28 @@
+//! Adapters of whole models on every device.
+
+use tokkata_conformance::{adapters, devices};
+
+/// Joined and split projections, experts, products by head, recurrent mixers, tied and untied heads, vectors.
+const NAMES: [&str; 12] = [
+    "llama",
+    "qwen3",
+    "gemma3",
+    "phi3",
+    "qwen3moe",
+    "deepseek2",
+    "falcon-h1",
+    "mamba2",
+    "rwkv7",
+    "qwen3next",
+    "bert",
+    "gptneox",
+];
+
+#[test]
+fn adapters_add_to_every_product_what_they_say() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // CUDA has no kernel for what adapters add.
+    for device in devices().iter().filter(|d| d.name() != "cuda") {
+        adapters::verify(device.as_ref(), &NAMES, folder.path(), 11);
+    }
+}

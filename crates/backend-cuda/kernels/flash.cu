@@ -1,5 +1,5 @@
 // Attention over cached halves, cut at multiples of 128 positions; and heads on their way into it.
-#include "cache.cuh"
+#include "flash.cuh"
 
 enum { NORM_RMS, NORM_LAYER, NORM_L2, NORM_L2_MAX, NORM_NONE };
 
@@ -72,26 +72,6 @@ KERNEL heads(Step s, Heads op) {
     }
 }
 
-struct Flash {
-    Cache cache;
-    const float *q;
-    const float *sinks;
-    float *out;
-    float *partial;     // per row, head and split: largest score, sum of weights, weighted values
-    u32 heads, kv_heads, window, splits;
-    float scale;
-    u32 looped;         // a block takes all splits of its row
-};
-
-#define SPLIT 128
-
-// Keys that a row sees: from `low` to `high`.
-static __device__ __forceinline__ void seen(const Step &s, const Flash &op, u32 row, u32 *low, u32 *high) {
-    u32 pos = place_of_row(s, row);
-    *high = pos + 1;
-    *low = op.window && pos + 1 > op.window ? pos + 1 - op.window : 0;
-}
-
 static __device__ __forceinline__ void halves8(uint4 v, float *f) {
     u32 words[4] = {v.x, v.y, v.z, v.w};
     #pragma unroll
@@ -100,6 +80,8 @@ static __device__ __forceinline__ void halves8(uint4 v, float *f) {
         f[2 * i + 1] = half_to_float((u16)(words[i] >> 16));
     }
 }
+
+#define SPLIT 128
 
 // What is known of a head's columns after some splits. Splits are taken in order, whoever computes them, so that a row
 // has the same bits from one block as from many.
@@ -221,7 +203,7 @@ template <int D, int G> static __device__ __forceinline__ void flash(const Step 
     const int E = (G * D + 127) / 128;  // columns of a thread
     __shared__ Space<D, G> sp;
     u32 row = blockIdx.y, head = blockIdx.x * G, kv = head / (op.heads / op.kv_heads);
-    if (row >= rows_of(s, LEAD_ROWS)) return;
+    if (row >= rows_of(s, LEAD_ROWS) || (op.kinds && (s.flags[row] & ROW_PROMPT))) return;
     float *out = op.out + ((u64)row * op.heads + head) * D;
     if (!(s.flags[row] & ROW_LIVE)) {
         if (blockIdx.z == 0)
@@ -274,7 +256,7 @@ FLASH(128, 1) FLASH(128, 2) FLASH(128, 4) FLASH(128, 8)
 // Joins the splits of rows that have several: a block for each head, a thread for each column.
 KERNEL flash_join(Step s, Flash op) {
     u32 row = blockIdx.y, head = blockIdx.x, d = threadIdx.x, dim = blockDim.x;
-    if (row >= rows_of(s, LEAD_ROWS) || !(s.flags[row] & ROW_LIVE)) return;
+    if (row >= rows_of(s, LEAD_ROWS) || !(s.flags[row] & ROW_LIVE) || (op.kinds && (s.flags[row] & ROW_PROMPT))) return;
     u32 low, high;
     seen(s, op, row, &low, &high);
     u32 first = low / SPLIT, last = (high - 1) / SPLIT;

@@ -351,6 +351,15 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
+impl Function {
+    /// Lets a launch ask for more shared memory than every device has.
+    pub(crate) fn allow_shared(self, bytes: u32) -> Result<()> {
+        let attribute =
+            sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        call!(cuFuncSetAttribute(self.0, attribute, bytes as i32))
+    }
+}
+
 /// A queue of the device's.
 #[derive(Debug)]
 pub(crate) struct Stream {

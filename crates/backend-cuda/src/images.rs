@@ -79,6 +79,11 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
+    /// Whether kernels use tensor cores in the shapes that 8.0 brought.
+    pub(crate) fn has_tensor_cores(&self) -> bool {
+        self.architecture != "compute_75"
+    }
+
     /// Those that a context's device can run; `None` when it is too old.
     pub(crate) fn new(context: &Arc<Context>, wanted: Option<&str>) -> Result<Option<Self>, Fault> {
         let capability = context.capability()?;

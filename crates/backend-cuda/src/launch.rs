@@ -10,6 +10,22 @@ pub(crate) struct Bucket {
     pub(crate) rows: u32,
     pub(crate) seqs: u32,
     pub(crate) logits: u32,
+    /// Which kinds of rows there are.
+    pub(crate) kinds: Kinds,
+}
+
+/// Kinds of rows that a step has: their sums have orders of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Kinds {
+    pub(crate) prompts: bool,
+    pub(crate) replies: bool,
+}
+
+/// For which kind of rows a launch is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowKind {
+    Prompt,
+    Reply,
 }
 
 impl Bucket {
@@ -80,6 +96,22 @@ pub(crate) enum Kernel {
     One(Function),
     /// That for as many rows at a time as the bucket of the lead has; the grid's second dimension follows.
     ByRows(Lead, ByRows),
+    /// Tiles of rows by outputs: the large ones where there are enough of them to keep the device busy.
+    Tiles(Lead, [Tile; 2]),
+}
+
+/// A kernel that computes tiles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tile {
+    pub(crate) function: Function,
+    /// Rows of a tile.
+    pub(crate) rows: u32,
+    /// Tiles beside each other.
+    pub(crate) blocks: u32,
+    pub(crate) threads: u32,
+    pub(crate) shared: u32,
+    /// Used where there are at least so many tiles.
+    pub(crate) least: u32,
 }
 
 /// For which buckets a launch is made.
@@ -96,6 +128,8 @@ pub(crate) enum When {
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) when: When,
+    /// Made for steps with such rows; `None`: for all.
+    pub(crate) kind: Option<RowKind>,
     pub(crate) kernel: Kernel,
     pub(crate) grid: [Extent; 3],
     pub(crate) block: u32,
@@ -110,7 +144,12 @@ impl Launch {
             When::Few(rows) => bucket.rows <= rows,
             When::Many(rows) => bucket.rows > rows,
         };
-        if !made {
+        let wanted = match self.kind {
+            None => true,
+            Some(RowKind::Prompt) => bucket.kinds.prompts,
+            Some(RowKind::Reply) => bucket.kinds.replies,
+        };
+        if !made || !wanted {
             return Ok(());
         }
         let mut grid = self.grid.map(|extent| extent.of(bucket));
@@ -121,6 +160,14 @@ impl Launch {
                 let size = rows.next_power_of_two().trailing_zeros().min(3);
                 grid[1] = rows.div_ceil(1 << size).max(1);
                 functions[size as usize]
+            }
+            Kernel::Tiles(lead, tiles) => {
+                let down = |t: &Tile| (bucket.of(lead) as u32).div_ceil(t.rows).max(1);
+                let busy = |t: &&Tile| down(t) * t.blocks >= t.least;
+                let tile = tiles.iter().find(busy).unwrap_or(&tiles[1]);
+                let grid = [tile.blocks, down(tile), 1];
+                let shape = (tile.threads, tile.shared);
+                return stream.launch(tile.function, grid, shape, &self.params);
             }
         };
         stream.launch(function, grid, (self.block, self.shared), &self.params)
@@ -137,6 +184,10 @@ mod tests {
             rows: 4,
             seqs: 2,
             logits: 1,
+            kinds: Kinds {
+                prompts: true,
+                replies: true,
+            },
         };
         assert_eq!(Extent::elements(Lead::Rows, 100, 256).of(bucket), 2);
         assert_eq!(

@@ -19,7 +19,7 @@ use tokkata_ir::{
 use crate::driver::{Buffer, Context};
 use crate::error::{lost, out_of_memory, unsupported};
 use crate::images::Kernels;
-use crate::launch::{Extent, Kernel, Launch, When};
+use crate::launch::{Extent, Kernel, Launch, RowKind, When};
 use crate::layout::{GroupLayout, StepLayout, ValuePlaces, lead_code, most};
 use crate::params::Params;
 use crate::select::Item;
@@ -90,6 +90,8 @@ pub(crate) struct Lowering<'a, 'g> {
     launches: Vec<Launch>,
     /// For which buckets the next launches are.
     when: When,
+    /// For which kind of rows they are.
+    kind: Option<RowKind>,
     /// Work space that many launches share, by its size.
     shared: BTreeMap<u64, u64>,
     /// Tables of cosines and sines by what they follow from.
@@ -110,6 +112,7 @@ pub(crate) fn lower<'a>(
         scratch,
         launches: Vec::new(),
         when: When::Always,
+        kind: None,
         shared: BTreeMap::new(),
         turns: BTreeMap::new(),
     };
@@ -229,6 +232,7 @@ impl Lowering<'_, '_> {
     ) {
         self.launches.push(Launch {
             when: self.when,
+            kind: self.kind,
             kernel,
             grid,
             block,

@@ -7,12 +7,15 @@ use tokkata_ir::{
 };
 
 use super::{Lowering, unsupported};
-use crate::launch::{Extent, When};
+use crate::error::lost;
+use crate::launch::{Extent, RowKind, When};
 use crate::params::Params;
 use crate::select::Heads;
 
 /// Positions of a split.
 const SPLIT: u32 = 128;
+/// Rows of a block of attention for prompts, and keys that it takes at a time.
+const TILE: u32 = 64;
 /// Most rows whose splits are computed side by side, and most bytes for what they leave.
 const SPLIT_ROWS: u64 = 64;
 const SPLIT_BYTES: u64 = 256 << 20;
@@ -136,12 +139,34 @@ impl Lowering<'_, '_> {
         let kernel = format!("flash_{}_{together}", op.dim_k);
         let heads = Extent::fixed(op.n_heads / together);
         let rows = Extent::rows(Lead::Rows);
+        let tensor = self.ground.kernels.has_tensor_cores();
+        if tensor {
+            let name = format!("prompt_{}", op.dim_k);
+            let function = self.ground.kernels.function("prompts", &name);
+            let function = function.map_err(lost)?;
+            let bytes = 3 * TILE * op.dim_k * 2;
+            function.allow_shared(bytes).map_err(lost)?;
+            let params = self.cache(slot, self.step());
+            let params = params.u64s(&[self.at(node.ins[0]), self.maybe(op.sinks)]);
+            let params = params.u64s(&[self.at(node.outs[0]), 0]);
+            let params = params.u32s(&[op.n_heads, op.n_kv_heads, window, 0]);
+            let params = params.f32(op.scale).u32s(&[0, 1]).align(8);
+            let tiles = Extent::elements(Lead::Rows, 1, TILE);
+            let grid = [
+                Extent::fixed(op.n_heads),
+                tiles,
+                Extent::rows(Lead::Seqs),
+            ];
+            self.kind = Some(RowKind::Prompt);
+            self.launch(("prompts", &name), grid, (128, bytes), &params)?;
+            self.kind = Some(RowKind::Reply);
+        }
         for looped in [false, true] {
             let params: Params = self.cache(slot, self.step());
             let params = params.u64s(&[self.at(node.ins[0]), self.maybe(op.sinks)]);
             let params = params.u64s(&[self.at(node.outs[0]), partial]);
             let params = params.u32s(&[op.n_heads, op.n_kv_heads, window, splits]);
-            let params = params.f32(op.scale).u32(looped.into()).align(8);
+            let params = params.f32(op.scale).u32s(&[looped.into(), tensor.into()]).align(8);
             let few = split_rows as u32;
             self.when = if looped {
                 When::Many(few)
@@ -156,7 +181,7 @@ impl Lowering<'_, '_> {
                 self.launch(("flash", "flash_join"), grid, (op.dim_k, 0), &params)?;
             }
         }
-        self.when = When::Always;
+        (self.when, self.kind) = (When::Always, None);
         Ok(true)
     }
 }

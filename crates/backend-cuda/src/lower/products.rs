@@ -1,10 +1,13 @@
 //! Products by the kernels of `matvec.cu`: rows prepared once, then several weights a launch.
 
-use tokkata_ir::{Act, BackendError, Node, NormKind, Op, ValueId, WeightId};
+use std::collections::BTreeSet;
+
+use tokkata_core::DType;
+use tokkata_ir::{Act, BackendError, Lead, Node, NormKind, Op, ValueId, WeightId};
 
 use super::{Lowering, unsupported};
 use crate::error::lost;
-use crate::launch::{Extent, Kernel};
+use crate::launch::{Extent, Kernel, RowKind, Tile};
 use crate::layout::{lead_code, most};
 use crate::params::Params;
 
@@ -12,6 +15,13 @@ use crate::params::Params;
 const WARPS: u32 = 8;
 /// Weights that a launch has room for.
 const PARTS: usize = 4;
+
+/// Copies under way of `gemm.cu`, and columns of each.
+const STAGES: u32 = 4;
+const STAGE: u32 = 64;
+
+/// Large tiles are used from this share of the multiprocessors on.
+const BUSY: u32 = 100;
 
 /// A product's weight and what happens to its outputs.
 struct Part {
@@ -179,7 +189,16 @@ impl Lowering<'_, '_> {
         };
         let params = params.u64s(&self.in_bytes(x)).u64(self.at(x)).u64(ids);
         let params = params.u32s(&[lead_code(lead), k, top_k, shared.into()]);
-        let params = params.u32s(&[gate.is_some().into(), act]).align(8);
+        let formats = self.tile_formats(&parts, lead, top_k, gate.is_some(), k);
+        let kinds = u32::from(!formats.is_empty());
+        let params = params.u32s(&[gate.is_some().into(), act, kinds]).align(8);
+        for &format in &formats {
+            let tiles = self.tiles(format, &parts, gate.is_some())?;
+            self.kind = Some(RowKind::Prompt);
+            let grid = [Extent::ONE; 3];
+            self.push(Kernel::Tiles(lead, tiles), grid, (0, 0), &params);
+            self.kind = Some(RowKind::Reply);
+        }
         let kernels = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"];
         let mut functions = Vec::new();
         for name in kernels {
@@ -200,8 +219,85 @@ impl Lowering<'_, '_> {
             (WARPS * 32, 0),
             &params,
         );
+        self.kind = None;
         Ok(())
     }
+
+    /// The format of a part and its outputs.
+    fn shape_of(&self, part: &Part) -> (DType, u32) {
+        let segment = &self.ground.weights.place(part.weight).segments[0];
+        (segment.dtype, segment.rows)
+    }
+
+    /// Formats of the parts of a launch whose rows of prompts go to tensor cores; none where they do not.
+    fn tile_formats(
+        &self,
+        parts: &[Part],
+        lead: Lead,
+        top_k: u32,
+        gated: bool,
+        columns: u32,
+    ) -> BTreeSet<DType> {
+        use DType::{IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+        let formats: BTreeSet<DType> = parts.iter().map(|p| self.shape_of(p).0).collect();
+        let known = |d: &DType| matches!(d, Q4_0 | Q8_0 | Q4_K | Q5_K | Q6_K | MXFP4 | IQ4_NL);
+        let fits = self.ground.kernels.has_tensor_cores()
+            && lead == Lead::Rows
+            && top_k == 0
+            && columns.is_multiple_of(STAGE)
+            && formats.iter().all(known)
+            && (!gated || formats.len() == 1);
+        if fits { formats } else { BTreeSet::new() }
+    }
+
+    /// Kernels of `gemm.cu` for the parts of one format.
+    fn tiles(
+        &self,
+        format: DType,
+        parts: &[Part],
+        gated: bool,
+    ) -> Result<[Tile; 2], BackendError> {
+        let tile = |name: &str, rows: u32, outputs: u32, threads: u32, least: u32| {
+            let name = format!("gemm_{name}_{format}");
+            let function = self.ground.kernels.function("gemm", &name).map_err(lost)?;
+            let wide = if gated { outputs / 2 } else { outputs };
+            let own = parts.iter().take(if gated { 1 } else { parts.len() });
+            let own = own.map(|p| self.shape_of(p)).filter(|p| p.0 == format);
+            let shared = tile_bytes(format, rows, outputs);
+            function.allow_shared(shared).map_err(lost)?;
+            Ok(Tile {
+                function,
+                rows,
+                blocks: own.map(|p| p.1.div_ceil(wide)).sum(),
+                threads,
+                shared,
+                least,
+            })
+        };
+        Ok([
+            tile("large", 128, 128, 256, BUSY)?,
+            tile("small", 64, 64, 128, 0)?,
+        ])
+    }
+}
+
+/// Shared memory of a tile: copies under way and scales, or half of its sums.
+fn tile_bytes(format: DType, rows: u32, outputs: u32) -> u32 {
+    use DType::{Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+    let packed = if matches!(format, Q8_0 | Q5_K | Q6_K) {
+        64
+    } else {
+        32
+    };
+    let sums = matches!(format, Q4_0 | Q4_K | Q5_K);
+    let scales = match format {
+        Q4_K | Q5_K => 4,
+        Q6_K => 5,
+        _ => 2,
+    };
+    let stage = rows * 64 + outputs * packed + rows * if sums { 16 } else { 8 };
+    let copies = STAGES * stage + 2 * scales * outputs * 4;
+    copies.max(rows / 2 * (outputs + 8) * 4)
 }
 
 fn norm_code(kind: NormKind) -> u32 {

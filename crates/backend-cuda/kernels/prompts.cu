@@ -1,0 +1,198 @@
+// Attention of prompts' rows over cached halves on tensor cores.
+//
+// A block takes 64 rows of a sequence and a head, and goes through the keys 64 positions at a time, cut at multiples of 64
+// from the sequence's beginning: keys that a row does not see change nothing of its sums, so its bits are the same in any
+// tile. Queries, scaled by a power of two, and the weights of the softmax go in two halves each, so that little is rounded.
+#include "flash.cuh"
+#include "tensor.cuh"
+
+#define TILE 64
+
+static __device__ __forceinline__ u32 two_halves(float a, float b) { return (u32)float_to_half(a) | (u32)float_to_half(b) << 16; }
+
+// What the first halves leave of two numbers.
+static __device__ __forceinline__ u32 two_rests(float a, float b, u32 first) {
+    return two_halves(a - half_to_float((u16)first), b - half_to_float((u16)(first >> 16)));
+}
+
+// Largest and sum of the four lanes that share a row.
+static __device__ __forceinline__ float max_four(float x) {
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
+    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
+}
+
+static __device__ __forceinline__ float sum_four(float x) {
+    x += __shfl_xor_sync(ALL_LANES, x, 1);
+    return x + __shfl_xor_sync(ALL_LANES, x, 2);
+}
+
+#ifdef HAS_TENSOR
+// Copies a tile of keys or values; zeros where the sequence has no position or no block.
+template <int D> static __device__ __forceinline__ void copy_tile(u32 to, const Cache &cache, const Plane &plane, u32 slot, u32 base,
+                                                                  u32 end, u32 kv) {
+    const u32 PIECES = D / 8;
+    Place low = place(cache, slot, base), high = place(cache, slot, base + 32);
+    #pragma unroll
+    for (u32 e = threadIdx.x; e < TILE * PIECES; e += 128) {
+        u32 r = e / PIECES, c = e % PIECES;
+        const u8 *block = r < 32 ? low.block : high.block;
+        u32 entry = (r < 32 ? low.entry : high.entry) + r % 32;
+        bool there = block && base + r < end;
+        const u8 *from = there ? block + plane.offset + ((u64)entry * plane.width + kv * D + c * 8) * 2 : cache.arena;
+        copy16(to + r * D * 2 + ((c ^ (r & 7)) << 4), from, there);
+    }
+}
+#endif
+
+template <int D> static __device__ __forceinline__ void prompt(const Step &s, const Flash &op) {
+#ifdef HAS_TENSOR
+    const int K16 = D / 16, PITCH = D * 2, BYTES = TILE * PITCH;
+    extern __shared__ __align__(128) u8 space[];
+    u32 seq = blockIdx.z, head = blockIdx.x, tile = gridDim.y - 1 - blockIdx.y, kv = head / (op.heads / op.kv_heads);
+    if (seq >= rows_of(s, LEAD_SEQS)) return;
+    u32 own = s.row_count[seq], start = s.first_row[seq];
+    if (tile * TILE >= own || !(s.flags[start] & ROW_PROMPT)) return;
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane / 4, pair = lane % 4 * 2;
+    u32 slot = s.slot[seq], past = s.past_len[seq], first = tile * TILE, last = min(first + TILE, own) - 1;
+    u32 end = past + last + 1;
+
+    // Queries: a lane has columns of two rows of its warp's sixteen.
+    u32 high[K16][4], low[K16][4], pos[2];
+    float unit[2];
+    #pragma unroll
+    for (int h = 0; h < 2; h++) {
+        u32 row = first + warp * 16 + h * 8 + group;
+        bool there = row <= last;
+        pos[h] = past + row;
+        const float *q = op.q + ((u64)(start + (there ? row : last)) * op.heads + head) * D;
+        float most = 0.0f;
+        #pragma unroll
+        for (int k = 0; k < K16; k++)
+            #pragma unroll
+            for (int c = 0; c < 2; c++) {
+                float2 v = *(const float2 *)(q + k * 16 + c * 8 + pair);
+                most = fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y)));
+            }
+        most = max_four(most);
+        // The power of two below the largest, where it is an ordinary number.
+        u32 power = __float_as_uint(most) & 0x7f800000u;
+        bool ordinary = power > 0x08000000u && power < 0x77000000u;
+        float scale = ordinary ? __uint_as_float(0x7f000000u - power) : 1.0f;
+        unit[h] = __fmul_rn(ordinary ? __uint_as_float(power) : 1.0f, op.scale);
+        #pragma unroll
+        for (int k = 0; k < K16; k++)
+            #pragma unroll
+            for (int c = 0; c < 2; c++) {
+                float2 v = *(const float2 *)(q + k * 16 + c * 8 + pair);
+                v.x *= scale, v.y *= scale;
+                u32 two = two_halves(v.x, v.y);
+                high[k][c * 2 + h] = two;
+                low[k][c * 2 + h] = two_rests(v.x, v.y, two);
+            }
+    }
+
+    float out[D / 8][4], best[2], total[2];
+    #pragma unroll
+    for (int n = 0; n < D / 8; n++) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0.0f;
+    best[0] = best[1] = op.sinks ? op.sinks[head] : -INF;
+    total[0] = total[1] = op.sinks && pair == 0 ? 1.0f : 0.0f;
+
+    u32 from_row = past + first, from = op.window && from_row + 1 > op.window ? from_row + 1 - op.window : 0;
+    u32 t0 = from / TILE, t1 = (end - 1) / TILE, keys = shared_at(space), values = keys + 2 * BYTES;
+    copy_tile<D>(keys + (t0 & 1) * BYTES, op.cache, op.cache.k, slot, t0 * TILE, end, kv);
+    copies_end();
+    for (u32 t = t0; t <= t1; t++) {
+        u32 base = t * TILE, k_at = keys + (t & 1) * BYTES;
+        copies_wait<0>();
+        __syncthreads();
+        copy_tile<D>(values, op.cache, op.cache.v, slot, base, end, kv);
+        copies_end();
+        if (t < t1) copy_tile<D>(keys + ((t + 1) & 1) * BYTES, op.cache, op.cache.k, slot, base + TILE, end, kv);
+        copies_end();
+
+        float score[8][4];
+        #pragma unroll
+        for (int n = 0; n < 8; n++) {
+            score[n][0] = score[n][1] = score[n][2] = score[n][3] = 0.0f;
+            #pragma unroll
+            for (int k = 0; k < K16; k += 2) {
+                u32 b[4], r = n * 8 + (lane & 7);
+                load_matrices(b, k_at + r * PITCH + (((k * 2 + lane / 8) ^ (r & 7)) << 4));
+                mma_halves(score[n], low[k], b[0], b[1]);
+                mma_halves(score[n], high[k], b[0], b[1]);
+                mma_halves(score[n], low[k + 1], b[2], b[3]);
+                mma_halves(score[n], high[k + 1], b[2], b[3]);
+            }
+        }
+        float keep[2];
+        #pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float most = -INF;
+            #pragma unroll
+            for (int n = 0; n < 8; n++)
+                #pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    u32 key = base + n * 8 + pair + i;
+                    bool sees = key <= pos[h] && (!op.window || key + op.window > pos[h]);
+                    float &x = score[n][2 * h + i];
+                    x = sees ? __fmul_rn(x, unit[h]) : -INF;
+                    most = fmaxf(most, x);
+                }
+            float next = fmaxf(best[h], max_four(most));
+            keep[h] = best[h] == -INF ? 0.0f : expf(best[h] - next);
+            best[h] = next;
+            total[h] = __fmul_rn(total[h], keep[h]);
+            #pragma unroll
+            for (int n = 0; n < 8; n++)
+                #pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    float &x = score[n][2 * h + i];
+                    x = x == -INF ? 0.0f : expf(x - next);
+                    total[h] += x;
+                }
+        }
+        #pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            out[n][0] *= keep[0], out[n][1] *= keep[0];
+            out[n][2] *= keep[1], out[n][3] *= keep[1];
+        }
+        copies_wait<1>();
+        __syncthreads();
+        #pragma unroll
+        for (int k = 0; k < 4; k++) {
+            u32 p[4], rest[4];
+            #pragma unroll
+            for (int c = 0; c < 2; c++)
+                #pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    float a = score[2 * k + c][2 * h], b = score[2 * k + c][2 * h + 1];
+                    p[c * 2 + h] = two_halves(a, b);
+                    rest[c * 2 + h] = two_rests(a, b, p[c * 2 + h]);
+                }
+            #pragma unroll
+            for (int n = 0; n < D / 8; n += 2) {
+                u32 b[4], r = k * 16 + (lane & 15);
+                load_turned(b, values + r * PITCH + (((n + lane / 16) ^ (r & 7)) << 4));
+                mma_halves(out[n], rest, b[0], b[1]);
+                mma_halves(out[n], p, b[0], b[1]);
+                mma_halves(out[n + 1], rest, b[2], b[3]);
+                mma_halves(out[n + 1], p, b[2], b[3]);
+            }
+        }
+        __syncthreads();
+    }
+    #pragma unroll
+    for (int h = 0; h < 2; h++) {
+        u32 row = first + warp * 16 + h * 8 + group;
+        float sum = sum_four(total[h]);
+        if (row > last) continue;
+        float *y = op.out + ((u64)(start + row) * op.heads + head) * D;
+        #pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            *(float2 *)(y + n * 8 + pair) = make_float2(out[n][2 * h] / sum, out[n][2 * h + 1] / sum);
+    }
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(128) prompt_64(Step s, Flash op) { prompt<64>(s, op); }
+extern "C" __global__ void __launch_bounds__(128) prompt_128(Step s, Flash op) { prompt<128>(s, op); }

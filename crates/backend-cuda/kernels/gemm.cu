@@ -11,7 +11,9 @@
 #define EXACT_FLOAT 12582912.0f
 
 // Copies under way.
+#ifndef STAGES
 #define STAGES 4
+#endif
 
 enum { SIMPLE, WITH_MINIMUM, WITH_TWO };
 
@@ -20,31 +22,47 @@ template <int F> struct Kind {
     static const u32 bytes = F == T_Q8_0 || F == T_Q5_K || F == T_Q6_K ? 64 : 32; // of an output in a stage
     static const u32 block = F == T_Q4_K ? 144 : F == T_Q5_K ? 176 : F == T_Q6_K ? 208 : 0;
     static const int scales = how == SIMPLE ? 2 : how == WITH_MINIMUM ? 4 : 5;    // floats of an output in a stage
-    static const bool sums = F == T_Q4_0 || how == WITH_MINIMUM;                // of activations are read
+    static const bool sums = F == T_Q4_0 || how == WITH_MINIMUM;                // of activations are used
     static const int offset = F == T_Q4_0 ? 8 : 0;
 };
 
-// What a stage's scales are made of, on their way.
+// What the scales of four stages are made of, on their way.
 struct Header {
     uint4 v;
+    u32 d;
 };
 
-template <int F> static __device__ __forceinline__ Header header(const u8 *w, const u8 *scales, u32 t) {
-    Header h = {make_uint4(0, 0, 0, 0)};
-    if (Kind<F>::how == WITH_MINIMUM) h.v = *(const uint4 *)(w + (u64)(t / 4) * Kind<F>::block);
+// `whole`: rows of scales begin at multiples of 16 bytes.
+template <int F> static __device__ __forceinline__ Header header(const u8 *w, const u8 *scales, u32 block, u32 steps, bool whole) {
+    Header h = {make_uint4(0, 0, 0, 0), 0};
+    if (Kind<F>::how == WITH_MINIMUM) h.v = *(const uint4 *)(w + (u64)block * Kind<F>::block);
     else if (Kind<F>::how == WITH_TWO) {
-        uint2 s = *(const uint2 *)(w + (u64)(t / 4) * 208 + 192 + 8 * (t % 4 / 2));
-        h.v.x = s.x >> 16 * (t & 1) & 0xffffu | s.y >> 16 * (t & 1) << 16;
-        h.v.y = *(const u16 *)(scales + (u64)(t / 4) * 2);
-    } else if (F == T_MXFP4) h.v.x = *(const u16 *)(scales + (u64)t * 2);
-    else h.v.x = *(const u32 *)(scales + (u64)t * 4);
+        h.v = *(const uint4 *)(w + (u64)block * 208 + 192);
+        h.d = *(const u16 *)(scales + (u64)block * 2);
+    } else if (F == T_MXFP4) {
+        const u16 *from = (const u16 *)scales + block * 4;
+        u32 left = steps - block * 4;
+        h.v.x = from[0] | (left > 1 ? (u32)from[1] << 16 : 0);
+        h.v.y = left > 2 ? from[2] | (left > 3 ? (u32)from[3] << 16 : 0) : 0;
+    } else if (whole) {
+        h.v = *(const uint4 *)(scales + (u64)block * 16);
+    } else {
+        const u32 *from = (const u32 *)scales + block * 4;
+        u32 left = steps - block * 4;
+        h.v.x = from[0];
+        if (left > 1) h.v.y = from[1];
+        if (left > 2) h.v.z = from[2];
+        if (left > 3) h.v.w = from[3];
+    }
     return h;
 }
 
+static __device__ __forceinline__ u32 word_of(const uint4 &v, u32 i) { return i & 2 ? (i & 1 ? v.w : v.z) : (i & 1 ? v.y : v.x); }
+
 // An output's scales of stage `t`, `pitch` floats apart.
 template <int F> static __device__ __forceinline__ void put_scales(const Header &h, u32 t, float *to, u32 pitch) {
+    u32 j = t % 4;
     if (Kind<F>::how == WITH_MINIMUM) {
-        u32 j = t % 4;
         u32 sc = j < 2 ? h.v.y & 0x3f3f3f3fu : (h.v.w & 0x0f0f0f0fu) | (h.v.y >> 2 & 0x30303030u);
         u32 mn = j < 2 ? h.v.z & 0x3f3f3f3fu : (h.v.w >> 4 & 0x0f0f0f0fu) | (h.v.z >> 2 & 0x30303030u);
         sc >>= 16 * (j & 1), mn >>= 16 * (j & 1);
@@ -52,13 +70,16 @@ template <int F> static __device__ __forceinline__ void put_scales(const Header 
         to[0] = d * (float)(sc & 255), to[pitch] = d * (float)(sc >> 8 & 255);
         to[2 * pitch] = m * (float)(mn & 255), to[3 * pitch] = m * (float)(mn >> 8 & 255);
     } else if (Kind<F>::how == WITH_TWO) {
-        #pragma unroll
-        for (int i = 0; i < 4; i++) to[i * pitch] = (float)(i8)(h.v.x >> 8 * i);
-        to[4 * pitch] = half_to_float((u16)h.v.y);
+        u32 first = word_of(h.v, j & 2) >> 16 * (j & 1), second = word_of(h.v, (j & 2) + 1) >> 16 * (j & 1);
+        to[0] = (float)(i8)first, to[pitch] = (float)(i8)(first >> 8);
+        to[2 * pitch] = (float)(i8)second, to[3 * pitch] = (float)(i8)(second >> 8);
+        to[4 * pitch] = half_to_float((u16)h.d);
     } else if (F == T_MXFP4) {
-        to[0] = e8m0_half((u8)h.v.x), to[pitch] = e8m0_half((u8)(h.v.x >> 8));
+        u32 two = (j & 2 ? h.v.y : h.v.x) >> 16 * (j & 1);
+        to[0] = e8m0_half((u8)two), to[pitch] = e8m0_half((u8)(two >> 8));
     } else {
-        to[0] = half_to_float((u16)h.v.x), to[pitch] = half_to_float((u16)(h.v.x >> 16));
+        u32 two = word_of(h.v, j);
+        to[0] = half_to_float((u16)two), to[pitch] = half_to_float((u16)(two >> 16));
     }
 }
 
@@ -110,8 +131,6 @@ template <int F> static __device__ __forceinline__ void weights_of(u32 tile, u32
 }
 
 static __device__ __forceinline__ float exact(i32 sum) { return __int_as_float(sum) - EXACT_FLOAT; }
-#endif
-
 // The part and the outputs of a tile; outputs of a gated pair alternate by 8 · `half` of a warp's.
 struct Outputs {
     u32 part, first, count;
@@ -132,6 +151,7 @@ static __device__ __forceinline__ bool find_outputs(const MatVec &op, u32 format
     }
     return false;
 }
+#endif
 
 template <int F, int BM, int BN> struct Tiles {
     static const int rows = BM * 64, outs = BN * Kind<F>::bytes;
@@ -151,11 +171,11 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
     bool found = find_outputs(op, F, op.gated ? BN / 2 : BN, blockIdx.x, &outs);
     if (!__syncthreads_or(own) || !found) return;
 
-    u32 rows_at = shared_at(space), outs_at = rows_at + STAGES * Size::rows, d_at = outs_at + STAGES * Size::outs;
-    float *act_d = (float *)(space + STAGES * (Size::rows + Size::outs));
-    i32 *act_s = (i32 *)(act_d + STAGES * BM * 2);
-    float *scales = (float *)(act_s + (Kind<F>::sums ? STAGES * BM * 2 : 0));
-    u32 s_at = d_at + STAGES * BM * 8, runs = op.k / 32, steps = op.k / 64;
+    u32 rows_at = shared_at(space), outs_at = rows_at + STAGES * Size::rows, acts_at = outs_at + STAGES * Size::outs;
+    const uint2 *acts = (const uint2 *)(space + STAGES * (Size::rows + Size::outs));
+    float *scales = (float *)(acts + STAGES * 2 * BM);
+    u32 steps = op.k / 64;
+    bool whole = steps % 4 == 0;
 
     // The weight's row behind a row of the tile.
     const u8 *w_row = 0, *w_scales = 0;
@@ -175,7 +195,7 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
     };
     // Threads that make scales keep their row; all keep where they copy from.
     if (threadIdx.x < BN) weight_row(threadIdx.x, &w_row, &w_scales);
-    const int ROW_COPIES = BM * 4 / THREADS, OUT_COPIES = BN * (B / 16) / THREADS;
+    const int ROW_COPIES = BM * 4 / THREADS, OUTS = BN * (B / 16), OUT_COPIES = (OUTS + THREADS - 1) / THREADS;
     const u8 *x_from[ROW_COPIES];
     #pragma unroll
     for (int i = 0; i < ROW_COPIES; i++) {
@@ -186,9 +206,9 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
     #pragma unroll
     for (int i = 0; i < OUT_COPIES; i++) {
         const u8 *unused;
-        weight_row((threadIdx.x + i * THREADS) / (B / 16), &w_from[i], &unused);
+        weight_row((threadIdx.x + i * THREADS) / (B / 16) % BN, &w_from[i], &unused);
     }
-    u64 own_runs = (u64)min(first + threadIdx.x, count - 1) * runs;
+    const uint2 *acts_from = op.turned + first + threadIdx.x % (BM / 2) * 2;
 
     auto copy = [&](u32 t) {
         u32 at = t % STAGES;
@@ -201,25 +221,20 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
             #pragma unroll
             for (int i = 0; i < OUT_COPIES; i++) {
                 u32 e = threadIdx.x + i * THREADS, r = e / (B / 16), c = e % (B / 16);
-                copy16(outs_at + at * Size::outs + spot<B>(r, c), piece<F>(w_from[i], t, c));
+                if (OUTS % THREADS == 0 || e < OUTS) copy16(outs_at + at * Size::outs + spot<B>(r, c), piece<F>(w_from[i], t, c));
             }
-            if (threadIdx.x < BM) {
-                u32 to = (at * BM + threadIdx.x) * 8;
-                #pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    copy4(d_at + to + 4 * j, op.acts.d + own_runs + run_of<F>(t, j));
-                    if (Kind<F>::sums) copy4(s_at + to + 4 * j, op.acts.s + own_runs + run_of<F>(t, j));
-                }
-            }
+            if (threadIdx.x < BM)
+                copy16(acts_at + (at * BM + threadIdx.x) * 16, acts_from + (u64)run_of<F>(t, threadIdx.x / (BM / 2)) * op.pitch);
         }
         copies_end();
     };
     #pragma unroll
     for (int t = 0; t < STAGES - 1; t++) copy(t);
-    Header next;
+    Header now, next;
     if (threadIdx.x < BN) {
-        put_scales<F>(header<F>(w_row, w_scales, 0), 0, scales + threadIdx.x, BN);
-        if (steps > 1) next = header<F>(w_row, w_scales, 1);
+        now = header<F>(w_row, w_scales, 0, steps, whole);
+        put_scales<F>(now, 0, scales + threadIdx.x, BN);
+        if (steps > 4) next = header<F>(w_row, w_scales, 1, steps, whole);
     }
 
     float acc[MT][NT][4];
@@ -235,12 +250,14 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
         __syncthreads();
         copy(t + STAGES - 1);
         if (threadIdx.x < BN && t + 1 < steps) {
-            put_scales<F>(next, t + 1, scales + ((t + 1) & 1) * NS * BN + threadIdx.x, BN);
-            if (t + 2 < steps) next = header<F>(w_row, w_scales, t + 2);
+            if ((t + 1) % 4 == 0) {
+                now = next;
+                if (t + 5 < steps) next = header<F>(w_row, w_scales, (t + 5) / 4, steps, whole);
+            }
+            put_scales<F>(now, t + 1, scales + ((t + 1) & 1) * NS * BN + threadIdx.x, BN);
         }
         u32 at = t % STAGES, rows_tile = rows_at + at * Size::rows, outs_tile = outs_at + at * Size::outs;
-        const float *sc = scales + (t & 1) * NS * BN, *ad = act_d + at * BM * 2;
-        const i32 *as = act_s + at * BM * 2;
+        const float *sc = scales + (t & 1) * NS * BN;
         #pragma unroll
         for (int j = 0; j < 2; j++) {
             u32 a[MT][4];
@@ -251,9 +268,9 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
                 load_matrices(a[m], rows_tile + spot<64>(a_row + m * 16, 2 * j + a_piece));
                 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    u32 r = (m0 + m * 16 + h * 8 + group) * 2 + j;
-                    d[m][h] = ad[r];
-                    sum[m][h] = Kind<F>::sums ? as[r] : 0;
+                    uint2 own = acts[(at * 2 + j) * BM + m0 + m * 16 + h * 8 + group];
+                    d[m][h] = __uint_as_float(own.x);
+                    sum[m][h] = Kind<F>::sums ? (i32)own.y : 0;
                 }
             }
             #pragma unroll
@@ -338,7 +355,65 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
 #endif
 }
 
+// A warp for each row of a prompt where there is a norm, or for 512 columns of one.
+KERNEL quantise_prompts(Step s, Quantise op) {
+    u32 lane = threadIdx.x & 31, row = blockIdx.y * 4 + (threadIdx.x >> 5), first = 0, end = op.width;
+    if (row >= rows_of(s, op.lead) || !(s.flags[row] & ROW_PROMPT)) return;
+    const float4 *x = (const float4 *)(op.x + (u64)row * op.width);
+    float mean = 0.0f, root = 1.0f;
+    if (op.kind == NORM_NONE) {
+        first = blockIdx.x * 512, end = min(first + 512, op.width);
+    } else {
+        if (op.kind == NORM_LAYER) {
+            #pragma unroll 4
+            for (u32 c = lane; c < op.width / 4; c += 32) mean += x[c].x + x[c].y + x[c].z + x[c].w;
+            mean = sum_lanes(mean) / (float)op.width;
+        }
+        float squares = 0.0f;
+        #pragma unroll 4
+        for (u32 c = lane; c < op.width / 4; c += 32) {
+            float4 v = x[c];
+            v.x -= mean, v.y -= mean, v.z -= mean, v.w -= mean;
+            squares = __fmaf_rn(v.x, v.x, squares), squares = __fmaf_rn(v.y, v.y, squares);
+            squares = __fmaf_rn(v.z, v.z, squares), squares = __fmaf_rn(v.w, v.w, squares);
+        }
+        squares = sum_lanes(squares);
+        root = op.kind == NORM_L2 ? sqrtf(squares + op.eps) : op.kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), op.eps)
+                                                                              : sqrtf(squares / (float)op.width + op.eps);
+    }
+    #pragma unroll 2
+    for (u32 base = first; base < end; base += 128) {
+        u32 c = base + lane * 4;
+        bool in = c < end;
+        float4 v = in ? x[c / 4] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (in && op.kind != NORM_NONE) {
+            v.x = (v.x - mean) / root, v.y = (v.y - mean) / root, v.z = (v.z - mean) / root, v.w = (v.w - mean) / root;
+            if (op.w) v.x *= op.w[c], v.y *= op.w[c + 1], v.z *= op.w[c + 2], v.w *= op.w[c + 3];
+            if (op.b) v.x += op.b[c], v.y += op.b[c + 1], v.z += op.b[c + 2], v.w += op.b[c + 3];
+        }
+        if (in && op.y) *(float4 *)(op.y + (u64)row * op.width + c) = v;
+        float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+        for (int d = 4; d > 0; d >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, d));
+        float inverse = most > 0.0f ? __fdiv_rn(127.0f, most) : 0.0f;
+        i32 q[4] = {__float2int_rn(__fmul_rn(v.x, inverse)), __float2int_rn(__fmul_rn(v.y, inverse)),
+                    __float2int_rn(__fmul_rn(v.z, inverse)), __float2int_rn(__fmul_rn(v.w, inverse))};
+        i32 sum = q[0] + q[1] + q[2] + q[3];
+        for (int d = 4; d > 0; d >>= 1) sum += __shfl_xor_sync(ALL_LANES, sum, d);
+        if (!in) continue;
+        *(u32 *)(op.q + (u64)row * op.width + c) = (q[0] & 255) | (q[1] & 255) << 8 | (q[2] & 255) << 16 | (u32)q[3] << 24;
+        if (lane % 8 == 0) {
+            u32 run = c / 32;
+            float d = __fdiv_rn(most, 127.0f);
+            u64 at = (u64)row * (op.width / 32) + run;
+            op.d[at] = d, op.s[at] = sum;
+            op.turned[(u64)run * op.pitch + row] = make_uint2(__float_as_uint(d), (u32)sum);
+        }
+    }
+}
+
+#ifndef VARIANTS
 #define GEMM(F)                                                                                                              \
     extern "C" __global__ void __launch_bounds__(256, 1) gemm_large_##F(Step s, MatVec op) { gemm<T_##F, 128, 128, 64, 32>(s, op); } \
     extern "C" __global__ void __launch_bounds__(128, 3) gemm_small_##F(Step s, MatVec op) { gemm<T_##F, 64, 64, 32, 32>(s, op); }
 GEMM(Q4_0) GEMM(IQ4_NL) GEMM(MXFP4) GEMM(Q8_0) GEMM(Q4_K) GEMM(Q5_K) GEMM(Q6_K)
+#endif

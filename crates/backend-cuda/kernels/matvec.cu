@@ -4,25 +4,11 @@
 // l + 32, … before lanes are summed in pairs, so a row's bits follow from the format and the number of columns alone.
 #include "products.cuh"
 
-struct Quantise {
-    const float *x;
-    float *y;           // normalised rows; 0 where nobody reads them
-    u8 *q;              // 0 where nobody reads bytes
-    float *d;
-    i32 *s;
-    const float *w, *b; // of the norm
-    u32 lead, width;
-    u32 kind;           // of the norm; none: 4
-    float eps;
-};
-
-enum { NORM_RMS, NORM_LAYER, NORM_L2, NORM_L2_MAX, NORM_NONE };
-
 // A block for each row where there is a norm, or for 256 columns of a row.
 KERNEL quantise(Step s, Quantise op) {
     __shared__ float shared[33];
     u32 row = blockIdx.y, lane = threadIdx.x & 31;
-    if (row >= rows_of(s, op.lead)) return;
+    if (row >= rows_of(s, op.lead) || (op.turned && (s.flags[row] & ROW_PROMPT))) return;
     const float *x = op.x + (u64)row * op.width;
     u32 first = 0, end = op.width;
     float mean = 0.0f, root = 1.0f;

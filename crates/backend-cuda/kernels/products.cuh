@@ -9,6 +9,22 @@ struct Acts {
     const i32 *s;
 };
 
+struct Quantise {
+    const float *x;
+    float *y;           // normalised rows; 0 where nobody reads them
+    u8 *q;              // 0 where nobody reads bytes
+    float *d;
+    i32 *s;
+    const float *w, *b; // of the norm
+    u32 lead, width;
+    u32 kind;           // of the norm; none: 4
+    float eps;
+    uint2 *turned;      // scales and sums of prompts' rows, run by run; 0 where those are prepared like all
+    u32 pitch;
+};
+
+enum { NORM_RMS, NORM_LAYER, NORM_L2, NORM_L2_MAX, NORM_NONE };
+
 // One weight of a product.
 struct Part {
     const u8 *data;
@@ -41,6 +57,8 @@ struct MatVec {
     u32 gated;              // the second part's outputs are multiplied by an activation of the first's
     u32 act;
     u32 kinds;              // whether rows of prompts are left to the kernels of gemm.cu
+    u32 pitch;              // rows from a run of `turned` to the next one
+    const uint2 *turned;    // scales and sums of prompts' rows, run by run
 };
 
 // Bytes of 0..63 less 32, as signed bytes.

@@ -8,6 +8,7 @@
 
 #define TILE 64
 
+#ifdef HAS_TENSOR
 static __device__ __forceinline__ u32 two_halves(float a, float b) { return (u32)float_to_half(a) | (u32)float_to_half(b) << 16; }
 
 // What the first halves leave of two numbers.
@@ -26,7 +27,13 @@ static __device__ __forceinline__ float sum_four(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-#ifdef HAS_TENSOR
+// Whether one of two halves is infinite or no number; and the two, zeros in the place of such.
+static __device__ __forceinline__ bool no_number(u32 v) { return ((v & 0x7fff7fffu) + 0x04000400u) & 0x80008000u; }
+static __device__ __forceinline__ u32 numbers(u32 v) {
+    u32 odd = ((v & 0x7fff7fffu) + 0x04000400u) & 0x80008000u;
+    return v & ~(odd | (odd - (odd >> 15)));
+}
+
 // Copies a tile of keys or values; zeros where the sequence has no position or no block.
 template <int D> static __device__ __forceinline__ void copy_tile(u32 to, const Cache &cache, const Plane &plane, u32 slot, u32 base,
                                                                   u32 end, u32 kv) {
@@ -112,17 +119,20 @@ template <int D> static __device__ __forceinline__ void prompt(const Step &s, co
 
         float score[8][4];
         #pragma unroll
-        for (int n = 0; n < 8; n++) {
-            score[n][0] = score[n][1] = score[n][2] = score[n][3] = 0.0f;
+        for (int n = 0; n < 8; n++) score[n][0] = score[n][1] = score[n][2] = score[n][3] = 0.0f;
+        #pragma unroll
+        for (int k = 0; k < K16; k++) {
+            u32 b[8][2];
             #pragma unroll
-            for (int k = 0; k < K16; k += 2) {
-                u32 b[4], r = n * 8 + (lane & 7);
-                load_matrices(b, k_at + r * PITCH + (((k * 2 + lane / 8) ^ (r & 7)) << 4));
-                mma_halves(score[n], low[k], b[0], b[1]);
-                mma_halves(score[n], high[k], b[0], b[1]);
-                mma_halves(score[n], low[k + 1], b[2], b[3]);
-                mma_halves(score[n], high[k + 1], b[2], b[3]);
+            for (int n = 0; n < 8; n += 2) {
+                u32 two[4], r = n * 8 + (lane & 7) + (lane >> 4) * 8;
+                load_matrices(two, k_at + r * PITCH + (((k * 2 + (lane >> 3 & 1)) ^ (r & 7)) << 4));
+                b[n][0] = two[0], b[n][1] = two[1], b[n + 1][0] = two[2], b[n + 1][1] = two[3];
             }
+            #pragma unroll
+            for (int n = 0; n < 8; n++) mma_halves(score[n], low[k], b[n][0], b[n][1]);
+            #pragma unroll
+            for (int n = 0; n < 8; n++) mma_halves(score[n], high[k], b[n][0], b[n][1]);
         }
         float keep[2];
         #pragma unroll
@@ -158,6 +168,45 @@ template <int D> static __device__ __forceinline__ void prompt(const Step &s, co
         }
         copies_wait<1>();
         __syncthreads();
+        // What is no number or infinite is kept from rows that do not see it: a weight of zero would not.
+        bool hides = base + TILE - 1 > past + first || (op.window && base + op.window <= past + last);
+        if (hides) {
+            uint4 *tile_v = (uint4 *)(space + 2 * BYTES);
+            float *weights = (float *)(space + 3 * BYTES) + warp * 16 * TILE;
+            bool odd = false;
+            for (u32 e = threadIdx.x; e < BYTES / 16; e += 128) {
+                uint4 v = tile_v[e];
+                odd |= no_number(v.x) || no_number(v.y) || no_number(v.z) || no_number(v.w);
+            }
+            if (__syncthreads_or(odd)) {
+                #pragma unroll
+                for (int n = 0; n < 8; n++)
+                    #pragma unroll
+                    for (int i = 0; i < 4; i++) weights[(i / 2 * 8 + group) * TILE + n * 8 + pair + i % 2] = score[n][i];
+                __syncwarp();
+                #pragma unroll 1
+                for (u32 j = 0; j < TILE; j++) {
+                    u32 key = base + j;
+                    #pragma unroll
+                    for (int n = 0; n < D / 8; n++) {
+                        u32 v = *(const u32 *)((const u8 *)tile_v + j * PITCH + ((n ^ (j & 7)) << 4) + pair * 2);
+                        if (!no_number(v)) continue;
+                        #pragma unroll
+                        for (int i = 0; i < 4; i++) {
+                            float x = half_to_float((u16)(v >> 16 * (i % 2)));
+                            bool sees = key <= pos[i / 2] && (!op.window || key + op.window > pos[i / 2]);
+                            if (sees && !(fabsf(x) < INF)) out[n][i] += weights[(i / 2 * 8 + group) * TILE + j] * x;
+                        }
+                    }
+                }
+                __syncthreads();
+                for (u32 e = threadIdx.x; e < BYTES / 16; e += 128) {
+                    uint4 v = tile_v[e];
+                    tile_v[e] = make_uint4(numbers(v.x), numbers(v.y), numbers(v.z), numbers(v.w));
+                }
+                __syncthreads();
+            }
+        }
         #pragma unroll
         for (int k = 0; k < 4; k++) {
             u32 p[4], rest[4];
@@ -170,13 +219,18 @@ template <int D> static __device__ __forceinline__ void prompt(const Step &s, co
                     rest[c * 2 + h] = two_rests(a, b, p[c * 2 + h]);
                 }
             #pragma unroll
-            for (int n = 0; n < D / 8; n += 2) {
-                u32 b[4], r = k * 16 + (lane & 15);
+            for (int n = 0; n < D / 8; n += 4) {
+                u32 b[4], c[4], r = k * 16 + (lane & 15);
                 load_turned(b, values + r * PITCH + (((n + lane / 16) ^ (r & 7)) << 4));
+                load_turned(c, values + r * PITCH + (((n + 2 + lane / 16) ^ (r & 7)) << 4));
                 mma_halves(out[n], rest, b[0], b[1]);
-                mma_halves(out[n], p, b[0], b[1]);
                 mma_halves(out[n + 1], rest, b[2], b[3]);
+                mma_halves(out[n + 2], rest, c[0], c[1]);
+                mma_halves(out[n + 3], rest, c[2], c[3]);
+                mma_halves(out[n], p, b[0], b[1]);
                 mma_halves(out[n + 1], p, b[2], b[3]);
+                mma_halves(out[n + 2], p, c[0], c[1]);
+                mma_halves(out[n + 3], p, c[2], c[3]);
             }
         }
         __syncthreads();

@@ -354,8 +354,7 @@ unsafe impl Sync for Function {}
 impl Function {
     /// Lets a launch ask for more shared memory than every device has.
     pub(crate) fn allow_shared(self, bytes: u32) -> Result<()> {
-        let attribute =
-            sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         call!(cuFuncSetAttribute(self.0, attribute, bytes as i32))
     }
 }

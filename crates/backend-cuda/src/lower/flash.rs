@@ -144,7 +144,7 @@ impl Lowering<'_, '_> {
             let name = format!("prompt_{}", op.dim_k);
             let function = self.ground.kernels.function("prompts", &name);
             let function = function.map_err(lost)?;
-            let bytes = 3 * TILE * op.dim_k * 2;
+            let bytes = 3 * TILE * op.dim_k * 2 + TILE * TILE * 4;
             function.allow_shared(bytes).map_err(lost)?;
             let params = self.cache(slot, self.step());
             let params = params.u64s(&[self.at(node.ins[0]), self.maybe(op.sinks)]);
@@ -152,11 +152,7 @@ impl Lowering<'_, '_> {
             let params = params.u32s(&[op.n_heads, op.n_kv_heads, window, 0]);
             let params = params.f32(op.scale).u32s(&[0, 1]).align(8);
             let tiles = Extent::elements(Lead::Rows, 1, TILE);
-            let grid = [
-                Extent::fixed(op.n_heads),
-                tiles,
-                Extent::rows(Lead::Seqs),
-            ];
+            let grid = [Extent::fixed(op.n_heads), tiles, Extent::rows(Lead::Seqs)];
             self.kind = Some(RowKind::Prompt);
             self.launch(("prompts", &name), grid, (128, bytes), &params)?;
             self.kind = Some(RowKind::Reply);
@@ -166,7 +162,10 @@ impl Lowering<'_, '_> {
             let params = params.u64s(&[self.at(node.ins[0]), self.maybe(op.sinks)]);
             let params = params.u64s(&[self.at(node.outs[0]), partial]);
             let params = params.u32s(&[op.n_heads, op.n_kv_heads, window, splits]);
-            let params = params.f32(op.scale).u32s(&[looped.into(), tensor.into()]).align(8);
+            let params = params
+                .f32(op.scale)
+                .u32s(&[looped.into(), tensor.into()])
+                .align(8);
             let few = split_rows as u32;
             self.when = if looped {
                 When::Many(few)

@@ -8,7 +8,7 @@ use tokkata_ir::{Act, BackendError, Lead, Node, NormKind, Op, ValueId, WeightId}
 use super::{Lowering, unsupported};
 use crate::error::lost;
 use crate::launch::{Extent, Kernel, RowKind, Tile};
-use crate::layout::{lead_code, most};
+use crate::layout::{lead_code, most, turned_rows};
 use crate::params::Params;
 
 /// Warps of a block, an output each.
@@ -20,7 +20,7 @@ const PARTS: usize = 4;
 const STAGES: u32 = 4;
 const STAGE: u32 = 64;
 
-/// Large tiles are used from this share of the multiprocessors on.
+/// Large tiles are used where there are at least so many, and then most multiprocessors have one.
 const BUSY: u32 = 100;
 
 /// A product's weight and what happens to its outputs.
@@ -41,6 +41,15 @@ impl Lowering<'_, '_> {
         let columns = u64::from(self.width(x));
         let scales = at + (rows * columns).next_multiple_of(16);
         [at, scales, scales + rows * columns / 32 * 4]
+    }
+
+    /// Where scales and sums of a value in bytes lie run by run, and rows from a run to the next one.
+    fn turned(&self, x: ValueId) -> (u64, u32) {
+        let rows = u64::from(most(self.limits(), self.lead(x)));
+        let columns = u64::from(self.width(x));
+        let beside = rows * (columns + columns / 32 * 8);
+        let at = self.places.bytes[x.index()] + beside.next_multiple_of(16);
+        (at, turned_rows(rows) as u32)
     }
 
     /// Rows of `x`, normalised where there is a norm, as floats and as bytes.
@@ -71,6 +80,21 @@ impl Lowering<'_, '_> {
         let params = self.step().u64s(&[self.at(from), y, q, d, s]);
         let params = params.u64s(&[self.maybe(weight), self.maybe(bias)]);
         let params = params.u32s(&[lead_code(lead), width, kind]).f32(eps);
+        let split = bytes && lead == Lead::Rows && self.ground.kernels.has_tensor_cores();
+        let (turned, pitch) = if split { self.turned(x) } else { (0, 0) };
+        let params = params.u64(turned).u32(pitch).align(8);
+        if split {
+            let runs = if norm.is_some() {
+                1
+            } else {
+                width.div_ceil(512)
+            };
+            let rows = Extent::elements(lead, 1, 4);
+            let grid = [Extent::fixed(runs), rows, Extent::ONE];
+            self.kind = Some(RowKind::Prompt);
+            self.launch(("gemm", "quantise_prompts"), grid, (128, 0), &params)?;
+            self.kind = Some(RowKind::Reply);
+        }
         let (blocks, threads) = match norm {
             Some(_) => (1, width.clamp(32, 1024).next_multiple_of(32)),
             None => (
@@ -84,7 +108,9 @@ impl Lowering<'_, '_> {
             grid,
             (threads.min(1024), 0),
             &params,
-        )
+        )?;
+        self.kind = None;
+        Ok(())
     }
 
     fn part(&self, node: usize) -> Result<Part, BackendError> {
@@ -191,7 +217,12 @@ impl Lowering<'_, '_> {
         let params = params.u32s(&[lead_code(lead), k, top_k, shared.into()]);
         let formats = self.tile_formats(&parts, lead, top_k, gate.is_some(), k);
         let kinds = u32::from(!formats.is_empty());
-        let params = params.u32s(&[gate.is_some().into(), act, kinds]).align(8);
+        let params = params.u32s(&[gate.is_some().into(), act, kinds]);
+        let (turned, pitch) = match kinds {
+            0 => (0, 0),
+            _ => self.turned(x),
+        };
+        let params = params.u32(pitch).u64(turned);
         for &format in &formats {
             let tiles = self.tiles(format, &parts, gate.is_some())?;
             self.kind = Some(RowKind::Prompt);
@@ -251,12 +282,7 @@ impl Lowering<'_, '_> {
     }
 
     /// Kernels of `gemm.cu` for the parts of one format.
-    fn tiles(
-        &self,
-        format: DType,
-        parts: &[Part],
-        gated: bool,
-    ) -> Result<[Tile; 2], BackendError> {
+    fn tiles(&self, format: DType, parts: &[Part], gated: bool) -> Result<[Tile; 2], BackendError> {
         let tile = |name: &str, rows: u32, outputs: u32, threads: u32, least: u32| {
             let name = format!("gemm_{name}_{format}");
             let function = self.ground.kernels.function("gemm", &name).map_err(lost)?;
@@ -283,19 +309,18 @@ impl Lowering<'_, '_> {
 
 /// Shared memory of a tile: copies under way and scales, or half of its sums.
 fn tile_bytes(format: DType, rows: u32, outputs: u32) -> u32 {
-    use DType::{Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+    use DType::{Q4_K, Q5_K, Q6_K, Q8_0};
     let packed = if matches!(format, Q8_0 | Q5_K | Q6_K) {
         64
     } else {
         32
     };
-    let sums = matches!(format, Q4_0 | Q4_K | Q5_K);
     let scales = match format {
         Q4_K | Q5_K => 4,
         Q6_K => 5,
         _ => 2,
     };
-    let stage = rows * 64 + outputs * packed + rows * if sums { 16 } else { 8 };
+    let stage = rows * 64 + outputs * packed + rows * 16;
     let copies = STAGES * stage + 2 * scales * outputs * 4;
     copies.max(rows / 2 * (outputs + 8) * 4)
 }

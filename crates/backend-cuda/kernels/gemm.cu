@@ -414,6 +414,6 @@ KERNEL quantise_prompts(Step s, Quantise op) {
 #ifndef VARIANTS
 #define GEMM(F)                                                                                                              \
     extern "C" __global__ void __launch_bounds__(256, 1) gemm_large_##F(Step s, MatVec op) { gemm<T_##F, 128, 128, 64, 32>(s, op); } \
-    extern "C" __global__ void __launch_bounds__(128, 3) gemm_small_##F(Step s, MatVec op) { gemm<T_##F, 64, 64, 32, 32>(s, op); }
+    extern "C" __global__ void __launch_bounds__(128, 4) gemm_small_##F(Step s, MatVec op) { gemm<T_##F, 64, 64, 32, 32>(s, op); }
 GEMM(Q4_0) GEMM(IQ4_NL) GEMM(MXFP4) GEMM(Q8_0) GEMM(Q4_K) GEMM(Q5_K) GEMM(Q6_K)
 #endif

@@ -144,7 +144,11 @@ impl Lowering<'_, '_> {
             let name = format!("prompt_{}", op.dim_k);
             let function = self.ground.kernels.function("prompts", &name);
             let function = function.map_err(lost)?;
-            let bytes = 3 * TILE * op.dim_k * 2 + TILE * TILE * 4;
+            let tiles = 3 * TILE * op.dim_k * 2;
+            let bytes = match op.dim_k {
+                128 => 2 * tiles,
+                _ => 2 * (tiles + TILE * TILE * 4),
+            };
             function.allow_shared(bytes).map_err(lost)?;
             let params = self.cache(slot, self.step());
             let params = params.u64s(&[self.at(node.ins[0]), self.maybe(op.sinks)]);
@@ -154,7 +158,7 @@ impl Lowering<'_, '_> {
             let tiles = Extent::elements(Lead::Rows, 1, TILE);
             let grid = [Extent::fixed(op.n_heads), tiles, Extent::rows(Lead::Seqs)];
             self.kind = Some(RowKind::Prompt);
-            self.launch(("prompts", &name), grid, (128, bytes), &params)?;
+            self.launch(("prompts", &name), grid, (256, bytes), &params)?;
             self.kind = Some(RowKind::Reply);
         }
         for looped in [false, true] {

@@ -20,8 +20,8 @@ const PARTS: usize = 4;
 const STAGES: u32 = 4;
 const STAGE: u32 = 64;
 
-/// Large tiles are used where there are at least so many, and then most multiprocessors have one.
-const BUSY: u32 = 100;
+/// Large tiles are used where there are at least so many: three for each multiprocessor of the largest devices.
+const BUSY: u32 = 400;
 
 /// A product's weight and what happens to its outputs.
 struct Part {

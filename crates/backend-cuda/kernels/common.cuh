@@ -196,6 +196,15 @@ static __device__ i64 max_block_i64(i64 x, i64 *shared) {
     return best;
 }
 
+// A kernel may begin while the one before it ends: what that one writes is there after `wait_before`. What the one before
+// that wrote is there at once, since each lets the next one begin only after its own wait.
+static __device__ __forceinline__ void wait_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 static __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 static __device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }

@@ -15,25 +15,14 @@ KERNEL quantise(Step s, Quantise op) {
     if (op.kind == NORM_NONE) {
         first = blockIdx.x * 256, end = min(first + 256, op.width);
     } else {
-        float squares = 0.0f;
-        if (op.kind == NORM_LAYER) {
-            for (u32 c = threadIdx.x; c < op.width; c += blockDim.x) mean += x[c];
-            mean = sum_block(mean, shared) / (float)op.width;
-        }
-        for (u32 c = threadIdx.x; c < op.width; c += blockDim.x) {
-            float v = x[c] - mean;
-            squares = __fmaf_rn(v, v, squares);
-        }
-        squares = sum_block(squares, shared);
-        root = op.kind == NORM_L2 ? sqrtf(squares + op.eps) : op.kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), op.eps)
-                                                                              : sqrtf(squares / (float)op.width + op.eps);
+        root = root_of(x, op.width, op.kind, op.eps, shared, &mean);
     }
     // Whole warps: widths are multiples of 32.
     for (u32 c = first + threadIdx.x; c < end; c += blockDim.x) {
         float v = x[c];
         if (op.kind != NORM_NONE) v = (v - mean) / root;
-        if (op.w) v *= op.w[c];
-        if (op.b) v += op.b[c];
+        if (op.w) v = __fmul_rn(v, op.w[c]);
+        if (op.b) v = __fadd_rn(v, op.b[c]);
         if (op.y) op.y[(u64)row * op.width + c] = v;
         if (!op.q) continue;
         float most = max_lanes(fabsf(v));
@@ -46,31 +35,6 @@ KERNEL quantise(Step s, Quantise op) {
             op.s[run] = sum;
         }
     }
-}
-
-static __device__ __forceinline__ uint4 load_weights(const void *p) {
-    uint4 v;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
-
-static __device__ __forceinline__ i32 dot16(uint4 w, uint4 x, i32 sum) {
-    sum = __dp4a((i32)w.x, (i32)x.x, sum);
-    sum = __dp4a((i32)w.y, (i32)x.y, sum);
-    sum = __dp4a((i32)w.z, (i32)x.z, sum);
-    return __dp4a((i32)w.w, (i32)x.w, sum);
-}
-
-static __device__ __forceinline__ uint4 masked(uint4 v, u32 shift, u32 mask) {
-    return make_uint4(v.x >> shift & mask, v.y >> shift & mask, v.z >> shift & mask, v.w >> shift & mask);
-}
-
-static __device__ __forceinline__ uint4 either(uint4 a, uint4 b) {
-    return make_uint4(a.x | b.x, a.y | b.y, a.z | b.z, a.w | b.w);
-}
-
-static __device__ __forceinline__ uint4 raised(uint4 v, u32 shift) {
-    return make_uint4(v.x << shift, v.y << shift, v.z << shift, v.w << shift);
 }
 
 // Activations of a run of 32 columns.

@@ -25,6 +25,23 @@ struct Quantise {
 
 enum { NORM_RMS, NORM_LAYER, NORM_L2, NORM_L2_MAX, NORM_NONE };
 
+// What a row is divided by, and its mean where that is taken off: by blocks of 256 threads.
+static __device__ float root_of(const float *x, u32 width, u32 kind, float eps, float *shared, float *mean) {
+    float squares = 0.0f, m = 0.0f;
+    if (kind == NORM_LAYER) {
+        for (u32 c = threadIdx.x; c < width; c += blockDim.x) m += x[c];
+        m = sum_block(m, shared) / (float)width;
+    }
+    for (u32 c = threadIdx.x; c < width; c += blockDim.x) {
+        float v = x[c] - m;
+        squares = __fmaf_rn(v, v, squares);
+    }
+    squares = sum_block(squares, shared);
+    *mean = m;
+    return kind == NORM_L2 ? sqrtf(squares + eps) : kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), eps)
+                                                                      : sqrtf(squares / (float)width + eps);
+}
+
 // One weight of a product.
 struct Part {
     const u8 *data;
@@ -60,6 +77,31 @@ struct MatVec {
     u32 pitch;              // rows from a run of `turned` to the next one
     const uint2 *turned;    // scales and sums of prompts' rows, run by run
 };
+
+static __device__ __forceinline__ uint4 load_weights(const void *p) {
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+static __device__ __forceinline__ i32 dot16(uint4 w, uint4 x, i32 sum) {
+    sum = __dp4a((i32)w.x, (i32)x.x, sum);
+    sum = __dp4a((i32)w.y, (i32)x.y, sum);
+    sum = __dp4a((i32)w.z, (i32)x.z, sum);
+    return __dp4a((i32)w.w, (i32)x.w, sum);
+}
+
+static __device__ __forceinline__ uint4 masked(uint4 v, u32 shift, u32 mask) {
+    return make_uint4(v.x >> shift & mask, v.y >> shift & mask, v.z >> shift & mask, v.w >> shift & mask);
+}
+
+static __device__ __forceinline__ uint4 either(uint4 a, uint4 b) {
+    return make_uint4(a.x | b.x, a.y | b.y, a.z | b.z, a.w | b.w);
+}
+
+static __device__ __forceinline__ uint4 raised(uint4 v, u32 shift) {
+    return make_uint4(v.x << shift, v.y << shift, v.z << shift, v.w << shift);
+}
 
 // Bytes of 0..63 less 32, as signed bytes.
 static __device__ __forceinline__ u32 less32(u32 v) { return ((v | 0x80808080u) - 0x20202020u) ^ 0x80808080u; }

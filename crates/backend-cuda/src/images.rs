@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::driver::{Context, Fault, Function, Module};
+use crate::driver::{self, Context, Fault, Function, Module};
 
 const IMAGES: &[u8] = include_bytes!("../kernels/images.bin");
 
@@ -82,6 +82,11 @@ impl Kernels {
     /// Whether kernels use tensor cores in the shapes that 8.0 brought.
     pub(crate) fn has_tensor_cores(&self) -> bool {
         self.architecture != "compute_75"
+    }
+
+    /// Whether kernels that know how to may begin before the one before them ends.
+    pub(crate) fn begins_early(&self) -> bool {
+        self.architecture == "sm_90a" && driver::begins_early()
     }
 
     /// Those that a context's device can run; `None` when it is too old.

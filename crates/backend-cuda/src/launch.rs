@@ -12,6 +12,8 @@ pub(crate) struct Bucket {
     pub(crate) logits: u32,
     /// Which kinds of rows there are.
     pub(crate) kinds: Kinds,
+    /// Whether there is one row of every sequence, and none of a prompt.
+    pub(crate) singles: bool,
 }
 
 /// Kinds of rows that a step has: their sums have orders of their own.
@@ -122,6 +124,10 @@ pub(crate) enum When {
     Few(u32),
     /// More rows than that.
     Many(u32),
+    /// One of a lead.
+    One(Lead),
+    /// More of a lead.
+    More(Lead),
 }
 
 /// A kernel with its parameters.
@@ -130,7 +136,11 @@ pub(crate) struct Launch {
     pub(crate) when: When,
     /// Made for steps with such rows; `None`: for all.
     pub(crate) kind: Option<RowKind>,
+    /// Made only for steps of one row of each sequence and at most so many, or only for others.
+    pub(crate) singles: Option<(bool, u32)>,
     pub(crate) kernel: Kernel,
+    /// Whether it waits itself for the launch before it.
+    pub(crate) early: bool,
     pub(crate) grid: [Extent; 3],
     pub(crate) block: u32,
     pub(crate) shared: u32,
@@ -143,13 +153,18 @@ impl Launch {
             When::Always => true,
             When::Few(rows) => bucket.rows <= rows,
             When::Many(rows) => bucket.rows > rows,
+            When::One(lead) => bucket.of(lead) == 1,
+            When::More(lead) => bucket.of(lead) > 1,
         };
         let wanted = match self.kind {
             None => true,
             Some(RowKind::Prompt) => bucket.kinds.prompts,
             Some(RowKind::Reply) => bucket.kinds.replies,
         };
-        if !made || !wanted {
+        let fits = self
+            .singles
+            .is_none_or(|(is, most)| is == (bucket.singles && bucket.rows <= most));
+        if !made || !wanted || !fits {
             return Ok(());
         }
         let mut grid = self.grid.map(|extent| extent.of(bucket));
@@ -170,7 +185,11 @@ impl Launch {
                 return stream.launch(tile.function, grid, shape, &self.params);
             }
         };
-        stream.launch(function, grid, (self.block, self.shared), &self.params)
+        let shape = (self.block, self.shared);
+        match self.early {
+            true => stream.launch_early(function, grid, shape, &self.params),
+            false => stream.launch(function, grid, shape, &self.params),
+        }
     }
 }
 
@@ -188,6 +207,7 @@ mod tests {
                 prompts: true,
                 replies: true,
             },
+            singles: false,
         };
         assert_eq!(Extent::elements(Lead::Rows, 100, 256).of(bucket), 2);
         assert_eq!(

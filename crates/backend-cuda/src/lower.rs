@@ -22,7 +22,7 @@ use crate::images::Kernels;
 use crate::launch::{Extent, Kernel, Launch, RowKind, When};
 use crate::layout::{GroupLayout, StepLayout, ValuePlaces, lead_code, most};
 use crate::params::Params;
-use crate::select::Item;
+use crate::select::{self, Heads, Item};
 use crate::weights::Weights;
 
 /// Most blocks of kernels whose threads go on to further elements.
@@ -71,6 +71,8 @@ pub(crate) struct Ground<'a> {
     /// The step's state and the slots.
     pub(crate) step_at: u64,
     pub(crate) arena_at: u64,
+    /// Multiprocessors.
+    pub(crate) processors: u32,
 }
 
 /// A plan as launches.
@@ -92,6 +94,14 @@ pub(crate) struct Lowering<'a, 'g> {
     when: When,
     /// For which kind of rows they are.
     kind: Option<RowKind>,
+    /// Whether they wait themselves for the launch before them.
+    early: bool,
+    /// For steps of which sequences, as in `Launch`.
+    singles: Option<(bool, u32)>,
+    /// Heads that attention computes for itself in steps of single rows, by its queries.
+    heads: BTreeMap<ValueId, Heads>,
+    /// What rows in bytes come from, where products may make them for themselves.
+    sources: BTreeMap<ValueId, Option<usize>>,
     /// Work space that many launches share, by its size.
     shared: BTreeMap<u64, u64>,
     /// Tables of cosines and sines by what they follow from.
@@ -113,10 +123,15 @@ pub(crate) fn lower<'a>(
         launches: Vec::new(),
         when: When::Always,
         kind: None,
+        early: false,
+        singles: None,
+        heads: BTreeMap::new(),
+        sources: select::sources(plan, items),
         shared: BTreeMap::new(),
         turns: BTreeMap::new(),
     };
-    for item in items {
+    lowering.keep_own_sources(items);
+    for (i, item) in items.iter().enumerate() {
         match item {
             Item::Node(i) => lowering.node(&plan.nodes[*i])?,
             Item::Prepare {
@@ -125,7 +140,7 @@ pub(crate) fn lower<'a>(
                 floats,
                 bytes,
             } => lowering.prepare_rows((*norm, *x), *floats, *bytes)?,
-            Item::Heads(heads) => lowering.heads(heads)?,
+            Item::Heads(heads) => lowering.heads(heads, items.get(i + 1))?,
             Item::Products { nodes, gate, add } => lowering.products(nodes, *gate, *add)?,
         }
     }
@@ -233,6 +248,8 @@ impl Lowering<'_, '_> {
         self.launches.push(Launch {
             when: self.when,
             kind: self.kind,
+            early: self.early,
+            singles: self.singles,
             kernel,
             grid,
             block,

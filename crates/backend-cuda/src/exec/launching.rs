@@ -204,6 +204,7 @@ impl CudaExecutor {
             seqs: up(seqs, limits.seqs),
             logits: up(logits, limits.logit_rows),
             kinds,
+            singles: rows == seqs && !kinds.prompts,
         };
         let launches = &self.plans[plan].launches;
         let stream = &self.stream;

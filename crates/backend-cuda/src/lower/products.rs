@@ -7,21 +7,28 @@ use tokkata_ir::{Act, BackendError, Lead, Node, NormKind, Op, ValueId, WeightId}
 
 use super::{Lowering, unsupported};
 use crate::error::lost;
-use crate::launch::{Extent, Kernel, RowKind, Tile};
+use crate::launch::{Extent, Kernel, RowKind, Tile, When};
 use crate::layout::{lead_code, most, turned_rows};
 use crate::params::Params;
+use crate::select::{Item, matrix};
 
 /// Warps of a block, an output each.
 const WARPS: u32 = 8;
 /// Weights that a launch has room for.
 const PARTS: usize = 4;
 
+/// Most columns of a row that a block makes bytes of for itself.
+const MOST_OWN: u32 = 32 << 10;
+
 /// Copies under way of `gemm.cu`, and columns of each.
 const STAGES: u32 = 4;
 const STAGE: u32 = 64;
 
-/// Large tiles are used where there are at least so many: three for each multiprocessor of the largest devices.
-const BUSY: u32 = 400;
+/// Large tiles are used where there are at least so many of them: enough for the largest devices, and thrice that for so many
+/// columns, where their beginnings and ends weigh more than what they save in between.
+const BUSY: u32 = 100;
+const BUSY_SHORT: u32 = 400;
+const SHORT: std::ops::Range<u32> = 513..2048;
 
 /// A product's weight and what happens to its outputs.
 struct Part {
@@ -96,20 +103,107 @@ impl Lowering<'_, '_> {
             self.kind = Some(RowKind::Reply);
         }
         let (blocks, threads) = match norm {
-            Some(_) => (1, width.clamp(32, 1024).next_multiple_of(32)),
+            Some(_) => (1, 256),
             None => (
                 width.div_ceil(256),
                 width.clamp(32, 256).next_multiple_of(32),
             ),
         };
         let grid = [Extent::fixed(blocks), Extent::rows(lead), Extent::ONE];
+        if self.makes_own(x) {
+            self.when = When::More(lead);
+        }
         self.launch(
             ("matvec", "quantise"),
             grid,
             (threads.min(1024), 0),
             &params,
         )?;
-        self.kind = None;
+        (self.kind, self.when) = (None, When::Always);
+        Ok(())
+    }
+
+    /// Leaves the values alone that every product of one row makes bytes of with the bits that they have beside others.
+    pub(super) fn keep_own_sources(&mut self, items: &[Item]) {
+        let mut others = Vec::new();
+        for item in items {
+            let Item::Products { nodes, gate, .. } = item else {
+                continue;
+            };
+            let x = self.plan.nodes[nodes[0]].ins[0];
+            let lead = self.lead(self.plan.nodes[nodes[0]].outs[0]);
+            let weight = |n: &usize| matrix(&self.plan.nodes[*n].op);
+            let formats: BTreeSet<DType> = nodes
+                .iter()
+                .filter_map(weight)
+                .map(|w| self.ground.weights.place(w).segments[0].dtype)
+                .collect();
+            let tiles = self.ground.kernels.has_tensor_cores() && lead == Lead::Rows;
+            let whole = !tiles || self.width(x).is_multiple_of(STAGE);
+            if !whole || (gate.is_some() && formats.len() > 1) {
+                others.push(x);
+            }
+        }
+        self.sources.retain(|x, _| !others.contains(x));
+    }
+
+    /// Whether products of one row make its bytes for themselves.
+    fn makes_own(&self, x: ValueId) -> bool {
+        self.sources.contains_key(&x) && self.width(x) <= MOST_OWN
+    }
+
+    /// `Source` of `vec.cu`.
+    fn source(&self, x: ValueId, bytes: bool, total: u32) -> Params {
+        let norm = self.sources.get(&x).copied().filter(|_| self.makes_own(x));
+        let norm_node = norm.flatten().map(|n| &self.plan.nodes[n]);
+        let (from, weight, bias, kind, eps) = match (norm_node, norm) {
+            (
+                Some(Node {
+                    op:
+                        Op::Norm {
+                            kind,
+                            eps,
+                            weight,
+                            bias,
+                            ..
+                        },
+                    ins,
+                    ..
+                }),
+                _,
+            ) => (ins[0], *weight, *bias, norm_code(*kind), *eps),
+            (_, Some(None)) => (x, None, None, 4, 0.0),
+            _ => (x, None, None, 5, 0.0),
+        };
+        let params = Params::new().u64s(&[self.at(from), self.maybe(weight), self.maybe(bias)]);
+        params.u32(kind).f32(eps).u32s(&[bytes.into(), total])
+    }
+
+    /// Products of one row by the kernels of `vec.cu`.
+    fn one_row(
+        &mut self,
+        (lead, x, k): (Lead, ValueId, u32),
+        (total, bytes, gated): (u32, bool, bool),
+        params: &Params,
+    ) -> Result<(), BackendError> {
+        let warps = self.ground.processors * WARPS;
+        let at_a_time = match total / warps {
+            0 | 1 => 1,
+            2 | 3 => 2,
+            _ => 4,
+        };
+        let at_a_time = if gated { at_a_time.max(2) } else { at_a_time };
+        let most = self.ground.processors * 4;
+        let blocks = total.div_ceil(WARPS * at_a_time).min(most);
+        let name = format!("vec_{at_a_time}");
+        let function = self.ground.kernels.function("vec", &name).map_err(lost)?;
+        let params = params.clone().then(&self.source(x, bytes, total));
+        let shared = if bytes { k / 32 * 40 } else { 0 };
+        let (when, early) = (self.when, self.ground.kernels.begins_early());
+        (self.when, self.early) = (When::One(lead), early);
+        let grid = [Extent::fixed(blocks), Extent::ONE, Extent::ONE];
+        self.push(Kernel::One(function), grid, (WARPS * 32, shared), &params);
+        (self.when, self.early) = (when, false);
         Ok(())
     }
 
@@ -224,11 +318,23 @@ impl Lowering<'_, '_> {
         };
         let params = params.u32(pitch).u64(turned);
         for &format in &formats {
-            let tiles = self.tiles(format, &parts, gate.is_some())?;
+            let least = if SHORT.contains(&k) { BUSY_SHORT } else { BUSY };
+            let tiles = self.tiles(format, &parts, gate.is_some(), least)?;
             self.kind = Some(RowKind::Prompt);
             let grid = [Extent::ONE; 3];
             self.push(Kernel::Tiles(lead, tiles), grid, (0, 0), &params);
             self.kind = Some(RowKind::Reply);
+        }
+        let one_format = parts
+            .windows(2)
+            .all(|p| self.shape_of(&p[0]).0 == self.shape_of(&p[1]).0);
+        let alone = top_k == 0 && k <= MOST_OWN && (gate.is_none() || one_format);
+        if alone {
+            let bytes = parts
+                .iter()
+                .any(|p| crate::select::in_bytes(self.shape_of(p).0));
+            self.one_row((lead, x, k), (end, bytes, gate.is_some()), &params)?;
+            self.when = When::More(lead);
         }
         let kernels = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"];
         let mut functions = Vec::new();
@@ -250,7 +356,7 @@ impl Lowering<'_, '_> {
             (WARPS * 32, 0),
             &params,
         );
-        self.kind = None;
+        (self.kind, self.when) = (None, When::Always);
         Ok(())
     }
 
@@ -282,7 +388,13 @@ impl Lowering<'_, '_> {
     }
 
     /// Kernels of `gemm.cu` for the parts of one format.
-    fn tiles(&self, format: DType, parts: &[Part], gated: bool) -> Result<[Tile; 2], BackendError> {
+    fn tiles(
+        &self,
+        format: DType,
+        parts: &[Part],
+        gated: bool,
+        least: u32,
+    ) -> Result<[Tile; 2], BackendError> {
         let tile = |name: &str, rows: u32, outputs: u32, threads: u32, least: u32| {
             let name = format!("gemm_{name}_{format}");
             let function = self.ground.kernels.function("gemm", &name).map_err(lost)?;
@@ -301,7 +413,7 @@ impl Lowering<'_, '_> {
             })
         };
         Ok([
-            tile("large", 128, 128, 256, BUSY)?,
+            tile("large", 128, 128, 256, least)?,
             tile("small", 64, 64, 128, 0)?,
         ])
     }

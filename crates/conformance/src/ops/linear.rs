@@ -84,7 +84,7 @@ fn tiles(dtype: DType) -> Option<Case> {
         bias: None,
     };
     let out = f.op(op, &[x], &[n]);
-    let case = Case::new(format!("matmul/{dtype}/tiles"), f, vec![out]);
+    let case = Case::new(format!("matmul/tiles/{dtype}"), f, vec![out]);
     let case = case.ulps(sum_ulps(k)).rounds(Rounds::Matmul(dtype));
     known.then(|| case.step(vec![Rows::first(133), Rows::of(1, 0..9)]))
 }

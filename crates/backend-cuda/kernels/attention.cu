@@ -85,6 +85,7 @@ static __device__ bool listed(const i32 *ids, u32 n, i32 id) {
 // What the threads of a block share.
 struct Tile {
     float score[KEYS];
+    bool seen[KEYS];
     Place place[KEYS];
     u32 pos[KEYS];
     float reduced[33];
@@ -125,6 +126,8 @@ KERNEL attention(Step s, Attend op) {
     float mix[MOST_VALUES];
     #pragma unroll
     for (int j = 0; j < MOST_VALUES; j++) mix[j] = 0.0f;
+    // Scores that are no numbers, and scores of −∞ alone, leave nothing that is one.
+    bool any = false, broken = false;
     u32 whole = op.has_entries ? (pos + 1) / op.entries.entry : 0;
     // First the positions, then the entries.
     for (u32 part = 0; part < 2; part++) {
@@ -142,11 +145,12 @@ KERNEL attention(Step s, Attend op) {
                 else if (seen && op.source != FROM_ROWS) at = place(op.cache, slot, key_pos);
                 tile.place[threadIdx.x] = at;
                 tile.pos[threadIdx.x] = key_pos;
-                tile.score[threadIdx.x] = seen ? 0.0f : -INF;
+                tile.score[threadIdx.x] = -INF;
+                tile.seen[threadIdx.x] = seen;
             }
             __syncthreads();
             for (u32 j = warp; j < KEYS; j += warps) {
-                if (tile.score[j] != 0.0f) continue;
+                if (!tile.seen[j]) continue;
                 u32 key_pos = tile.pos[j];
                 float dot = 0.0f;
                 if (of_entries || op.source != FROM_ROWS) {
@@ -171,12 +175,20 @@ KERNEL attention(Step s, Attend op) {
             }
             __syncthreads();
             float best = -INF;
-            for (u32 j = lane; j < KEYS; j += 32) best = fmaxf(best, tile.score[j]);
+            bool here = false, nan = false;
+            for (u32 j = lane; j < KEYS; j += 32) {
+                best = fmaxf(best, tile.score[j]);
+                here |= tile.seen[j], nan |= tile.score[j] != tile.score[j];
+            }
             best = max_lanes(best);
-            if (best == -INF) continue;
-            float next = fmaxf(most, best), keep = expf(most - next), total = 0.0f;
+            any |= __any_sync(ALL_LANES, here) != 0, broken |= __any_sync(ALL_LANES, nan) != 0;
+            if (!__any_sync(ALL_LANES, here)) continue;
+            float next = fmaxf(most, best), keep = most == -INF ? 0.0f : expf(most - next), total = 0.0f;
             __syncthreads();
-            if (threadIdx.x < KEYS) tile.score[threadIdx.x] = expf(tile.score[threadIdx.x] - next);
+            if (threadIdx.x < KEYS) {
+                float score = tile.score[threadIdx.x];
+                tile.score[threadIdx.x] = score == -INF ? 0.0f : expf(score - next);
+            }
             __syncthreads();
             for (u32 j = lane; j < KEYS; j += 32) total += tile.score[j];
             sum = sum * keep + sum_lanes(total);
@@ -188,7 +200,7 @@ KERNEL attention(Step s, Attend op) {
                 float x = mix[v] * keep;
                 for (u32 j = 0; j < KEYS; j++) {
                     float weight = tile.score[j];
-                    if (weight == 0.0f) continue;
+                    if (!tile.seen[j]) continue;
                     float value;
                     if (of_entries) value = load_cached(op.entries.k, tile.place[j], kv_head * op.dim_k + d);
                     else if (op.source != FROM_ROWS) value = load_cached(op.cache.v, tile.place[j], kv_head * op.stride_v + d);
@@ -200,6 +212,7 @@ KERNEL attention(Step s, Attend op) {
         }
     }
     float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+    if (broken || (any && most == -INF)) inverse = __int_as_float(0x7fffffff);
     #pragma unroll
     for (int v = 0; v < MOST_VALUES; v++) {
         u32 d = threadIdx.x + v * blockDim.x;

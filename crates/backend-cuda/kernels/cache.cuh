@@ -50,8 +50,30 @@ static __device__ void store_cached(const Plane &p, const Place &at, u32 run, fl
     if (p.dtype == 30) ((u16 *)base)[i] = float_to_bfloat(x);
 }
 
-// The state of a sequence; 0 for a sequence that does not run.
-static __device__ __forceinline__ float *state_of(const Step &s, const Cache &c, u32 seq) {
-    u32 block = c.tables[s.slot[seq] * c.table_len];
-    return (float *)(c.arena + (u64)block * 256u + c.k.offset);
+// How the state of a sequence goes through its rows: in the block of place 0, or, where states are kept, from place j to
+// place j + 1 with row j.
+struct States {
+    const u32 *table;
+    u8 *base;
+    bool keeps, fresh;
+};
+
+static __device__ __forceinline__ States states_of(const Step &s, const Cache &c, u32 seq) {
+    States st;
+    st.table = c.tables + s.slot[seq] * c.table_len;
+    st.base = c.arena + c.k.offset;
+    st.keeps = s.flags[s.first_row[seq]] & ROW_KEEPS;
+    st.fresh = s.past_len[seq] == 0;
+    return st;
 }
+
+static __device__ __forceinline__ float *state_at(const States &st, u32 place) {
+    return (float *)(st.base + (u64)st.table[place] * 256u);
+}
+
+// The state before row `j` of a sequence; 0 where it is zeros.
+static __device__ __forceinline__ const float *state_before(const States &st, u32 j) {
+    return j == 0 && st.fresh ? (const float *)0 : state_at(st, st.keeps ? j : 0);
+}
+
+static __device__ __forceinline__ float *state_after(const States &st, u32 j) { return state_at(st, st.keeps ? j + 1 : 0); }

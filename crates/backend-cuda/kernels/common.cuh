@@ -22,6 +22,7 @@ typedef long long i64;
 #define ROW_EMBEDS 2u
 #define ROW_LOGITS 4u
 #define ROW_PROMPT 8u
+#define ROW_KEEPS 16u
 
 // Leads of values; also the places of their counts in `Step::head`.
 #define LEAD_ROWS 0u
@@ -57,7 +58,8 @@ struct Slot {
 };
 
 struct Step {
-    u32 *head;      // rows, sequences, logit rows, positions of the longest sequence
+    u32 *head;      // rows, sequences, logit rows, positions of the longest sequence; then, where a row of a table was asked
+                    // for that is not there: 1, the row, the table's rows
     u32 *token;     // per row
     u32 *pos;       // 4 per row
     u32 *seq;
@@ -96,6 +98,11 @@ static __device__ __forceinline__ u32 rows_of(const Step &s, u32 lead) { return 
 // The step's row behind a row of a value.
 static __device__ __forceinline__ u32 step_row(const Step &s, u32 lead, u32 i) {
     return lead == LEAD_ROWS ? i : lead == LEAD_LOGITS ? s.logit_row[i] : s.first_row[i];
+}
+
+// A row of a table that is not there ends the step.
+static __device__ __forceinline__ void no_row(const Step &s, u32 row, u32 rows) {
+    if (atomicExch(&s.head[4], 1u) == 0) s.head[5] = row, s.head[6] = rows;
 }
 
 static __device__ __forceinline__ u32 place_of_row(const Step &s, u32 row) {
@@ -187,6 +194,15 @@ static __device__ i64 max_block_i64(i64 x, i64 *shared) {
     i64 best = shared[0];
     for (u32 w = 1; w < warps; w++) best = shared[w] > best ? shared[w] : best;
     return best;
+}
+
+// A kernel may begin while the one before it ends: what that one writes is there after `wait_before`. What the one before
+// that wrote is there at once, since each lets the next one begin only after its own wait.
+static __device__ __forceinline__ void wait_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 static __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }

@@ -54,7 +54,11 @@ KERNEL route(Step s, Route op) {
     float *score = space, *pick = space + n;
     scores_of(op.score, logits, n, score, shared);
     if (op.table) {
-        u32 token = min(s.token[step_row(s, op.lead, i)], op.vocab - 1);
+        u32 row = step_row(s, op.lead, i), token = s.token[row];
+        if (token >= op.vocab) {
+            if (threadIdx.x == 0 && (s.flags[row] & ROW_LIVE)) no_row(s, token, op.vocab);
+            token = 0;
+        }
         if (threadIdx.x < op.top_k) chosen[threadIdx.x] = (u32)op.table[(u64)token * op.top_k + threadIdx.x];
         __syncthreads();
     } else {

@@ -1,5 +1,5 @@
 // Attention over cached halves, cut at multiples of 128 positions; and heads on their way into it.
-#include "cache.cuh"
+#include "flash.cuh"
 
 enum { NORM_RMS, NORM_LAYER, NORM_L2, NORM_L2_MAX, NORM_NONE };
 
@@ -17,6 +17,47 @@ struct Heads {
 
 #define MOST_DIM 256
 
+// A head of queries or keys, normalised and rotated by a warp: column `r · 32 + lane` in `y[r]`. `own` is the warp's.
+static __device__ __forceinline__ void turn_head(const Heads &op, u32 row, u32 h, bool query, float *own, float *y) {
+    u32 lane = threadIdx.x & 31, kind = query ? op.kind_q : op.kind_k, w_len = query ? op.wq_len : op.wk_len;
+    u32 heads = query ? op.q_heads : op.k_heads;
+    float eps = query ? op.eps_q : op.eps_k;
+    const float *w = query ? op.wq : op.wk, *x = (query ? op.q : op.k) + ((u64)row * heads + h) * op.dim;
+    float mean = 0.0f, squares = 0.0f, root = 1.0f;
+    if (kind == NORM_LAYER) {
+        for (u32 c = lane; c < op.dim; c += 32) mean += x[c];
+        mean = sum_lanes(mean) / (float)op.dim;
+    }
+    if (kind != NORM_NONE) {
+        for (u32 c = lane; c < op.dim; c += 32) squares = __fmaf_rn(x[c] - mean, x[c] - mean, squares);
+        squares = sum_lanes(squares);
+        root = kind == NORM_L2 ? sqrtf(squares + eps) : kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), eps)
+                                                                        : sqrtf(squares / (float)op.dim + eps);
+    }
+    u32 w_first = w_len == op.dim ? 0 : h * op.dim % w_len;
+    for (u32 c = lane; c < op.dim; c += 32) {
+        float v = (x[c] - mean) / root;
+        own[c] = w ? v * w[w_first + c < w_len ? w_first + c : (w_first + c) % w_len] : v;
+    }
+    __syncwarp();
+    const float2 *turns = op.turns + (u64)row * op.pairs;
+    #pragma unroll
+    for (u32 r = 0; r < MOST_DIM / 32; r++) {
+        u32 c = r * 32 + lane;
+        if (c >= op.dim) break;
+        float v = own[c];
+        if (c >= op.offset && c < op.offset + 2 * op.pairs) {
+            u32 i = c - op.offset, apart = op.halves ? op.pairs : 1;
+            bool second = op.halves ? i >= op.pairs : i % 2 == 1;
+            u32 pair = op.halves ? (second ? i - op.pairs : i) : i / 2;
+            float2 t = turns[pair];
+            v = second ? __fmaf_rn(own[c - apart], t.y, __fmul_rn(v, t.x)) : __fmaf_rn(v, t.x, -__fmul_rn(own[c + apart], t.y));
+        }
+        y[r] = v;
+    }
+    __syncwarp();
+}
+
 // A warp for each head: queries and keys are normalised and rotated, keys and values go to the cache.
 KERNEL heads(Step s, Heads op) {
     __shared__ float space[4][MOST_DIM];
@@ -32,65 +73,23 @@ KERNEL heads(Step s, Heads op) {
         return;
     }
     bool query = h < op.q_heads;
-    u32 kind = query ? op.kind_q : op.kind_k, w_len = query ? op.wq_len : op.wk_len;
-    float eps = query ? op.eps_q : op.eps_k;
-    const float *w = query ? op.wq : op.wk, *x = op.q + ((u64)row * op.q_heads + h) * op.dim;
-    if (!query) h -= op.q_heads, x = op.k + ((u64)row * op.k_heads + h) * op.dim;
-    float *own = space[warp], mean = 0.0f, squares = 0.0f, root = 1.0f;
-    if (kind == NORM_LAYER) {
-        for (u32 c = lane; c < op.dim; c += 32) mean += x[c];
-        mean = sum_lanes(mean) / (float)op.dim;
-    }
-    if (kind != NORM_NONE) {
-        for (u32 c = lane; c < op.dim; c += 32) squares = __fmaf_rn(x[c] - mean, x[c] - mean, squares);
-        squares = sum_lanes(squares);
-        root = kind == NORM_L2 ? sqrtf(squares + eps) : kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), eps)
-                                                                        : sqrtf(squares / (float)op.dim + eps);
-    }
-    for (u32 c = lane; c < op.dim; c += 32) {
-        float v = (x[c] - mean) / root;
-        own[c] = w ? v * w[(h * op.dim + c) % w_len] : v;
-    }
-    __syncwarp();
-    const float2 *turns = op.turns + (u64)row * op.pairs;
+    if (!query) h -= op.q_heads;
+    float y[MOST_DIM / 32];
+    turn_head(op, row, h, query, space[warp], y);
     Place at = {0, 0};
     if (!query) {
         at = place(op.cache, s.slot[seq], place_of_row(s, row));
         if (!at.block) return;
     }
-    for (u32 r = 0; r < op.dim / 32; r++) {
-        u32 c = r * 32 + lane;
-        float y = own[c];
-        if (c >= op.offset && c < op.offset + 2 * op.pairs) {
-            u32 i = c - op.offset, pair = op.halves ? i % op.pairs : i / 2, apart = op.halves ? op.pairs : 1;
-            bool second = op.halves ? i >= op.pairs : i % 2 == 1;
-            float2 t = turns[pair];
-            y = second ? own[c - apart] * t.y + y * t.x : y * t.x - own[c + apart] * t.y;
-        }
-        if (query) op.q_out[((u64)row * op.q_heads + h) * op.dim + c] = y;
-        else store_cached(op.cache.k, at, h * op.dim / 32 + r, y, true);
+    #pragma unroll
+    for (u32 r = 0; r < MOST_DIM / 32; r++) {
+        if (r >= op.dim / 32) break;
+        if (query) op.q_out[((u64)row * op.q_heads + h) * op.dim + r * 32 + lane] = y[r];
+        else store_cached(op.cache.k, at, h * op.dim / 32 + r, y[r], true);
     }
 }
 
-struct Flash {
-    Cache cache;
-    const float *q;
-    const float *sinks;
-    float *out;
-    float *partial;     // per row, head and split: largest score, sum of weights, weighted values
-    u32 heads, kv_heads, window, splits;
-    float scale;
-    u32 looped;         // a block takes all splits of its row
-};
-
 #define SPLIT 128
-
-// Keys that a row sees: from `low` to `high`.
-static __device__ __forceinline__ void seen(const Step &s, const Flash &op, u32 row, u32 *low, u32 *high) {
-    u32 pos = place_of_row(s, row);
-    *high = pos + 1;
-    *low = op.window && pos + 1 > op.window ? pos + 1 - op.window : 0;
-}
 
 static __device__ __forceinline__ void halves8(uint4 v, float *f) {
     u32 words[4] = {v.x, v.y, v.z, v.w};
@@ -114,92 +113,146 @@ static __device__ __forceinline__ Mix begun(const Flash &op, u32 head) {
 }
 
 static __device__ __forceinline__ void take(Mix &mix, float most, float sum, float y) {
-    float next = fmaxf(mix.most, most), a = expf(mix.most - next), b = expf(most - next);
+    float next = fmaxf(mix.most, most);
+    float a = mix.most == -INF ? 0.0f : expf(mix.most - next), b = most == -INF ? 0.0f : expf(most - next);
     mix.sum = __fmaf_rn(mix.sum, a, __fmul_rn(sum, b));
     mix.y = __fmaf_rn(mix.y, a, __fmul_rn(y, b));
     mix.most = next;
 }
 
-template <int D, int G> struct Space {
+template <int D, int G> struct __align__(16) Space {
     float query[G][D];
+    float weight[4][32][G];
     float best[4][G], total[4][G], mix[4][G][D];
 };
 
-// G query heads of one key head over one split: a warp for each 32 keys. Lanes hold a key each for the scores, and
-// columns each for the values.
+// Keys and values of a warp's 32 positions: of keys, four lanes have one, a quarter of its columns each in pieces of 16
+// bytes; of values, a lane has 16 bytes of every second (or fourth).
+template <int D> struct Tile {
+    uint4 k[4][D / 32];
+    uint4 v[D / 8];
+};
+
+template <int D>
+static __device__ __forceinline__ void load_tile(const Cache &cache, u32 slot, u32 kv, u32 base, u32 low, u32 high, Tile<D> &t) {
+    const u32 PIECES = D / 8, KEYS = 32 / PIECES;
+    u32 lane = threadIdx.x & 31;
+    const uint4 none = make_uint4(0, 0, 0, 0);
+    if (base >= high || base + 32 <= low) {
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++)
+            #pragma unroll
+            for (u32 j = 0; j < D / 32; j++) t.k[i][j] = none;
+        #pragma unroll
+        for (u32 i = 0; i < D / 8; i++) t.v[i] = none;
+        return;
+    }
+    // A tile lies in one block.
+    Place at = place(cache, slot, base);
+    const u8 *keys = at.block + cache.k.offset + ((u64)at.entry * cache.k.width + kv * D) * 2;
+    const u8 *values = at.block + cache.v.offset + ((u64)at.entry * cache.v.width + kv * D) * 2;
+    #pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        u32 key = i * 8 + lane / 4;
+        bool there = base + key >= low && base + key < high;
+        #pragma unroll
+        for (u32 j = 0; j < D / 32; j++)
+            t.k[i][j] = there ? *(const uint4 *)(keys + (u64)key * cache.k.width * 2 + (j * 4 + lane % 4) * 16) : none;
+    }
+    #pragma unroll
+    for (u32 i = 0; i < D / 8; i++) {
+        u32 key = i * KEYS + lane / PIECES;
+        bool there = base + key >= low && base + key < high;
+        t.v[i] = there ? *(const uint4 *)(values + (u64)key * cache.v.width * 2 + lane % PIECES * 16) : none;
+    }
+}
+
+// G query heads of one key head over a warp's 32 positions.
+template <int D, int G>
+static __device__ __forceinline__ void mix_tile(const Tile<D> &t, u32 base, u32 low, u32 high, Space<D, G> &sp) {
+    const u32 PIECES = D / 8, KEYS = 32 / PIECES;
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    float score[4][G];
+    #pragma unroll
+    for (int i = 0; i < 4; i++)
+        #pragma unroll
+        for (int g = 0; g < G; g++) score[i][g] = 0.0f;
+    #pragma unroll
+    for (int j = 0; j < D / 32; j++) {
+        float f[4][8];
+        #pragma unroll
+        for (int i = 0; i < 4; i++) halves8(t.k[i][j], f[i]);
+        #pragma unroll
+        for (int g = 0; g < G; g++) {
+            const float4 *q = (const float4 *)&sp.query[g][(j * 4 + lane % 4) * 8];
+            float4 a = q[0], b = q[1];
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float x = score[i][g];
+                x = __fmaf_rn(f[i][0], a.x, x), x = __fmaf_rn(f[i][1], a.y, x), x = __fmaf_rn(f[i][2], a.z, x);
+                x = __fmaf_rn(f[i][3], a.w, x), x = __fmaf_rn(f[i][4], b.x, x), x = __fmaf_rn(f[i][5], b.y, x);
+                x = __fmaf_rn(f[i][6], b.z, x), score[i][g] = __fmaf_rn(f[i][7], b.w, x);
+            }
+        }
+    }
+    #pragma unroll
+    for (int g = 0; g < G; g++) {
+        float most = -INF, sum = 0.0f;
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float x = score[i][g];
+            x += __shfl_xor_sync(ALL_LANES, x, 1);
+            x += __shfl_xor_sync(ALL_LANES, x, 2);
+            u32 key = base + i * 8 + lane / 4;
+            score[i][g] = x = key >= low && key < high ? x : -INF;
+            most = fmaxf(most, x);
+        }
+        for (int d = 4; d < 32; d <<= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, d));
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float x = score[i][g], w = x == -INF ? 0.0f : expf(x - most);
+            sum += w;
+            if (lane % 4 == 0) sp.weight[warp][i * 8 + lane / 4][g] = w;
+        }
+        for (int d = 4; d < 32; d <<= 1) sum += __shfl_xor_sync(ALL_LANES, sum, d);
+        if (lane == 0) sp.best[warp][g] = most, sp.total[warp][g] = sum;
+    }
+    __syncwarp();
+    float acc[G][8];
+    #pragma unroll
+    for (int g = 0; g < G; g++)
+        #pragma unroll
+        for (int n = 0; n < 8; n++) acc[g][n] = 0.0f;
+    #pragma unroll
+    for (u32 i = 0; i < D / 8; i++) {
+        u32 key = i * KEYS + lane / PIECES;
+        float f[8];
+        halves8(t.v[i], f);
+        #pragma unroll
+        for (int g = 0; g < G; g++) {
+            float w = sp.weight[warp][key][g];
+            #pragma unroll
+            for (int n = 0; n < 8; n++) acc[g][n] = __fmaf_rn(w, f[n], acc[g][n]);
+        }
+    }
+    #pragma unroll
+    for (int g = 0; g < G; g++)
+        #pragma unroll
+        for (int n = 0; n < 8; n++) {
+            float x = acc[g][n];
+            for (u32 d = PIECES; d < 32; d <<= 1) x += __shfl_xor_sync(ALL_LANES, x, d);
+            if (lane < PIECES) sp.mix[warp][g][lane * 8 + n] = x;
+        }
+}
+
+// One split: a warp for each 32 positions.
 template <int D, int G>
 static __device__ __forceinline__ void one_split(const Step &s, const Flash &op, u32 seq, u32 kv, u32 split, u32 low, u32 high,
                                                  Space<D, G> &sp) {
-    const int N = D / 32;
-    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    float acc[G][N], m[G], l[G];
-    #pragma unroll
-    for (int g = 0; g < G; g++) {
-        m[g] = -INF, l[g] = 0.0f;
-        #pragma unroll
-        for (int n = 0; n < N; n++) acc[g][n] = 0.0f;
-    }
-    u32 base = split * SPLIT + warp * 32;
-    if (base < high && base + 32 > low) {
-        // A tile lies in one block.
-        Place at = place(op.cache, s.slot[seq], base);
-        u32 key = base + lane;
-        bool valid = key >= low && key < high;
-        const u8 *keys = at.block + op.cache.k.offset + ((u64)at.entry * op.cache.k.width + kv * D) * 2;
-        const u8 *values = at.block + op.cache.v.offset + ((u64)at.entry * op.cache.v.width + kv * D) * 2;
-        float score[G];
-        #pragma unroll
-        for (int g = 0; g < G; g++) score[g] = 0.0f;
-        if (valid) {
-            const uint4 *k = (const uint4 *)(keys + (u64)lane * op.cache.k.width * 2);
-            #pragma unroll 4
-            for (int c = 0; c < D / 8; c++) {
-                float f[8];
-                halves8(k[c], f);
-                #pragma unroll
-                for (int g = 0; g < G; g++) {
-                    const float4 *q = (const float4 *)&sp.query[g][c * 8];
-                    float4 a = q[0], b = q[1];
-                    score[g] = __fmaf_rn(f[0], a.x, score[g]), score[g] = __fmaf_rn(f[1], a.y, score[g]);
-                    score[g] = __fmaf_rn(f[2], a.z, score[g]), score[g] = __fmaf_rn(f[3], a.w, score[g]);
-                    score[g] = __fmaf_rn(f[4], b.x, score[g]), score[g] = __fmaf_rn(f[5], b.y, score[g]);
-                    score[g] = __fmaf_rn(f[6], b.z, score[g]), score[g] = __fmaf_rn(f[7], b.w, score[g]);
-                }
-            }
-        }
-        #pragma unroll
-        for (int g = 0; g < G; g++) {
-            m[g] = max_lanes(valid ? score[g] : -INF);
-            score[g] = valid ? expf(score[g] - m[g]) : 0.0f;
-            l[g] = sum_lanes(score[g]);
-        }
-        u32 first = low > base ? low - base : 0, end = min(high - base, 32u);
-        #pragma unroll 4
-        for (u32 j = first; j < end; j++) {
-            const u16 *v = (const u16 *)(values + (u64)j * op.cache.v.width * 2) + lane * N;
-            float f[N];
-            if (N == 4) {
-                uint2 w = *(const uint2 *)v;
-                f[0] = half_to_float((u16)w.x), f[1] = half_to_float((u16)(w.x >> 16));
-                f[N - 2] = half_to_float((u16)w.y), f[N - 1] = half_to_float((u16)(w.y >> 16));
-            } else {
-                u32 w = *(const u32 *)v;
-                f[0] = half_to_float((u16)w), f[1] = half_to_float((u16)(w >> 16));
-            }
-            #pragma unroll
-            for (int g = 0; g < G; g++) {
-                float p = __shfl_sync(ALL_LANES, score[g], j);
-                #pragma unroll
-                for (int n = 0; n < N; n++) acc[g][n] = __fmaf_rn(p, f[n], acc[g][n]);
-            }
-        }
-    }
-    #pragma unroll
-    for (int g = 0; g < G; g++) {
-        if (lane == 0) sp.best[warp][g] = m[g], sp.total[warp][g] = l[g];
-        #pragma unroll
-        for (int n = 0; n < N; n++) sp.mix[warp][g][lane * N + n] = acc[g][n];
-    }
+    u32 base = split * SPLIT + (threadIdx.x >> 5) * 32;
+    Tile<D> tile;
+    load_tile<D>(op.cache, s.slot[seq], kv, base, low, high, tile);
+    mix_tile<D, G>(tile, base, low, high, sp);
 }
 
 // The four warps' parts of a split as one.
@@ -209,7 +262,7 @@ template <int D, int G> static __device__ __forceinline__ Mix joined(const Space
     mix.sum = mix.y = 0.0f;
     #pragma unroll
     for (int w = 0; w < 4; w++) {
-        float keep = expf(sp.best[w][g] - mix.most);
+        float keep = sp.best[w][g] == -INF ? 0.0f : expf(sp.best[w][g] - mix.most);
         mix.sum = __fmaf_rn(sp.total[w][g], keep, mix.sum);
         mix.y = __fmaf_rn(sp.mix[w][g][d], keep, mix.y);
     }
@@ -220,7 +273,7 @@ template <int D, int G> static __device__ __forceinline__ void flash(const Step 
     const int E = (G * D + 127) / 128;  // columns of a thread
     __shared__ Space<D, G> sp;
     u32 row = blockIdx.y, head = blockIdx.x * G, kv = head / (op.heads / op.kv_heads);
-    if (row >= rows_of(s, LEAD_ROWS)) return;
+    if (row >= rows_of(s, LEAD_ROWS) || (op.kinds && (s.flags[row] & ROW_PROMPT))) return;
     float *out = op.out + ((u64)row * op.heads + head) * D;
     if (!(s.flags[row] & ROW_LIVE)) {
         if (blockIdx.z == 0)
@@ -266,14 +319,124 @@ template <int D, int G> static __device__ __forceinline__ void flash(const Step 
         if (threadIdx.x + e * 128 < G * D) out[threadIdx.x + e * 128] = mix[e].y / mix[e].sum;
 }
 
+// Queries and keys of one row on their way into the cache, and attention over it: heads and flash in one, for steps of one
+// row of each sequence. What was cached before is loaded while the products before it still run. The last of a row's splits
+// joins them all.
+template <int D, int G> static __device__ __forceinline__ void attend(const Step &s, const Heads &h, const Flash &op, u32 *arrived) {
+    const int E = (G * D + 127) / 128;
+    __shared__ Space<D, G> sp;
+    __shared__ float own[4][MOST_DIM];
+    __shared__ __align__(16) u16 new_k[D], new_v[D];
+    __shared__ bool joins;
+    u32 row = blockIdx.y, head = blockIdx.x * G, per_kv = op.heads / op.kv_heads, kv = head / per_kv, split = blockIdx.z;
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    float *out = op.out + ((u64)row * op.heads + head) * D;
+    bool runs = row < rows_of(s, LEAD_ROWS) && (s.flags[row] & (ROW_LIVE | ROW_PROMPT)) == ROW_LIVE;
+    if (!runs) {
+        wait_before();
+        bool dead = row < rows_of(s, LEAD_ROWS) && !(s.flags[row] & ROW_LIVE);
+        for (u32 i = threadIdx.x; dead && split == 0 && i < G * D; i += 128) out[i] = 0.0f;
+        return;
+    }
+    u32 low, high, seq = s.seq[row], slot = s.slot[seq];
+    seen(s, op, row, &low, &high);
+    u32 first = low / SPLIT, last = (high - 1) / SPLIT, pos = high - 1;
+    if (split < first || split > last) {
+        wait_before();
+        return;
+    }
+    u32 base = split * SPLIT + warp * 32;
+    Tile<D> tile;
+    load_tile<D>(op.cache, slot, kv, base, low, pos, tile);
+    wait_before();
+    for (u32 g = warp; g < G + (split == last ? 2 : 0); g += 4) {
+        float y[MOST_DIM / 32];
+        if (g <= G) turn_head(h, row, g < G ? head + g : kv, g < G, own[warp], y);
+        #pragma unroll
+        for (u32 r = 0; r < D / 32; r++) {
+            u32 c = r * 32 + lane;
+            if (g < G) sp.query[g][c] = y[r] * op.scale;
+            if (g == G) new_k[c] = float_to_half(y[r]);
+            if (g == G + 1) new_v[c] = float_to_half(h.v[((u64)row * h.v_heads + kv) * D + c]);
+        }
+    }
+    __syncthreads();
+    if (split == last) {
+        Place at = place(op.cache, slot, pos);
+        if (at.block && head % per_kv == 0) {
+            u16 *k = (u16 *)(at.block + op.cache.k.offset) + (u64)at.entry * op.cache.k.width + kv * D;
+            u16 *v = (u16 *)(at.block + op.cache.v.offset) + (u64)at.entry * op.cache.v.width + kv * D;
+            for (u32 c = threadIdx.x; c < D; c += 128) k[c] = new_k[c], v[c] = new_v[c];
+        }
+        const u32 PIECES = D / 8, KEYS = 32 / PIECES;
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++)
+            #pragma unroll
+            for (u32 j = 0; j < D / 32; j++)
+                if (at.block && base + i * 8 + lane / 4 == pos) tile.k[i][j] = *(const uint4 *)((const u8 *)new_k + (j * 4 + lane % 4) * 16);
+        #pragma unroll
+        for (u32 i = 0; i < D / 8; i++)
+            if (at.block && base + i * KEYS + lane / PIECES == pos) tile.v[i] = *(const uint4 *)((const u8 *)new_v + lane % PIECES * 16);
+    }
+    mix_tile<D, G>(tile, base, low, high, sp);
+    __syncthreads();
+    if (first == last) {
+        #pragma unroll
+        for (int e = 0; e < E; e++) {
+            u32 i = threadIdx.x + e * 128;
+            if (i >= G * D) break;
+            Mix mix = begun(op, head + i / D), part = joined<D, G>(sp, i / D, i % D);
+            take(mix, part.most, part.sum, part.y);
+            out[i] = mix.y / mix.sum;
+        }
+        return;
+    }
+    float *partial = op.partial + ((u64)row * op.heads + head) * op.splits * (D + 2);
+    for (u32 i = threadIdx.x; i < G * D; i += 128) {
+        Mix part = joined<D, G>(sp, i / D, i % D);
+        float *to = partial + ((u64)(i / D) * op.splits + split) * (D + 2);
+        to[2 + i % D] = part.y;
+        if (i % D == 0) to[0] = part.most, to[1] = part.sum;
+    }
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        u32 *count = arrived + row * gridDim.x + blockIdx.x;
+        joins = atomicAdd(count, 1u) == last - first;
+        if (joins) *count = 0;
+    }
+    __syncthreads();
+    if (!joins) return;
+    __threadfence();
+    #pragma unroll
+    for (int e = 0; e < E; e++) {
+        u32 i = threadIdx.x + e * 128;
+        if (i >= G * D) break;
+        Mix mix = begun(op, head + i / D);
+        const float *from = partial + (u64)(i / D) * op.splits * (D + 2);
+        #pragma unroll 4
+        for (u32 n = first; n <= last; n++) {
+            const float *p = from + (u64)n * (D + 2);
+            take(mix, __ldcg(p), __ldcg(p + 1), __ldcg(p + 2 + i % D));
+        }
+        out[i] = mix.y / mix.sum;
+    }
+}
+
 #define FLASH(D, G) extern "C" __global__ void __launch_bounds__(128) flash_##D##_##G(Step s, Flash op) { flash<D, G>(s, op); }
+#define ATTEND(D, G)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(128) attend_##D##_##G(Step s, Heads h, Flash op, u32 *arrived) { \
+        attend<D, G>(s, h, op, arrived);                                                                              \
+    }
+ATTEND(64, 1) ATTEND(64, 2) ATTEND(64, 4) ATTEND(64, 8)
+ATTEND(128, 1) ATTEND(128, 2) ATTEND(128, 4) ATTEND(128, 8)
 FLASH(64, 1) FLASH(64, 2) FLASH(64, 4) FLASH(64, 8)
 FLASH(128, 1) FLASH(128, 2) FLASH(128, 4) FLASH(128, 8)
 
 // Joins the splits of rows that have several: a block for each head, a thread for each column.
 KERNEL flash_join(Step s, Flash op) {
     u32 row = blockIdx.y, head = blockIdx.x, d = threadIdx.x, dim = blockDim.x;
-    if (row >= rows_of(s, LEAD_ROWS) || !(s.flags[row] & ROW_LIVE)) return;
+    if (row >= rows_of(s, LEAD_ROWS) || !(s.flags[row] & ROW_LIVE) || (op.kinds && (s.flags[row] & ROW_PROMPT))) return;
     u32 low, high;
     seen(s, op, row, &low, &high);
     u32 first = low / SPLIT, last = (high - 1) / SPLIT;

@@ -64,7 +64,10 @@ KERNEL gather(Step s, Gather op) {
         return;
     }
     u32 at = op.index == INDEX_TOKEN ? s.token[row] : op.index == INDEX_POSITION ? s.pos[row * 4] + op.offset : op.offset;
-    if (at >= op.table_rows) at = 0;
+    if (at >= op.table_rows) {
+        if (threadIdx.x == 0 && (s.flags[row] & ROW_LIVE)) no_row(s, at, op.table_rows);
+        return;
+    }
     const Segment *part = op.segments;
     while (at >= part->rows) at -= part->rows, part++;
     const u8 *data = part->data + at * part->row_bytes;

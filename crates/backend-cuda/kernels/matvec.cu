@@ -2,59 +2,27 @@
 //
 // Block formats meet activations in bytes, one scale per 32 columns: integer dots are exact, and lane l sums blocks l,
 // l + 32, … before lanes are summed in pairs, so a row's bits follow from the format and the number of columns alone.
-#include "formats.cuh"
+#include "products.cuh"
 
-// Rows of activations: bytes, scales, and sums of bytes.
-struct Acts {
-    const u8 *q;
-    const float *d;
-    const i32 *s;
-};
-
-struct Quantise {
-    const float *x;
-    float *y;           // normalised rows; 0 where nobody reads them
-    u8 *q;              // 0 where nobody reads bytes
-    float *d;
-    i32 *s;
-    const float *w, *b; // of the norm
-    u32 lead, width;
-    u32 kind;           // of the norm; none: 4
-    float eps;
-};
-
-enum { NORM_RMS, NORM_LAYER, NORM_L2, NORM_L2_MAX, NORM_NONE };
-
-// A block for each row where there is a norm, or for 1024 columns of a row.
+// A block for each row where there is a norm, or for 256 columns of a row.
 KERNEL quantise(Step s, Quantise op) {
     __shared__ float shared[33];
     u32 row = blockIdx.y, lane = threadIdx.x & 31;
-    if (row >= rows_of(s, op.lead)) return;
+    if (row >= rows_of(s, op.lead) || (op.turned && (s.flags[row] & ROW_PROMPT))) return;
     const float *x = op.x + (u64)row * op.width;
     u32 first = 0, end = op.width;
     float mean = 0.0f, root = 1.0f;
     if (op.kind == NORM_NONE) {
-        first = blockIdx.x * 1024, end = min(first + 1024, op.width);
+        first = blockIdx.x * 256, end = min(first + 256, op.width);
     } else {
-        float squares = 0.0f;
-        if (op.kind == NORM_LAYER) {
-            for (u32 c = threadIdx.x; c < op.width; c += blockDim.x) mean += x[c];
-            mean = sum_block(mean, shared) / (float)op.width;
-        }
-        for (u32 c = threadIdx.x; c < op.width; c += blockDim.x) {
-            float v = x[c] - mean;
-            squares = __fmaf_rn(v, v, squares);
-        }
-        squares = sum_block(squares, shared);
-        root = op.kind == NORM_L2 ? sqrtf(squares + op.eps) : op.kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), op.eps)
-                                                                              : sqrtf(squares / (float)op.width + op.eps);
+        root = root_of(x, op.width, op.kind, op.eps, shared, &mean);
     }
     // Whole warps: widths are multiples of 32.
     for (u32 c = first + threadIdx.x; c < end; c += blockDim.x) {
         float v = x[c];
         if (op.kind != NORM_NONE) v = (v - mean) / root;
-        if (op.w) v *= op.w[c];
-        if (op.b) v += op.b[c];
+        if (op.w) v = __fmul_rn(v, op.w[c]);
+        if (op.b) v = __fadd_rn(v, op.b[c]);
         if (op.y) op.y[(u64)row * op.width + c] = v;
         if (!op.q) continue;
         float most = max_lanes(fabsf(v));
@@ -68,80 +36,6 @@ KERNEL quantise(Step s, Quantise op) {
         }
     }
 }
-
-// One weight of a product.
-struct Part {
-    const u8 *data;
-    const u8 *scales;       // apart from the blocks, where they would misalign them
-    float *y;
-    const float *scale;     // of outputs
-    const float *bias;
-    const float *add;       // rows as long as y's
-    u64 row_bytes;
-    u64 scale_bytes;        // of a row's scales
-    u64 part_bytes;         // from an expert's rows to the next one's
-    u64 part_scales;
-    u32 end;                // outputs up to here, those of earlier parts counted in
-    u32 dtype;
-    u32 y_stride, y_first;
-    u32 scale_len;
-    u32 bias_part;
-};
-
-#define PARTS 4
-
-struct MatVec {
-    Part parts[PARTS];
-    Acts acts;
-    const float *x;
-    const i32 *ids;         // experts of routed rows
-    u32 lead, k;
-    u32 top_k;              // routed rows of a row; 0 without experts
-    u32 x_shared;           // whether the routed rows of a row share its input
-    u32 gated;              // the second part's outputs are multiplied by an activation of the first's
-    u32 act;
-};
-
-static __device__ __forceinline__ uint4 load_weights(const void *p) {
-    uint4 v;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
-
-static __device__ __forceinline__ i32 dot16(uint4 w, uint4 x, i32 sum) {
-    sum = __dp4a((i32)w.x, (i32)x.x, sum);
-    sum = __dp4a((i32)w.y, (i32)x.y, sum);
-    sum = __dp4a((i32)w.z, (i32)x.z, sum);
-    return __dp4a((i32)w.w, (i32)x.w, sum);
-}
-
-static __device__ __forceinline__ uint4 masked(uint4 v, u32 shift, u32 mask) {
-    return make_uint4(v.x >> shift & mask, v.y >> shift & mask, v.z >> shift & mask, v.w >> shift & mask);
-}
-
-static __device__ __forceinline__ uint4 either(uint4 a, uint4 b) {
-    return make_uint4(a.x | b.x, a.y | b.y, a.z | b.z, a.w | b.w);
-}
-
-static __device__ __forceinline__ uint4 raised(uint4 v, u32 shift) {
-    return make_uint4(v.x << shift, v.y << shift, v.z << shift, v.w << shift);
-}
-
-// Bytes of 0..63 less 32, as signed bytes.
-static __device__ __forceinline__ u32 less32(u32 v) { return ((v | 0x80808080u) - 0x20202020u) ^ 0x80808080u; }
-static __device__ __forceinline__ uint4 less32(uint4 v) { return make_uint4(less32(v.x), less32(v.y), less32(v.z), less32(v.w)); }
-
-// Eight nibbles as bytes of a table of sixteen: those of low nibbles, and those of high ones.
-static __device__ __forceinline__ void look_up(const u32 *table, u32 q, u32 *low, u32 *high) {
-    u32 at = q & 0x77777777u, pick = 0x32103210u | (q & 0x88888888u) >> 1;
-    u32 a = __byte_perm(__byte_perm(table[0], table[1], at), __byte_perm(table[2], table[3], at), pick);
-    u32 b = __byte_perm(__byte_perm(table[0], table[1], at >> 16), __byte_perm(table[2], table[3], at >> 16), pick >> 16);
-    *low = __byte_perm(a, b, 0x6420);
-    *high = __byte_perm(a, b, 0x7531);
-}
-
-static __device__ const u32 FP4_WORDS[4] = {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu};
-static __device__ const u32 IQ4_WORDS[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
 
 // Activations of a run of 32 columns.
 struct Run {
@@ -313,16 +207,15 @@ static __device__ __forceinline__ void part_sum(const Part &p, u32 o, u32 expert
     for (int t = 0; t < T; t++) sum[t] = sum_lanes(sum[t]);
 }
 
-static __device__ __forceinline__ float finished(const Part &p, float y, u32 o, u32 expert, bool routed) {
-    if (p.scale) y = __fmul_rn(y, p.scale[routed ? expert : (p.y_first + o) % p.scale_len]);
-    if (p.bias) y = __fadd_rn(y, p.bias[(u64)expert * p.bias_part + p.y_first + o]);
-    return y;
-}
-
 template <int T> static __device__ __forceinline__ void matvec(const Step &s, const MatVec &op) {
     u32 lane = threadIdx.x & 31, warp = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
     u32 routed = max(op.top_k, 1u), count = rows_of(s, op.lead) * routed, first = blockIdx.y * T;
     if (first >= count) return;
+    if (op.kinds) {
+        bool own = false;
+        for (u32 t = first; t < min(first + T, count); t++) own |= !(s.flags[t] & ROW_PROMPT);
+        if (!own) return;
+    }
     u32 o = warp, i = 0;
     if (op.gated) {
         if (o >= op.parts[0].end) return;
@@ -343,12 +236,11 @@ template <int T> static __device__ __forceinline__ void matvec(const Step &s, co
     if (op.gated) part_sum<T>(op.parts[1], o, expert, op, x_rows, up);
     #pragma unroll
     for (int t = 0; t < T; t++) {
-        if (lane != 0 || first + t >= count) continue;
+        if (lane != 0 || first + t >= count || of_prompt(s, op, first + t)) continue;
         float y = finished(p, sum[t], o, expert, op.ids != 0);
         if (op.gated) {
             float u = finished(op.parts[1], up[t], o, expert, op.ids != 0);
-            float a = op.act == 1 ? y * sigmoid(y) : 0.5f * y * (1.0f + tanhf(0.7978845608028654f * (y + 0.044715f * y * y * y)));
-            y = a * u;
+            y = gated(op.act, y, u);
         }
         u64 at = (u64)(first + t) * p.y_stride + p.y_first + o;
         if (p.add) y = __fadd_rn(y, p.add[at]);

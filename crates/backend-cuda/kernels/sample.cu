@@ -312,7 +312,66 @@ static __device__ void touch(const Draw &op, i32 *v, u32 *counts, const Slot &sl
     __syncthreads();
 }
 
-KERNEL sample(Step s, Draw op) {
+// Blocks that look for the best of a row.
+#define LOOKERS 64
+
+// What a block found in its part of a row: the best, or that there is what is not a number.
+struct Found {
+    i64 best;
+    u32 id;
+    u32 broken;
+};
+
+// Whether nothing but the logits themselves decides.
+static __device__ __forceinline__ bool is_plain(const Slot &slot, const Logit &logit) {
+    return slot.record[0] == 0 && slot.record[13] == 0 && slot.n_bias == 0 && logit.dry_count == 0 && logit.mask == 0;
+}
+
+KERNEL best_logits(Step s, Draw op, Found *found) {
+    __shared__ Shared sh;
+    u32 i = blockIdx.y;
+    if (i >= rows_of(s, LEAD_LOGITS)) return;
+    u32 row = s.logit_row[i];
+    if (!(s.flags[row] & ROW_LIVE) || !is_plain(s.slots[s.slot[s.seq[row]]], s.logit[i])) return;
+    const float *logits = op.logits + (u64)i * op.vocab;
+    i64 none = (i64)1 << 63, own = none;
+    u32 id = 0;
+    bool broken = false;
+    for (u32 t = blockIdx.x * blockDim.x + threadIdx.x; t < op.vocab; t += LOOKERS * blockDim.x) {
+        float x = logits[t];
+        broken |= x != x;
+        if (x != x || x == -INF) continue;
+        i64 r = (i64)fixed(x) << 32 | ordered(x);
+        if (r > own) own = r, id = t;
+    }
+    broken = __syncthreads_or(broken);
+    i64 best = max_block_i64(own, (i64 *)sh.lanes);
+    i64 first = max_block_i64(own == best && best != none ? (i64)(OFF - id) : -1, (i64 *)sh.lanes);
+    if (threadIdx.x == 0) {
+        Found f = {best, OFF - (u32)first, broken};
+        found[i * LOOKERS + blockIdx.x] = f;
+    }
+}
+
+// The best of what the blocks found; every thread of a warp calls it.
+static __device__ i32 best_found(const Found *found) {
+    i64 none = (i64)1 << 63, best = none;
+    u32 id = OFF, broken = 0;
+    for (u32 j = threadIdx.x; j < LOOKERS; j += 32) {
+        Found f = found[j];
+        broken |= f.broken;
+        if (f.best != none && (f.best > best || (f.best == best && f.id < id))) best = f.best, id = f.id;
+    }
+    for (int d = 16; d > 0; d >>= 1) {
+        i64 b = __shfl_xor_sync(ALL_LANES, best, d);
+        u32 o = __shfl_xor_sync(ALL_LANES, id, d);
+        broken |= __shfl_xor_sync(ALL_LANES, broken, d);
+        if (b > best || (b == best && o < id)) best = b, id = o;
+    }
+    return broken ? NOT_A_NUMBER : best == none ? NO_CANDIDATE : (i32)id;
+}
+
+KERNEL sample(Step s, Draw op, const Found *found) {
     __shared__ Shared sh;
     u32 i = blockIdx.x;
     if (i >= rows_of(s, LEAD_LOGITS)) return;
@@ -323,6 +382,13 @@ KERNEL sample(Step s, Draw op) {
     }
     const Slot &slot = s.slots[s.slot[s.seq[row]]];
     const Logit &logit = s.logit[i];
+    if (is_plain(slot, logit)) {
+        if (threadIdx.x < 32) {
+            i32 token = best_found(found + i * LOOKERS);
+            if (threadIdx.x == 0) op.out[i] = token;
+        }
+        return;
+    }
     const u32 *record = slot.record, *mask = (const u32 *)logit.mask;
     const float *logits = op.logits + (u64)i * op.vocab;
     i32 *v = op.values + (u64)i * op.vocab;

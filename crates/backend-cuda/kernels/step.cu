@@ -158,14 +158,18 @@ KERNEL prepare(Step s, const volatile u32 *requests, const u32 *words, const Pla
         s.head[1] = live_parts ? plan->parts : 0;
         s.head[2] = live_parts ? plan->wanted : 0;
         s.head[3] = longest;
+        s.head[4] = 0;
     }
 }
 
-// One block: slots move on, and results go to the host. A record is: its number (last), two words per sequence (whether
-// it ran, its length before), two per logit row (what was drawn, whether that ends its answer), and the reports.
+// One block: slots move on, and results go to the host. A record is: its number (written last), a row of a table that is
+// not there (three words, as in `Step::head`), two words per sequence (whether it ran, its length before), two per logit row
+// (what was drawn, whether that ends its answer), and the reports. A step that failed stops its slots.
 KERNEL finish(Step s, const Plan *plan, const i32 *drawn, const u32 *reports, u32 *record, u32 number, u32 most_seqs,
               u32 most_logits) {
-    u32 *of_seqs = record + 1, *of_logits = of_seqs + 2 * most_seqs, *of_reports = of_logits + 2 * most_logits;
+    bool failed = s.head[4];
+    if (threadIdx.x < 3) record[1 + threadIdx.x] = s.head[4 + threadIdx.x];
+    u32 *of_seqs = record + 4, *of_logits = of_seqs + 2 * most_seqs, *of_reports = of_logits + 2 * most_logits;
     for (u32 i = threadIdx.x; i < plan->parts; i += blockDim.x) {
         const Part part = parts_of(plan)[i];
         Slot &q = s.slots[part.slot];
@@ -173,7 +177,8 @@ KERNEL finish(Step s, const Plan *plan, const i32 *drawn, const u32 *reports, u3
         of_seqs[2 * i] = live;
         of_seqs[2 * i + 1] = s.past_len[i];
         u32 ends = 0;
-        if (live) {
+        if (live && failed) q.stopped = 1;
+        if (live && !failed) {
             q.len += part.rows;
             i32 code = part.logits && drawn ? drawn[part.first_logit + part.logits - 1] : COMPUTED;
             if (part.last && code >= 0) {

@@ -186,7 +186,24 @@ fn placed(
         }
         _ => false,
     };
-    let traffic: Vec<_> = items.iter().map(|i| i.traffic(plan, &bytes)).collect();
+    let mut traffic: Vec<_> = items.iter().map(|i| i.traffic(plan, &bytes)).collect();
+    // Products of one row go back to what their bytes come from.
+    let sources = select::sources(plan, &items);
+    for t in &mut traffic {
+        let source = t.bytes_in.and_then(|x| Some((x, sources.get(&x)?)));
+        if let Some((x, norm)) = source {
+            t.ins.push(norm.map_or(x, |n| plan.nodes[n].ins[0]));
+        }
+    }
+    // So does attention of single rows, to what heads are made of.
+    for i in 1..items.len() {
+        if let Item::Heads(heads) = &items[i - 1]
+            && select::reader(plan, heads, items.get(i)).is_some()
+        {
+            let v = plan.nodes[heads.write].ins[1];
+            traffic[i].ins.extend([heads.q, heads.k, v]);
+        }
+    }
     let places = layout::values(plan, &traffic, &program.limits);
     (items, places)
 }
@@ -275,6 +292,7 @@ impl Resident {
             step: &self.step,
             step_at: self.step_state.at(),
             arena_at,
+            processors: self.context.processors().map_err(lost)?,
         };
         let plans = program.plans.iter().zip(&self.plans);
         let lowered = plans

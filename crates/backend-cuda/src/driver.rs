@@ -58,6 +58,16 @@ macro_rules! call {
     };
 }
 
+/// The first version whose graphs hold kernels that begin before the one before them ends.
+const EARLY_VERSION: i32 = 12030;
+
+/// Whether the driver replays kernels that begin early.
+pub(crate) fn begins_early() -> bool {
+    let mut version = 0;
+    let asked = call!(cuDriverGetVersion(&raw mut version));
+    asked.is_ok() && version >= EARLY_VERSION
+}
+
 /// The least version of the driver's interface: CUDA 12.0.
 const LEAST_VERSION: i32 = 12000;
 
@@ -351,6 +361,14 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
+impl Function {
+    /// Lets a launch ask for more shared memory than every device has.
+    pub(crate) fn allow_shared(self, bytes: u32) -> Result<()> {
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        call!(cuFuncSetAttribute(self.0, attribute, bytes as i32))
+    }
+}
+
 /// A queue of the device's.
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -404,6 +422,49 @@ impl Stream {
             self.stream,
             std::ptr::null_mut(),
             extra.as_mut_ptr(),
+        ))
+    }
+
+    /// As [`Stream::launch`], for a kernel that waits itself for what the one before it writes, and may begin before that.
+    pub(crate) fn launch_early(
+        &self,
+        function: Function,
+        grid: [u32; 3],
+        (block, shared): (u32, u32),
+        params: &[u8],
+    ) -> Result<()> {
+        let mut size = params.len();
+        let mut extra: [*mut c_void; 5] = [
+            std::ptr::without_provenance_mut(1),
+            params.as_ptr().cast_mut().cast(),
+            std::ptr::without_provenance_mut(2),
+            (&raw mut size).cast(),
+            std::ptr::null_mut(),
+        ];
+        let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
+        value.programmaticStreamSerializationAllowed = 1;
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value,
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid[0],
+            gridDimY: grid[1],
+            gridDimZ: grid[2],
+            blockDimX: block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared,
+            hStream: self.stream,
+            attrs: &raw mut attribute,
+            numAttrs: 1,
+        };
+        call!(cuLaunchKernelEx(
+            &raw const config,
+            function.0,
+            std::ptr::null_mut(),
+            extra.as_mut_ptr()
         ))
     }
 

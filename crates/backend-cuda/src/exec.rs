@@ -393,6 +393,13 @@ impl CudaExecutor {
                 seqs,
                 logits,
             };
+            if let Some((row, rows)) = record.no_row() {
+                let steps = job.steps();
+                job.launched = steps;
+                self.end(0)?;
+                let failure = BackendError::no_row("cuda", row, rows as usize);
+                return Ok(Some(self.close(Vec::new(), Some(failure))));
+            }
             let outcome = job.step(job.read).results(&record);
             if job.read > 0 && outcome.ran > 0 {
                 job.kept.set_rows(outcome.ran);

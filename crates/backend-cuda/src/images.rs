@@ -5,20 +5,36 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::driver::{Context, Fault, Function, Module};
+use crate::driver::{self, Context, Fault, Function, Module};
 
 const IMAGES: &[u8] = include_bytes!("../kernels/images.bin");
 
-/// A name, the capability it is compiled for, and which devices take it.
-type Target = (&'static str, (u32, u32), fn((u32, u32)) -> bool);
+/// What images are made for.
+struct Architecture {
+    name: &'static str,
+    /// Whether a device of this compute capability takes them. Machine code serves its own generation alone, and that of
+    /// 9.0a only 9.0; what the driver compiles serves every later one too.
+    serves: fn((u32, u32)) -> bool,
+}
 
-/// Architectures that images are made for, the one that a device likes best first, with the least compute capability
-/// that each needs. An image of machine code serves its own generation alone, and that of 9.0a only 9.0.
-const ARCHITECTURES: &[Target] = &[
-    ("sm_90a", (9, 0), |c| c == (9, 0)),
-    ("sm_80", (8, 0), |c| c.0 == 8),
-    ("compute_80", (8, 0), |c| c >= (8, 0)),
-    ("compute_75", (7, 5), |c| c >= (7, 5)),
+/// The one that a device likes best first.
+const ARCHITECTURES: &[Architecture] = &[
+    Architecture {
+        name: "sm_90a",
+        serves: |c| c == (9, 0),
+    },
+    Architecture {
+        name: "sm_80",
+        serves: |c| c.0 == 8,
+    },
+    Architecture {
+        name: "compute_80",
+        serves: |c| c >= (8, 0),
+    },
+    Architecture {
+        name: "compute_75",
+        serves: |c| c >= (7, 5),
+    },
 ];
 
 /// The word in front of the compressed stream.
@@ -63,17 +79,28 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
+    /// Whether kernels use tensor cores in the shapes that 8.0 brought.
+    pub(crate) fn has_tensor_cores(&self) -> bool {
+        self.architecture != "compute_75"
+    }
+
+    /// Whether kernels that know how to may begin before the one before them ends.
+    pub(crate) fn begins_early(&self) -> bool {
+        self.architecture == "sm_90a" && driver::begins_early()
+    }
+
     /// Those that a context's device can run; `None` when it is too old.
     pub(crate) fn new(context: &Arc<Context>, wanted: Option<&str>) -> Result<Option<Self>, Fault> {
         let capability = context.capability()?;
-        let takes = |a: &&Target| (a.2)(capability) && wanted.is_none_or(|w| w == a.0);
+        let takes =
+            |a: &&Architecture| (a.serves)(capability) && wanted.is_none_or(|w| w == a.name);
         let Some(found) = ARCHITECTURES.iter().find(takes) else {
             return Ok(None);
         };
         let (_, images) = unpack(IMAGES).expect("the images were packed by this project");
         Ok(Some(Kernels {
             context: Arc::clone(context),
-            architecture: found.0,
+            architecture: found.name,
             images,
             loaded: Mutex::default(),
         }))
@@ -142,8 +169,8 @@ mod tests {
         let made: [u8; 32] = hash.finalize().into();
         assert_eq!(made, digest, "run `cargo xtask cuda`: the kernels changed");
         for arch in ARCHITECTURES {
-            let found = images.keys().filter(|k| k.1 == arch.0).count();
-            assert_eq!(found, images.len() / ARCHITECTURES.len(), "{}", arch.0);
+            let found = images.keys().filter(|k| k.1 == arch.name).count();
+            assert_eq!(found, images.len() / ARCHITECTURES.len(), "{}", arch.name);
         }
     }
 

@@ -10,6 +10,24 @@ pub(crate) struct Bucket {
     pub(crate) rows: u32,
     pub(crate) seqs: u32,
     pub(crate) logits: u32,
+    /// Which kinds of rows there are.
+    pub(crate) kinds: Kinds,
+    /// Whether there is one row of every sequence, and none of a prompt.
+    pub(crate) singles: bool,
+}
+
+/// Kinds of rows that a step has: their sums have orders of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Kinds {
+    pub(crate) prompts: bool,
+    pub(crate) replies: bool,
+}
+
+/// For which kind of rows a launch is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowKind {
+    Prompt,
+    Reply,
 }
 
 impl Bucket {
@@ -80,6 +98,22 @@ pub(crate) enum Kernel {
     One(Function),
     /// That for as many rows at a time as the bucket of the lead has; the grid's second dimension follows.
     ByRows(Lead, ByRows),
+    /// Tiles of rows by outputs: the large ones where there are enough of them to keep the device busy.
+    Tiles(Lead, [Tile; 2]),
+}
+
+/// A kernel that computes tiles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tile {
+    pub(crate) function: Function,
+    /// Rows of a tile.
+    pub(crate) rows: u32,
+    /// Tiles beside each other.
+    pub(crate) blocks: u32,
+    pub(crate) threads: u32,
+    pub(crate) shared: u32,
+    /// Used where there are at least so many tiles.
+    pub(crate) least: u32,
 }
 
 /// For which buckets a launch is made.
@@ -90,13 +124,23 @@ pub(crate) enum When {
     Few(u32),
     /// More rows than that.
     Many(u32),
+    /// One of a lead.
+    One(Lead),
+    /// More of a lead.
+    More(Lead),
 }
 
 /// A kernel with its parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) when: When,
+    /// Made for steps with such rows; `None`: for all.
+    pub(crate) kind: Option<RowKind>,
+    /// Made only for steps of one row of each sequence and at most so many, or only for others.
+    pub(crate) singles: Option<(bool, u32)>,
     pub(crate) kernel: Kernel,
+    /// Whether it waits itself for the launch before it.
+    pub(crate) early: bool,
     pub(crate) grid: [Extent; 3],
     pub(crate) block: u32,
     pub(crate) shared: u32,
@@ -109,8 +153,18 @@ impl Launch {
             When::Always => true,
             When::Few(rows) => bucket.rows <= rows,
             When::Many(rows) => bucket.rows > rows,
+            When::One(lead) => bucket.of(lead) == 1,
+            When::More(lead) => bucket.of(lead) > 1,
         };
-        if !made {
+        let wanted = match self.kind {
+            None => true,
+            Some(RowKind::Prompt) => bucket.kinds.prompts,
+            Some(RowKind::Reply) => bucket.kinds.replies,
+        };
+        let fits = self
+            .singles
+            .is_none_or(|(is, most)| is == (bucket.singles && bucket.rows <= most));
+        if !made || !wanted || !fits {
             return Ok(());
         }
         let mut grid = self.grid.map(|extent| extent.of(bucket));
@@ -122,8 +176,20 @@ impl Launch {
                 grid[1] = rows.div_ceil(1 << size).max(1);
                 functions[size as usize]
             }
+            Kernel::Tiles(lead, tiles) => {
+                let down = |t: &Tile| (bucket.of(lead) as u32).div_ceil(t.rows).max(1);
+                let busy = |t: &&Tile| down(t) * t.blocks >= t.least;
+                let tile = tiles.iter().find(busy).unwrap_or(&tiles[1]);
+                let grid = [tile.blocks, down(tile), 1];
+                let shape = (tile.threads, tile.shared);
+                return stream.launch(tile.function, grid, shape, &self.params);
+            }
         };
-        stream.launch(function, grid, (self.block, self.shared), &self.params)
+        let shape = (self.block, self.shared);
+        match self.early {
+            true => stream.launch_early(function, grid, shape, &self.params),
+            false => stream.launch(function, grid, shape, &self.params),
+        }
     }
 }
 
@@ -137,6 +203,11 @@ mod tests {
             rows: 4,
             seqs: 2,
             logits: 1,
+            kinds: Kinds {
+                prompts: true,
+                replies: true,
+            },
+            singles: false,
         };
         assert_eq!(Extent::elements(Lead::Rows, 100, 256).of(bucket), 2);
         assert_eq!(

@@ -29,9 +29,15 @@ pub(crate) fn lead_code(lead: Lead) -> u32 {
     }
 }
 
-/// Bytes of a row of activations as the kernels of products take them: bytes, scales, and sums.
-pub(crate) fn row_in_bytes(columns: u64) -> u64 {
-    columns + columns / 32 * 8
+/// Rows from a run to the next one where scales and sums lie run by run: whole tiles.
+pub(crate) fn turned_rows(rows: u64) -> u64 {
+    rows.next_multiple_of(128)
+}
+
+/// Bytes of rows of activations as the kernels of products take them: bytes, scales, and sums, and these run by run.
+fn rows_in_bytes(rows: u64, columns: u64) -> u64 {
+    let beside = rows * (columns + columns / 32 * 8);
+    beside.next_multiple_of(16) + turned_rows(rows) * (columns / 32) * 8
 }
 
 /// Where values of a plan lie, from the first byte of the work space on.
@@ -61,12 +67,12 @@ pub(crate) fn values(plan: &Plan, traffic: &[Traffic], limits: &Limits) -> Value
     let size = |key: usize| {
         let shape = &plan.values[key % count].shape;
         let (lead, width) = (u64::from(most(limits, shape.lead)), shape.width() as u64);
-        let row = if key < count {
-            width * 4
+        let bytes = if key < count {
+            lead * width * 4
         } else {
-            row_in_bytes(width)
+            rows_in_bytes(lead, width)
         };
-        (lead * row).next_multiple_of(ALIGN).max(ALIGN)
+        bytes.next_multiple_of(ALIGN).max(ALIGN)
     };
     let keys = |values: &[ValueId], bytes: Option<ValueId>| -> Vec<usize> {
         let values = values.iter().map(|v| v.index());
@@ -260,7 +266,7 @@ impl StepLayout {
         };
         let row = rows * 4;
         let sizes = [
-            16,
+            32,
             row,
             row * 4,
             row,

@@ -19,10 +19,10 @@ use tokkata_ir::{
 use crate::driver::{Buffer, Context};
 use crate::error::{lost, out_of_memory, unsupported};
 use crate::images::Kernels;
-use crate::launch::{Extent, Kernel, Launch, When};
+use crate::launch::{Extent, Kernel, Launch, RowKind, When};
 use crate::layout::{GroupLayout, StepLayout, ValuePlaces, lead_code, most};
 use crate::params::Params;
-use crate::select::Item;
+use crate::select::{self, Heads, Item};
 use crate::weights::Weights;
 
 /// Most blocks of kernels whose threads go on to further elements.
@@ -71,6 +71,8 @@ pub(crate) struct Ground<'a> {
     /// The step's state and the slots.
     pub(crate) step_at: u64,
     pub(crate) arena_at: u64,
+    /// Multiprocessors.
+    pub(crate) processors: u32,
 }
 
 /// A plan as launches.
@@ -90,6 +92,16 @@ pub(crate) struct Lowering<'a, 'g> {
     launches: Vec<Launch>,
     /// For which buckets the next launches are.
     when: When,
+    /// For which kind of rows they are.
+    kind: Option<RowKind>,
+    /// Whether they wait themselves for the launch before them.
+    early: bool,
+    /// For steps of which sequences, as in `Launch`.
+    singles: Option<(bool, u32)>,
+    /// Heads that attention computes for itself in steps of single rows, by its queries.
+    heads: BTreeMap<ValueId, Heads>,
+    /// What rows in bytes come from, where products may make them for themselves.
+    sources: BTreeMap<ValueId, Option<usize>>,
     /// Work space that many launches share, by its size.
     shared: BTreeMap<u64, u64>,
     /// Tables of cosines and sines by what they follow from.
@@ -110,10 +122,16 @@ pub(crate) fn lower<'a>(
         scratch,
         launches: Vec::new(),
         when: When::Always,
+        kind: None,
+        early: false,
+        singles: None,
+        heads: BTreeMap::new(),
+        sources: select::sources(plan, items),
         shared: BTreeMap::new(),
         turns: BTreeMap::new(),
     };
-    for item in items {
+    lowering.keep_own_sources(items);
+    for (i, item) in items.iter().enumerate() {
         match item {
             Item::Node(i) => lowering.node(&plan.nodes[*i])?,
             Item::Prepare {
@@ -122,7 +140,7 @@ pub(crate) fn lower<'a>(
                 floats,
                 bytes,
             } => lowering.prepare_rows((*norm, *x), *floats, *bytes)?,
-            Item::Heads(heads) => lowering.heads(heads)?,
+            Item::Heads(heads) => lowering.heads(heads, items.get(i + 1))?,
             Item::Products { nodes, gate, add } => lowering.products(nodes, *gate, *add)?,
         }
     }
@@ -229,6 +247,9 @@ impl Lowering<'_, '_> {
     ) {
         self.launches.push(Launch {
             when: self.when,
+            kind: self.kind,
+            early: self.early,
+            singles: self.singles,
             kernel,
             grid,
             block,
@@ -281,7 +302,9 @@ impl Lowering<'_, '_> {
             Op::Attention(op) => self.attention(node, op),
             Op::Select(op) => self.select(node, op),
             Op::Compress(op) => self.compress(node, op),
-            Op::Conv { .. } | Op::Shift { .. } | Op::Scan { .. } => self.recurrent(node),
+            Op::Conv { .. } | Op::Conv1d(_) | Op::Shift { .. } | Op::Scan { .. } => {
+                self.recurrent(node)
+            }
             Op::Route(op) => self.route(node, op),
             Op::Group { .. } => self.group(node),
             Op::Combine => self.combine(node),

@@ -40,6 +40,13 @@ impl Params {
         x.iter().fold(self, |params, &x| params.u64(x))
     }
 
+    /// Another structure behind this one.
+    pub(crate) fn then(self, other: &Params) -> Self {
+        let mut params = self.align(8);
+        params.0.extend(&other.0);
+        params
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }

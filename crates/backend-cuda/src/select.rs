@@ -61,7 +61,7 @@ pub(crate) fn in_bytes(dtype: DType) -> bool {
 }
 
 /// The matrix of a product that a kernel of its own may run.
-fn matrix(op: &Op) -> Option<WeightId> {
+pub(crate) fn matrix(op: &Op) -> Option<WeightId> {
     match op {
         Op::Matmul { weight, .. } | Op::Experts { weight, .. } => Some(*weight),
         _ => None,
@@ -342,6 +342,44 @@ fn gated(uses: &Uses<'_>, node: usize) -> bool {
         let product = uses.plan.nodes.iter().position(|n| n.outs.contains(&first));
         product.is_some_and(|p| uses.fast(p).is_some() && uses.gate(p).is_some())
     })
+}
+
+/// Values in bytes that dense products alone read, and the norm that they come from: who multiplies one row may make them
+/// anew.
+pub(crate) fn sources(plan: &Plan, items: &[Item]) -> BTreeMap<ValueId, Option<usize>> {
+    let mut sources = BTreeMap::new();
+    for item in items {
+        if let Item::Prepare {
+            norm,
+            x,
+            floats: false,
+            bytes: true,
+        } = item
+        {
+            sources.insert(*x, *norm);
+        }
+    }
+    for item in items {
+        let Item::Products { nodes, .. } = item else {
+            continue;
+        };
+        let dense = |&n: &usize| matches!(plan.nodes[n].op, Op::Matmul { .. });
+        if !nodes.iter().all(dense) {
+            sources.remove(&plan.nodes[nodes[0]].ins[0]);
+        }
+    }
+    sources
+}
+
+/// The attention right behind heads that alone reads their queries.
+pub(crate) fn reader(plan: &Plan, heads: &Heads, next: Option<&Item>) -> Option<usize> {
+    let &Item::Node(n) = next? else {
+        return None;
+    };
+    let q = plan.nodes[heads.rope_q].outs[0];
+    let readers = plan.nodes.iter().filter(|n| n.ins.contains(&q)).count();
+    let own = matches!(plan.nodes[n].op, Op::Attention(_)) && plan.nodes[n].ins[0] == q;
+    (own && readers == 1).then_some(n)
 }
 
 /// What an item reads and writes: values, and values in bytes.

@@ -1,7 +1,7 @@
 //! Works as words that the device reads: changes of slots, rows of steps, and data.
 
-use tokkata_ir::sample::SamplerRecord;
-use tokkata_ir::step::{ROW_EMBEDS, ROW_PROMPT};
+use tokkata_ir::sample::{Mask, SamplerRecord};
+use tokkata_ir::step::{ROW_EMBEDS, ROW_KEEPS, ROW_PROMPT};
 use tokkata_ir::{
     BackendError, Delta, LogitRow, Logprob, Logprobs, RowInput, RowResult, RowStatus, SeqRows,
     SeqSlot, Work,
@@ -165,7 +165,9 @@ impl Words {
                 true => 0,
                 false => self.put(part.positions.iter().flatten().copied()),
             };
-            let flags = flags | (u32::from(part.prompt) * ROW_PROMPT);
+            let flags = flags
+                | (u32::from(part.prompt) * ROW_PROMPT)
+                | (u32::from(part.keeps_states) * ROW_KEEPS);
             let n = part.len() as u32;
             parts.extend([part.slot.0, n, row, kind, tokens as u32, logit]);
             parts.extend([part.logits.len() as u32, flags, part.span_end]);
@@ -183,7 +185,7 @@ impl Words {
     }
 
     fn wanted(&mut self, want: &LogitRow, part: u32) -> [u32; 8] {
-        let mask = want.mask.as_ref().map(tokkata_ir::sample::Mask::words);
+        let mask = want.mask.as_ref().map(Mask::words);
         let mask_at = mask.map_or(0, |m| self.put(m.iter().copied()));
         let mask_len = mask.map_or(0, <[u32]>::len);
         let dry = want.dry.iter();
@@ -226,6 +228,7 @@ impl Step {
     pub(crate) fn chained(work: &Work) -> Self {
         let next = |rows: &SeqRows| {
             let wanted = rows.logits.last()?;
+            assert!(!rows.keeps_states, "rows of a chain keep no states");
             last(rows).then(|| SeqRows {
                 input: RowInput::Drawn,
                 positions: Vec::new(),
@@ -319,22 +322,31 @@ pub(crate) struct Record<'a> {
 
 /// Words of a record for so many sequences and logit rows.
 pub(crate) fn record_words(seqs: usize, logits: usize) -> usize {
-    1 + 2 * seqs + (2 + REPORT_WORDS) * logits
+    4 + 2 * seqs + (2 + REPORT_WORDS) * logits
 }
 
+/// Words of a record in front of those of sequences, but for its number.
+const FAULT_WORDS: usize = 3;
+
 impl Record<'_> {
+    /// A row that a table was asked for and does not have, and the rows that it has.
+    pub(crate) fn no_row(&self) -> Option<(u32, u32)> {
+        (self.words[0] != 0).then(|| (self.words[1], self.words[2]))
+    }
+
     fn sequence(&self, i: usize) -> (bool, u32) {
-        (self.words[2 * i] != 0, self.words[2 * i + 1])
+        let at = FAULT_WORDS + 2 * i;
+        (self.words[at] != 0, self.words[at + 1])
     }
 
     fn logit(&self, i: usize) -> (i32, bool) {
-        let at = 2 * self.seqs + 2 * i;
+        let at = FAULT_WORDS + 2 * self.seqs + 2 * i;
         (self.words[at] as i32, self.words[at + 1] != 0)
     }
 
     fn logprobs(&self, i: usize, token: i32) -> Option<Logprobs> {
         let token = u32::try_from(token).ok()?;
-        let at = 2 * self.seqs + 2 * self.logits + REPORT_WORDS * i;
+        let at = FAULT_WORDS + 2 * self.seqs + 2 * self.logits + REPORT_WORDS * i;
         let words = &self.words[at..at + REPORT_WORDS];
         let of = |token: u32, bits: u32| Logprob {
             token,

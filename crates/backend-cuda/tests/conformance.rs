@@ -1,7 +1,7 @@
 //! The op-level suite on the GPU of this machine, where it has one.
 
 use tokkata_backend_cuda::CudaDevice;
-use tokkata_conformance::ops::{Profile, Rounding, Subject};
+use tokkata_conformance::ops::{Kinds, Profile, Rounding, Subject};
 use tokkata_core::DType;
 use tokkata_ir::LoadOptions;
 
@@ -45,8 +45,22 @@ fn plain() -> Option<Subject> {
     })
 }
 
+/// Rows of such kinds: those of prompts go to tensor cores.
+fn of(kinds: Kinds) -> Option<Subject> {
+    let subject = subject(None)?;
+    Some(Subject { kinds, ..subject })
+}
+
 mod own {
     tokkata_conformance::suite!(super::subject(None));
+}
+
+mod prompts {
+    tokkata_conformance::suite!(super::of(super::Kinds::Prompts));
+}
+
+mod mixed {
+    tokkata_conformance::suite!(super::of(super::Kinds::Mixed));
 }
 
 mod plain {

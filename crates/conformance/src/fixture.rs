@@ -14,7 +14,7 @@ use tokkata_ir::{
 };
 use tokkata_quant::{dequantize, quantize};
 
-pub use run::{Feed, Rows, Run, finish};
+pub use run::{Feed, Kinds, Rows, Run, finish};
 
 /// A number in −1..1 that follows from a name and an index alone.
 #[must_use]

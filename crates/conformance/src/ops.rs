@@ -27,6 +27,7 @@ mod within;
 use tokkata_core::DType;
 use tokkata_ir::{BackendError, Device, LoadOptions};
 
+pub use crate::fixture::Kinds;
 pub use case::{Case, Rounds};
 pub use measure::{Rounding, Verdict};
 
@@ -59,6 +60,8 @@ pub struct Subject {
     pub options: LoadOptions,
     /// How it rounds.
     pub profile: Profile,
+    /// What rows of steps are.
+    pub kinds: Kinds,
 }
 
 impl Subject {
@@ -69,6 +72,7 @@ impl Subject {
             device,
             options: LoadOptions::default(),
             profile: Profile::default(),
+            kinds: Kinds::default(),
         }
     }
 }

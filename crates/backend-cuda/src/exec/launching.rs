@@ -8,7 +8,7 @@ use tokkata_ir::{ArenaLayout, GroupId, Lead, ValType, ValueId};
 
 use super::{CAPTURED, CudaExecutor, Feed, Flight, From, RECORDS};
 use crate::driver::{Event, Fault};
-use crate::launch::Bucket;
+use crate::launch::{Bucket, Kinds};
 use crate::layout::Plane;
 use crate::params::Params;
 use crate::work::record_words;
@@ -122,6 +122,10 @@ impl CudaExecutor {
         let (plan, index) = (job.work.plan, job.launched);
         let step = job.step(index);
         let [rows, seqs, logits] = step.counts();
+        let kinds = Kinds {
+            prompts: step.parts.iter().any(|p| p.prompt),
+            replies: step.parts.iter().any(|p| !p.prompt),
+        };
         let first = if index == 0 {
             job.words.first
         } else {
@@ -134,7 +138,7 @@ impl CudaExecutor {
             .u64s(&[self.requests_at, words_at, plan_at]);
         let threads = (seqs * 32).clamp(64, 1024) as u32;
         self.launch(self.kernels.prepare, [1; 3], threads, &params)?;
-        self.replay(plan, [rows, seqs, logits])?;
+        self.replay(plan, [rows, seqs, logits], kinds)?;
         for (value, to) in self.queue[i].kept.places() {
             self.keep(plan, (value, to), plan_at, (index, [rows, seqs, logits]))?;
         }
@@ -187,13 +191,20 @@ impl CudaExecutor {
     }
 
     /// Runs the launches of a plan: those of decode steps as a graph.
-    fn replay(&mut self, plan: usize, [rows, seqs, logits]: [usize; 3]) -> Result<(), Fault> {
+    fn replay(
+        &mut self,
+        plan: usize,
+        [rows, seqs, logits]: [usize; 3],
+        kinds: Kinds,
+    ) -> Result<(), Fault> {
         let limits = &self.resident.program.limits;
         let up = |n: usize, most: u32| (n.next_power_of_two() as u32).min(most.max(1));
         let bucket = Bucket {
             rows: up(rows, limits.rows),
             seqs: up(seqs, limits.seqs),
             logits: up(logits, limits.logit_rows),
+            kinds,
+            singles: rows == seqs && !kinds.prompts,
         };
         let launches = &self.plans[plan].launches;
         let stream = &self.stream;
@@ -202,11 +213,10 @@ impl CudaExecutor {
             return run();
         }
         let key = (plan, bucket);
-        let graph = match self.graphs.entry(key) {
-            Entry::Occupied(graph) => graph.into_mut(),
-            Entry::Vacant(place) => place.insert(stream.capture(run)?),
-        };
-        stream.replay(graph)
+        match self.graphs.entry(key) {
+            Entry::Occupied(graph) => stream.replay(graph.get()),
+            Entry::Vacant(place) => stream.replay(place.insert(stream.capture(run)?)),
+        }
     }
 
     pub(super) fn end_on_device(&mut self, i: usize) -> Result<(), Fault> {

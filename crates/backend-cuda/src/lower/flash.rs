@@ -7,12 +7,15 @@ use tokkata_ir::{
 };
 
 use super::{Lowering, unsupported};
-use crate::launch::{Extent, When};
+use crate::error::lost;
+use crate::launch::{Extent, RowKind, When};
 use crate::params::Params;
-use crate::select::Heads;
+use crate::select::{Heads, Item};
 
 /// Positions of a split.
 const SPLIT: u32 = 128;
+/// Rows of a block of attention for prompts, and keys that it takes at a time.
+const TILE: u32 = 64;
 /// Most rows whose splits are computed side by side, and most bytes for what they leave.
 const SPLIT_ROWS: u64 = 64;
 const SPLIT_BYTES: u64 = 256 << 20;
@@ -47,8 +50,47 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// Queries and keys are normalised and rotated, keys and values written to the cache.
-    pub(super) fn heads(&mut self, heads: &Heads) -> Result<(), BackendError> {
+    /// Queries and keys are normalised and rotated, keys and values written to the cache: by a launch of their own, or by
+    /// that of attention where it comes next and steps have one row of each sequence.
+    pub(super) fn heads(&mut self, heads: &Heads, next: Option<&Item>) -> Result<(), BackendError> {
+        let (params, warps) = self.heads_params(heads)?;
+        if let Some(most) = self.attends(heads, next) {
+            let q = self.plan.nodes[heads.rope_q].outs[0];
+            self.heads.insert(q, heads.clone());
+            self.singles = Some((false, most));
+        }
+        let grid = [
+            Extent::fixed(warps.div_ceil(4)),
+            Extent::rows(Lead::Rows),
+            Extent::ONE,
+        ];
+        self.launch(("flash", "heads"), grid, (128, 0), &params)?;
+        self.singles = None;
+        Ok(())
+    }
+
+    /// Most rows for which the attention that comes next computes these heads for itself.
+    fn attends(&self, heads: &Heads, next: Option<&Item>) -> Option<u32> {
+        let node = &self.plan.nodes[crate::select::reader(self.plan, heads, next)?];
+        let Op::Attention(op) = &node.op else {
+            return None;
+        };
+        let (Op::Rope(rope), &Op::CacheWrite { slot }) = (
+            &self.plan.nodes[heads.rope_q].op,
+            &self.plan.nodes[heads.write].op,
+        ) else {
+            return None;
+        };
+        let (dim_v, v_heads) = self.value_heads(slot, self.plan.nodes[heads.write].ins[1]);
+        let alike = op.source == KvSource::Cache(slot)
+            && rope.head_dim == op.dim_k
+            && (dim_v, v_heads) == (op.dim_v, op.n_kv_heads)
+            && self.width(heads.q) == op.n_heads * op.dim_k
+            && self.width(heads.k) == op.n_kv_heads * op.dim_k;
+        (alike && self.is_flash(op)).then(|| self.split_rows(op))
+    }
+
+    fn heads_params(&mut self, heads: &Heads) -> Result<(Params, u32), BackendError> {
         let plan = self.plan;
         let (Op::Rope(rope), Op::CacheWrite { slot }) =
             (&plan.nodes[heads.rope_q].op, &plan.nodes[heads.write].op)
@@ -81,13 +123,7 @@ impl Lowering<'_, '_> {
             len(norm_k.weight),
         ]);
         let params = params.f32(norm_q.eps).f32(norm_k.eps).align(8);
-        let warps: u32 = counts.iter().sum();
-        let grid = [
-            Extent::fixed(warps.div_ceil(4)),
-            Extent::rows(Lead::Rows),
-            Extent::ONE,
-        ];
-        self.launch(("flash", "heads"), grid, (128, 0), &params)
+        Ok((params, counts.iter().sum()))
     }
 
     /// Columns of a value head and their number.
@@ -100,17 +136,12 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// Attention by the kernels for halves; `false` where it asks for more than they do.
-    pub(super) fn flash(&mut self, node: &Node, op: &AttentionOp) -> Result<bool, BackendError> {
+    /// Whether the kernels for halves do all that an attention asks for.
+    fn is_flash(&self, op: &AttentionOp) -> bool {
         let KvSource::Cache(slot) = op.source else {
-            return Ok(false);
+            return false;
         };
         let group = self.ground.program.group(slot.group);
-        let window = match op.mask {
-            Mask::Causal => 0,
-            Mask::Window(n) => n,
-            _ => return Ok(false),
-        };
         let plain = op.cap.is_none()
             && op.alibi.is_none()
             && op.bucket.is_none()
@@ -122,27 +153,92 @@ impl Lowering<'_, '_> {
             && group.block_size.is_multiple_of(32)
             && self.ground.groups[slot.group.index()].entry == 1
             && !self.keys_only(op.source);
-        if !plain || !fits {
+        plain && fits && matches!(op.mask, Mask::Causal | Mask::Window(_))
+    }
+
+    /// Bytes that the splits of a row leave.
+    fn split_bytes(&self, op: &AttentionOp) -> u64 {
+        let splits = self.limits().ctx.div_ceil(SPLIT);
+        u64::from(op.n_heads * splits) * u64::from(op.dim_k + 2) * 4
+    }
+
+    /// Most rows whose splits are computed side by side.
+    fn split_rows(&self, op: &AttentionOp) -> u32 {
+        let rows = (SPLIT_BYTES / self.split_bytes(op)).clamp(1, SPLIT_ROWS);
+        rows.min(u64::from(self.most(Lead::Rows))) as u32
+    }
+
+    /// Attention by the kernels for halves; `false` where it asks for more than they do.
+    pub(super) fn flash(&mut self, node: &Node, op: &AttentionOp) -> Result<bool, BackendError> {
+        let KvSource::Cache(slot) = op.source else {
+            return Ok(false);
+        };
+        if !self.is_flash(op) {
             return Ok(false);
         }
+        let window = match op.mask {
+            Mask::Window(n) => n,
+            _ => 0,
+        };
         let per_kv = op.n_heads / op.n_kv_heads;
         let together = [8, 4, 2, 1].into_iter().find(|&g| per_kv.is_multiple_of(g));
         let together = together.unwrap_or(1);
         let splits = self.limits().ctx.div_ceil(SPLIT);
-        let per_row = u64::from(op.n_heads * splits) * u64::from(op.dim_k + 2) * 4;
-        let most_rows = u64::from(self.most(Lead::Rows));
-        let split_rows = (SPLIT_BYTES / per_row).clamp(1, SPLIT_ROWS).min(most_rows);
-        let partial = self.shared_scratch(split_rows * per_row)?;
+        let split_rows = self.split_rows(op);
+        let bytes = u64::from(split_rows) * self.split_bytes(op);
+        let partial = self.shared_scratch(bytes)?;
         let kernel = format!("flash_{}_{together}", op.dim_k);
         let heads = Extent::fixed(op.n_heads / together);
         let rows = Extent::rows(Lead::Rows);
+        let tensor = self.ground.kernels.has_tensor_cores();
+        if tensor {
+            let name = format!("prompt_{}", op.dim_k);
+            let function = self.ground.kernels.function("prompts", &name);
+            let function = function.map_err(lost)?;
+            let tiles = 3 * TILE * op.dim_k * 2;
+            let bytes = match op.dim_k {
+                128 => 2 * tiles,
+                _ => 2 * (tiles + TILE * TILE * 4),
+            };
+            function.allow_shared(bytes).map_err(lost)?;
+            let params = self.cache(slot, self.step());
+            let params = params.u64s(&[self.at(node.ins[0]), self.maybe(op.sinks)]);
+            let params = params.u64s(&[self.at(node.outs[0]), 0]);
+            let params = params.u32s(&[op.n_heads, op.n_kv_heads, window, 0]);
+            let params = params.f32(op.scale).u32s(&[0, 1]).align(8);
+            let tiles = Extent::elements(Lead::Rows, 1, TILE);
+            let grid = [Extent::fixed(op.n_heads), tiles, Extent::rows(Lead::Seqs)];
+            self.kind = Some(RowKind::Prompt);
+            self.launch(("prompts", &name), grid, (256, bytes), &params)?;
+            self.kind = Some(RowKind::Reply);
+        }
+        if let Some(own) = self.heads.remove(&node.ins[0]) {
+            let blocks = op.n_heads / together;
+            let arrived = self.scratch(u64::from(self.most(Lead::Rows) * blocks) * 4)?;
+            let (params, _) = self.heads_params(&own)?;
+            let flash = self.cache(slot, Params::new());
+            let flash = flash.u64s(&[0, self.maybe(op.sinks), self.at(node.outs[0]), partial]);
+            let flash = flash.u32s(&[op.n_heads, op.n_kv_heads, window, splits]);
+            let flash = flash.f32(op.scale).u32s(&[0, 0]).u64(arrived);
+            let name = format!("attend_{}_{together}", op.dim_k);
+            self.early = self.ground.kernels.begins_early();
+            self.singles = Some((true, split_rows));
+            let grid = [Extent::fixed(blocks), rows, Extent::fixed(splits)];
+            let params = params.then(&flash);
+            self.launch(("flash", &name), grid, (128, 0), &params)?;
+            self.early = false;
+            self.singles = Some((false, split_rows));
+        }
         for looped in [false, true] {
             let params: Params = self.cache(slot, self.step());
             let params = params.u64s(&[self.at(node.ins[0]), self.maybe(op.sinks)]);
             let params = params.u64s(&[self.at(node.outs[0]), partial]);
             let params = params.u32s(&[op.n_heads, op.n_kv_heads, window, splits]);
-            let params = params.f32(op.scale).u32(looped.into()).align(8);
-            let few = split_rows as u32;
+            let params = params
+                .f32(op.scale)
+                .u32s(&[looped.into(), tensor.into()])
+                .align(8);
+            let few = split_rows;
             self.when = if looped {
                 When::Many(few)
             } else {
@@ -156,7 +252,7 @@ impl Lowering<'_, '_> {
                 self.launch(("flash", "flash_join"), grid, (op.dim_k, 0), &params)?;
             }
         }
-        self.when = When::Always;
+        (self.when, self.kind, self.singles) = (When::Always, None, None);
         Ok(true)
     }
 }

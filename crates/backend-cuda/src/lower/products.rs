@@ -1,17 +1,34 @@
 //! Products by the kernels of `matvec.cu`: rows prepared once, then several weights a launch.
 
-use tokkata_ir::{Act, BackendError, Node, NormKind, Op, ValueId, WeightId};
+use std::collections::BTreeSet;
+
+use tokkata_core::DType;
+use tokkata_ir::{Act, BackendError, Lead, Node, NormKind, Op, ValueId, WeightId};
 
 use super::{Lowering, unsupported};
 use crate::error::lost;
-use crate::launch::{Extent, Kernel};
-use crate::layout::{lead_code, most};
+use crate::launch::{Extent, Kernel, RowKind, Tile, When};
+use crate::layout::{lead_code, most, turned_rows};
 use crate::params::Params;
+use crate::select::{Item, matrix};
 
 /// Warps of a block, an output each.
 const WARPS: u32 = 8;
 /// Weights that a launch has room for.
 const PARTS: usize = 4;
+
+/// Most columns of a row that a block makes bytes of for itself.
+const MOST_OWN: u32 = 32 << 10;
+
+/// Copies under way of `gemm.cu`, and columns of each.
+const STAGES: u32 = 4;
+const STAGE: u32 = 64;
+
+/// Large tiles are used where there are at least so many of them: enough for the largest devices, and thrice that for so many
+/// columns, where their beginnings and ends weigh more than what they save in between.
+const BUSY: u32 = 100;
+const BUSY_SHORT: u32 = 400;
+const SHORT: std::ops::Range<u32> = 513..2048;
 
 /// A product's weight and what happens to its outputs.
 struct Part {
@@ -31,6 +48,15 @@ impl Lowering<'_, '_> {
         let columns = u64::from(self.width(x));
         let scales = at + (rows * columns).next_multiple_of(16);
         [at, scales, scales + rows * columns / 32 * 4]
+    }
+
+    /// Where scales and sums of a value in bytes lie run by run, and rows from a run to the next one.
+    fn turned(&self, x: ValueId) -> (u64, u32) {
+        let rows = u64::from(most(self.limits(), self.lead(x)));
+        let columns = u64::from(self.width(x));
+        let beside = rows * (columns + columns / 32 * 8);
+        let at = self.places.bytes[x.index()] + beside.next_multiple_of(16);
+        (at, turned_rows(rows) as u32)
     }
 
     /// Rows of `x`, normalised where there is a norm, as floats and as bytes.
@@ -61,20 +87,124 @@ impl Lowering<'_, '_> {
         let params = self.step().u64s(&[self.at(from), y, q, d, s]);
         let params = params.u64s(&[self.maybe(weight), self.maybe(bias)]);
         let params = params.u32s(&[lead_code(lead), width, kind]).f32(eps);
+        let split = bytes && lead == Lead::Rows && self.ground.kernels.has_tensor_cores();
+        let (turned, pitch) = if split { self.turned(x) } else { (0, 0) };
+        let params = params.u64(turned).u32(pitch).align(8);
+        if split {
+            let runs = if norm.is_some() {
+                1
+            } else {
+                width.div_ceil(512)
+            };
+            let rows = Extent::elements(lead, 1, 4);
+            let grid = [Extent::fixed(runs), rows, Extent::ONE];
+            self.kind = Some(RowKind::Prompt);
+            self.launch(("gemm", "quantise_prompts"), grid, (128, 0), &params)?;
+            self.kind = Some(RowKind::Reply);
+        }
         let (blocks, threads) = match norm {
-            Some(_) => (1, width.clamp(32, 1024).next_multiple_of(32)),
+            Some(_) => (1, 256),
             None => (
-                width.div_ceil(1024),
+                width.div_ceil(256),
                 width.clamp(32, 256).next_multiple_of(32),
             ),
         };
         let grid = [Extent::fixed(blocks), Extent::rows(lead), Extent::ONE];
+        if self.makes_own(x) {
+            self.when = When::More(lead);
+        }
         self.launch(
             ("matvec", "quantise"),
             grid,
             (threads.min(1024), 0),
             &params,
-        )
+        )?;
+        (self.kind, self.when) = (None, When::Always);
+        Ok(())
+    }
+
+    /// Leaves the values alone that every product of one row makes bytes of with the bits that they have beside others.
+    pub(super) fn keep_own_sources(&mut self, items: &[Item]) {
+        let mut others = Vec::new();
+        for item in items {
+            let Item::Products { nodes, gate, .. } = item else {
+                continue;
+            };
+            let x = self.plan.nodes[nodes[0]].ins[0];
+            let lead = self.lead(self.plan.nodes[nodes[0]].outs[0]);
+            let weight = |n: &usize| matrix(&self.plan.nodes[*n].op);
+            let formats: BTreeSet<DType> = nodes
+                .iter()
+                .filter_map(weight)
+                .map(|w| self.ground.weights.place(w).segments[0].dtype)
+                .collect();
+            let tiles = self.ground.kernels.has_tensor_cores() && lead == Lead::Rows;
+            let whole = !tiles || self.width(x).is_multiple_of(STAGE);
+            if !whole || (gate.is_some() && formats.len() > 1) {
+                others.push(x);
+            }
+        }
+        self.sources.retain(|x, _| !others.contains(x));
+    }
+
+    /// Whether products of one row make its bytes for themselves.
+    fn makes_own(&self, x: ValueId) -> bool {
+        self.sources.contains_key(&x) && self.width(x) <= MOST_OWN
+    }
+
+    /// `Source` of `vec.cu`.
+    fn source(&self, x: ValueId, bytes: bool, total: u32) -> Params {
+        let norm = self.sources.get(&x).copied().filter(|_| self.makes_own(x));
+        let norm_node = norm.flatten().map(|n| &self.plan.nodes[n]);
+        let (from, weight, bias, kind, eps) = match (norm_node, norm) {
+            (
+                Some(Node {
+                    op:
+                        Op::Norm {
+                            kind,
+                            eps,
+                            weight,
+                            bias,
+                            ..
+                        },
+                    ins,
+                    ..
+                }),
+                _,
+            ) => (ins[0], *weight, *bias, norm_code(*kind), *eps),
+            (_, Some(None)) => (x, None, None, 4, 0.0),
+            _ => (x, None, None, 5, 0.0),
+        };
+        let params = Params::new().u64s(&[self.at(from), self.maybe(weight), self.maybe(bias)]);
+        params.u32(kind).f32(eps).u32s(&[bytes.into(), total])
+    }
+
+    /// Products of one row by the kernels of `vec.cu`.
+    fn one_row(
+        &mut self,
+        (lead, x, k): (Lead, ValueId, u32),
+        (total, bytes, gated): (u32, bool, bool),
+        params: &Params,
+    ) -> Result<(), BackendError> {
+        let warps = self.ground.processors * WARPS;
+        let at_a_time = match total / warps {
+            0 | 1 => 1,
+            2 | 3 => 2,
+            _ => 4,
+        };
+        let at_a_time = if gated { at_a_time.max(2) } else { at_a_time };
+        let most = self.ground.processors * 4;
+        let blocks = total.div_ceil(WARPS * at_a_time).min(most);
+        let name = format!("vec_{at_a_time}");
+        let function = self.ground.kernels.function("vec", &name).map_err(lost)?;
+        let params = params.clone().then(&self.source(x, bytes, total));
+        let shared = if bytes { k / 32 * 40 } else { 0 };
+        let (when, early) = (self.when, self.ground.kernels.begins_early());
+        (self.when, self.early) = (When::One(lead), early);
+        let grid = [Extent::fixed(blocks), Extent::ONE, Extent::ONE];
+        self.push(Kernel::One(function), grid, (WARPS * 32, shared), &params);
+        (self.when, self.early) = (when, false);
+        Ok(())
     }
 
     fn part(&self, node: usize) -> Result<Part, BackendError> {
@@ -179,7 +309,33 @@ impl Lowering<'_, '_> {
         };
         let params = params.u64s(&self.in_bytes(x)).u64(self.at(x)).u64(ids);
         let params = params.u32s(&[lead_code(lead), k, top_k, shared.into()]);
-        let params = params.u32s(&[gate.is_some().into(), act]).align(8);
+        let formats = self.tile_formats(&parts, lead, top_k, gate.is_some(), k);
+        let kinds = u32::from(!formats.is_empty());
+        let params = params.u32s(&[gate.is_some().into(), act, kinds]);
+        let (turned, pitch) = match kinds {
+            0 => (0, 0),
+            _ => self.turned(x),
+        };
+        let params = params.u32(pitch).u64(turned);
+        for &format in &formats {
+            let least = if SHORT.contains(&k) { BUSY_SHORT } else { BUSY };
+            let tiles = self.tiles(format, &parts, gate.is_some(), least)?;
+            self.kind = Some(RowKind::Prompt);
+            let grid = [Extent::ONE; 3];
+            self.push(Kernel::Tiles(lead, tiles), grid, (0, 0), &params);
+            self.kind = Some(RowKind::Reply);
+        }
+        let one_format = parts
+            .windows(2)
+            .all(|p| self.shape_of(&p[0]).0 == self.shape_of(&p[1]).0);
+        let alone = top_k == 0 && k <= MOST_OWN && (gate.is_none() || one_format);
+        if alone {
+            let bytes = parts
+                .iter()
+                .any(|p| crate::select::in_bytes(self.shape_of(p).0));
+            self.one_row((lead, x, k), (end, bytes, gate.is_some()), &params)?;
+            self.when = When::More(lead);
+        }
         let kernels = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"];
         let mut functions = Vec::new();
         for name in kernels {
@@ -200,8 +356,85 @@ impl Lowering<'_, '_> {
             (WARPS * 32, 0),
             &params,
         );
+        (self.kind, self.when) = (None, When::Always);
         Ok(())
     }
+
+    /// The format of a part and its outputs.
+    fn shape_of(&self, part: &Part) -> (DType, u32) {
+        let segment = &self.ground.weights.place(part.weight).segments[0];
+        (segment.dtype, segment.rows)
+    }
+
+    /// Formats of the parts of a launch whose rows of prompts go to tensor cores; none where they do not.
+    fn tile_formats(
+        &self,
+        parts: &[Part],
+        lead: Lead,
+        top_k: u32,
+        gated: bool,
+        columns: u32,
+    ) -> BTreeSet<DType> {
+        use DType::{IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+        let formats: BTreeSet<DType> = parts.iter().map(|p| self.shape_of(p).0).collect();
+        let known = |d: &DType| matches!(d, Q4_0 | Q8_0 | Q4_K | Q5_K | Q6_K | MXFP4 | IQ4_NL);
+        let fits = self.ground.kernels.has_tensor_cores()
+            && lead == Lead::Rows
+            && top_k == 0
+            && columns.is_multiple_of(STAGE)
+            && formats.iter().all(known)
+            && (!gated || formats.len() == 1);
+        if fits { formats } else { BTreeSet::new() }
+    }
+
+    /// Kernels of `gemm.cu` for the parts of one format.
+    fn tiles(
+        &self,
+        format: DType,
+        parts: &[Part],
+        gated: bool,
+        least: u32,
+    ) -> Result<[Tile; 2], BackendError> {
+        let tile = |name: &str, rows: u32, outputs: u32, threads: u32, least: u32| {
+            let name = format!("gemm_{name}_{format}");
+            let function = self.ground.kernels.function("gemm", &name).map_err(lost)?;
+            let wide = if gated { outputs / 2 } else { outputs };
+            let own = parts.iter().take(if gated { 1 } else { parts.len() });
+            let own = own.map(|p| self.shape_of(p)).filter(|p| p.0 == format);
+            let shared = tile_bytes(format, rows, outputs);
+            function.allow_shared(shared).map_err(lost)?;
+            Ok(Tile {
+                function,
+                rows,
+                blocks: own.map(|p| p.1.div_ceil(wide)).sum(),
+                threads,
+                shared,
+                least,
+            })
+        };
+        Ok([
+            tile("large", 128, 128, 256, least)?,
+            tile("small", 64, 64, 128, 0)?,
+        ])
+    }
+}
+
+/// Shared memory of a tile: copies under way and scales, or half of its sums.
+fn tile_bytes(format: DType, rows: u32, outputs: u32) -> u32 {
+    use DType::{Q4_K, Q5_K, Q6_K, Q8_0};
+    let packed = if matches!(format, Q8_0 | Q5_K | Q6_K) {
+        64
+    } else {
+        32
+    };
+    let scales = match format {
+        Q4_K | Q5_K => 4,
+        Q6_K => 5,
+        _ => 2,
+    };
+    let stage = rows * 64 + outputs * packed + rows * 16;
+    let copies = STAGES * stage + 2 * scales * outputs * 4;
+    copies.max(rows / 2 * (outputs + 8) * 4)
 }
 
 fn norm_code(kind: NormKind) -> u32 {

@@ -1,6 +1,6 @@
 //! Convolutions, shifts and recurrences.
 
-use tokkata_ir::{BackendError, Lead, Node, Op, Scan, SlotId};
+use tokkata_ir::{BackendError, Conv1dOp, Lead, Node, Op, Scan, SlotId};
 
 use super::{Lowering, too_large, unsupported};
 use crate::launch::Extent;
@@ -29,11 +29,12 @@ impl Lowering<'_, '_> {
     pub(super) fn recurrent(&mut self, node: &Node) -> Result<(), BackendError> {
         match &node.op {
             Op::Conv { .. } => self.conv(node),
+            Op::Conv1d(op) => self.conv1d(node, op),
             Op::Shift { slot } => {
                 let width = self.width(node.ins[0]);
                 let params = self.cache(*slot, self.step()).u32(width);
                 let params = params.u64s(&[self.at(node.ins[0]), self.at(node.outs[0])]);
-                let grid = channels(width, 128, Lead::Seqs);
+                let grid = channels_of(width, 128, Lead::Seqs);
                 self.launch(("recurrent", "shift"), grid, (128, 0), &params)
             }
             Op::Scan { scan, slot } => self.scan(node, scan, *slot),
@@ -56,14 +57,29 @@ impl Lowering<'_, '_> {
         let taps = [self.floats(weight), self.maybe(bias)];
         let Some(slot) = slot else {
             let params = self.step().u32s(&[width, kernel]).u64s(&taps).u64s(&values);
-            let grid = channels(width, 128, Lead::Rows);
+            let grid = channels_of(width, 128, Lead::Rows);
             return self.launch(("recurrent", "conv_centred"), grid, (128, 0), &params);
         };
         too_large("conv", "taps", kernel, MOST_TAPS)?;
         let params = self.cache(slot, self.step()).u32s(&[width, kernel]);
         let params = params.u64s(&taps).u64s(&values);
-        let grid = channels(width, 128, Lead::Seqs);
+        let grid = channels_of(width, 128, Lead::Seqs);
         self.launch(("recurrent", "conv"), grid, (128, 0), &params)
+    }
+
+    fn conv1d(&mut self, node: &Node, op: &Conv1dOp) -> Result<(), BackendError> {
+        let channels = self.width(node.ins[0]) / op.frames;
+        let outputs = self.width(node.outs[0]);
+        let n = outputs / (op.frames / op.stride);
+        let params = self.step().u64s(&[
+            self.floats(op.weight),
+            self.maybe(op.bias),
+            self.at(node.ins[0]),
+            self.at(node.outs[0]),
+        ]);
+        let params = params.u32s(&[n, channels, op.kernel, op.stride, op.padding, op.frames]);
+        let grid = channels_of(outputs, 4, Lead::Rows);
+        self.launch(("recurrent", "conv1d"), grid, (128, 0), &params)
     }
 
     fn recurrence(&mut self, node: &Node, scan: &Scan) -> Result<Recurrence, BackendError> {
@@ -161,13 +177,13 @@ impl Lowering<'_, '_> {
         } else {
             ("scan_columns", 64)
         };
-        let grid = channels(width, per_block, Lead::Seqs);
+        let grid = channels_of(width, per_block, Lead::Seqs);
         let threads = if op.rows { 128 } else { 64 };
         self.launch(("recurrent", kernel), grid, (threads, 0), &params)
     }
 }
 
-fn channels(width: u32, per_block: u32, lead: Lead) -> [Extent; 3] {
+fn channels_of(width: u32, per_block: u32, lead: Lead) -> [Extent; 3] {
     [
         Extent::fixed(width.div_ceil(per_block)),
         Extent::rows(lead),

@@ -14,6 +14,10 @@ use crate::params::Params;
 /// Words of a report of log-probabilities.
 pub(crate) const REPORT_WORDS: u32 = 42;
 
+/// Blocks that look for the largest logit of a row, and bytes of what each finds.
+const LOOKERS: u32 = 64;
+const FOUND_BYTES: u64 = 16;
+
 /// A function of an element, as `rows.cu` numbers them.
 struct Function {
     kind: u32,
@@ -400,7 +404,12 @@ impl Lowering<'_, '_> {
     pub(super) fn sample(&mut self, node: &Node) -> Result<(), BackendError> {
         let out = self.at(node.outs[0]);
         let params = self.draw(node.ins[0], out)?;
-        let grid = [Extent::rows(Lead::LogitRows), Extent::ONE, Extent::ONE];
+        let rows = Extent::rows(Lead::LogitRows);
+        let cells = u64::from(self.most(Lead::LogitRows)) * u64::from(LOOKERS);
+        let params = params.u64(self.scratch(cells * FOUND_BYTES)?);
+        let grid = [Extent::fixed(LOOKERS), rows, Extent::ONE];
+        self.launch(("sample", "best_logits"), grid, (256, 0), &params)?;
+        let grid = [rows, Extent::ONE, Extent::ONE];
         self.launch(("sample", "sample"), grid, (1024, 0), &params)
     }
 

@@ -157,9 +157,9 @@ fn long(sizes: Sizes, mask: Mask, sinks: bool) -> Case {
         ..plain(sizes, mask, KvSource::Cache(slot))
     };
     let name = format!("attention/long/{mask:?}/{sizes:?}/sinks={sinks}");
-    // Rows that see little are larger than the sums over hundreds that most rows are, and so are their errors.
-    let case = write_and_attend(name, f, slot, op).rounds(Rounds::Attention(DType::F16));
-    let case = case.ulps(16.0);
+    // Rows of few keys are several times as large as those of many, which the rms of the output is mostly made of.
+    let case = write_and_attend(name, f, slot, op).ulps(2.0 * ULPS);
+    let case = case.rounds(Rounds::Attention(DType::F16));
     let chunk = |case: Case, start: usize| {
         case.step(vec![
             Rows::of(0, start..start + 50),

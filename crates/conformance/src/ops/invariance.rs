@@ -121,6 +121,7 @@ fn outputs(
     let mut run = case
         .fixture
         .load(subject.device.as_ref(), &subject.options)?;
+    run.kinds = subject.kinds;
     run.step(rows, feed)?;
     Ok(case.outputs.iter().map(|&id| run.floats(id)).collect())
 }

@@ -1,11 +1,11 @@
 //! Products, norms and rotary positions.
 
 use tokkata_core::DType;
-use tokkata_ir::{ConstData, NormKind, Op, Pairing, RopeOp};
+use tokkata_ir::{ConstData, Limits, NormKind, Op, Pairing, RopeOp};
 use tokkata_quant::can_quantize;
 
 use super::case::{Case, Rounds, one_op};
-use crate::fixture::{Fixture, Rows, noises};
+use crate::fixture::{Fixture, Rows, noises, small_limits};
 
 /// Formats that weights come in.
 pub(crate) fn formats() -> impl Iterator<Item = DType> {
@@ -35,6 +35,7 @@ pub(crate) fn products() -> Vec<Case> {
             }
         }
     }
+    cases.extend(formats().filter_map(tiles));
     for (scale, bias) in [(1, 0), (19, 0), (0, 19), (1, 19), (19, 19)] {
         cases.push(affine_product(scale, bias));
     }
@@ -63,6 +64,29 @@ fn product(dtype: DType, n: u32, k: u32) -> Case {
         .ulps(sum_ulps(k))
         .rounds(Rounds::Matmul(dtype))
         .all_rows(1.0)
+}
+
+/// More rows and outputs than tiles have, of a format with blocks; the last ones fill no tile.
+fn tiles(dtype: DType) -> Option<Case> {
+    use DType::{IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+    let known = matches!(dtype, Q4_0 | Q8_0 | Q4_K | Q5_K | Q6_K | MXFP4 | IQ4_NL);
+    let (n, k) = (6438, if dtype.block_elems() == 32 { 320 } else { 512 });
+    let mut f = Fixture::new(Limits {
+        rows: 192,
+        ctx: 192,
+        ..small_limits()
+    });
+    let x = f.input(&[k]);
+    let weight = matrix(&mut f, dtype, &[n, k]);
+    let op = Op::Matmul {
+        weight,
+        scale: None,
+        bias: None,
+    };
+    let out = f.op(op, &[x], &[n]);
+    let case = Case::new(format!("matmul/tiles/{dtype}"), f, vec![out]);
+    let case = case.ulps(sum_ulps(k)).rounds(Rounds::Matmul(dtype));
+    known.then(|| case.step(vec![Rows::first(133), Rows::of(1, 0..9)]))
 }
 
 fn affine_product(scale: u32, bias: u32) -> Case {

@@ -5,7 +5,7 @@ use tokkata_ir::{BackendError, Device, LoadOptions, ValType, ValueId};
 
 use super::case::{Case, Rounds};
 use super::{Profile, Subject, within};
-use crate::fixture::Feed;
+use crate::fixture::{Feed, Kinds};
 
 /// How inputs may be rounded before they are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,11 @@ pub(super) type Outputs = Vec<Vec<f64>>;
 
 /// Runs a case on a subject and judges it.
 pub(crate) fn run(subject: &Subject, case: &Case) -> Result<Verdict, BackendError> {
-    let found = outputs(subject.device.as_ref(), &subject.options, case)?;
+    let found = outputs(
+        (subject.device.as_ref(), subject.kinds),
+        &subject.options,
+        case,
+    )?;
     let exact = oracle(case, Rounding::None)?;
     let rounding = rounding(&subject.profile, case.rounds);
     let rounded = match rounding {
@@ -152,11 +156,12 @@ fn rounding(profile: &Profile, rounds: Rounds) -> Rounding {
 }
 
 fn outputs(
-    device: &dyn Device,
+    (device, kinds): (&dyn Device, Kinds),
     options: &LoadOptions,
     case: &Case,
 ) -> Result<Outputs, BackendError> {
     let mut run = case.fixture.load(device, options)?;
+    run.kinds = kinds;
     let mut outputs = vec![Vec::new(); case.outputs.len()];
     for (rows, feed) in &case.steps {
         run.step(rows, feed)?;
@@ -176,7 +181,7 @@ fn oracle(case: &Case, rounding: Rounding) -> Result<Outputs, BackendError> {
         precision: Precision::F64,
     };
     if case.ulps.is_none() {
-        return outputs(&device, &LoadOptions::default(), case);
+        return outputs((&device, Kinds::Replies), &LoadOptions::default(), case);
     }
     if let (Rounds::Within(_), true) = (case.rounds, rounding != Rounding::None) {
         return within::outputs(case, rounding);

@@ -58,6 +58,7 @@ fn places(
     let (rows, feed) = step.steps.remove(0);
     let feed = spoilt(case, feed, (fault, row));
     let mut run = (case.fixture).load(subject.device.as_ref(), &subject.options)?;
+    run.kinds = subject.kinds;
     run.step(&rows, &feed)?;
     let floats = case.outputs.iter().filter(|&&id| is_float(case, id));
     let floats: Vec<f32> = floats.flat_map(|&id| run.floats(id)).collect();

@@ -17,8 +17,8 @@ const WARPS: u32 = 8;
 /// Weights that a launch has room for.
 const PARTS: usize = 4;
 
-/// Most columns of a row that a block makes bytes of for itself.
-const MOST_OWN: u32 = 32 << 10;
+/// Most columns of a row that a block makes bytes of for itself: with more, each block does too much that all others do.
+const MOST_OWN: u32 = 1 << 10;
 
 /// Copies under way of `gemm.cu`, and columns of each.
 const STAGES: u32 = 4;

@@ -253,7 +253,11 @@ impl Engine {
 
     /// Lets every task of a work that only writes go on for some steps without the host.
     fn chain(&mut self, parts: &mut [Part], work: &mut Work) {
-        let steps = parts.iter().map(|part| self.chainable(part)).min();
+        let most = self.chain_steps();
+        if most == 0 {
+            return;
+        }
+        let steps = parts.iter().map(|part| self.chainable(part, most)).min();
         let Some(steps) = steps.filter(|&n| n > 0) else {
             return;
         };
@@ -293,8 +297,8 @@ impl Engine {
         place.expect("the task of a work that is being formed runs")
     }
 
-    /// Steps that a part's task could go on for without the host.
-    fn chainable(&self, part: &Part) -> usize {
+    /// Steps, at most so many, that a part's task could go on for without the host.
+    fn chainable(&self, part: &Part, most: usize) -> usize {
         let task = &self.running[self.place_of(part)];
         let recurrent = self.cache.is_recurrent();
         let Goal::Answer(answer) = &task.goal else {
@@ -306,8 +310,7 @@ impl Engine {
         }
         let room = (self.limits().ctx as usize).saturating_sub(task.seq.end());
         let left = answer.remaining(task.stats.generated_tokens) as usize;
-        let steps = self.chain_steps().min(room);
-        steps.min(left.saturating_sub(answer.draws))
+        most.min(room).min(left.saturating_sub(answer.draws))
     }
 
     /// Steps that a chain may have: while anything waits it lasts a few milliseconds.

@@ -3,6 +3,7 @@
 //! A command's own flags come first. What it does not know itself is looked up in the table: it means one of our own
 //! flags, is accepted since it changes no answer, or is refused with the reason.
 
+mod env;
 mod table;
 
 use std::collections::BTreeSet;
@@ -45,12 +46,13 @@ pub(crate) struct Translated {
     pub(crate) notes: Vec<String>,
 }
 
-/// Translates a command line, up to a `--`.
+/// Translates a command line, up to a `--`; for a server, variables of the environment stand for flags.
 ///
 /// # Errors
 /// Why a flag or a command of another program cannot be had.
 pub(crate) fn translate(
     args: impl IntoIterator<Item = OsString>,
+    variables: impl Iterator<Item = (OsString, OsString)>,
     commands: &clap::Command,
 ) -> Result<Translated, String> {
     let mut args: Vec<OsString> = args.into_iter().collect();
@@ -64,8 +66,13 @@ pub(crate) fn translate(
         });
     };
     let own = own_flags(command);
-    let mut rest = args.into_iter().peekable();
     let mut out = Translated::default();
+    if command.get_name() == "serve" {
+        let (flags, notes) = env::flags(variables, &args[2..])?;
+        args.splice(2..2, flags);
+        out.notes = notes;
+    }
+    let mut rest = args.into_iter().peekable();
     while let Some(arg) = rest.next() {
         if arg == "--" {
             out.args.push(arg);
@@ -211,7 +218,7 @@ mod tests {
         let args = line.split_whitespace().map(OsString::from);
         let mut cli = crate::Cli::command();
         cli.build();
-        translate(args, &cli)
+        translate(args, std::iter::empty(), &cli)
     }
 
     fn args(line: &str) -> String {

@@ -243,6 +243,11 @@ impl SamplingArgs {
         }
     }
 
+    /// The seed, if one was given.
+    pub(crate) fn seed(&self) -> Option<u64> {
+        u64::try_from(self.seed).ok()
+    }
+
     /// Whether answers never end by themselves.
     pub(crate) fn ignores_end(&self) -> bool {
         self.ignore_eos

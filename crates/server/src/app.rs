@@ -261,6 +261,10 @@ fn check(app: &App, request: &Request) -> Result<Option<Response>> {
             format!("the host '{host}' is not one of this server's; allow it with --allowed-host");
         return Err(ApiError::forbidden(message));
     }
+    if request.method() == Method::OPTIONS {
+        // Whether the page may ask is told by what the answer allows.
+        return Ok(Some(preflight()));
+    }
     if let Some(origin) = text(header::ORIGIN)
         && !app.options.cross.allows(origin)
         && !same_origin(origin, text(header::HOST))
@@ -268,9 +272,6 @@ fn check(app: &App, request: &Request) -> Result<Option<Response>> {
         let message =
             format!("pages of {origin} may not ask this server; allow them with --cors-origins");
         return Err(ApiError::forbidden(message));
-    }
-    if request.method() == Method::OPTIONS {
-        return Ok(Some(preflight()));
     }
     if !is_open(request.uri()) && !has_key(&app.options.keys, headers) {
         return Err(ApiError::unauthorized());

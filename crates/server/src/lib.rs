@@ -13,6 +13,7 @@
 
 mod anthropic;
 mod app;
+mod door;
 mod error;
 mod fields;
 mod metrics;
@@ -31,7 +32,8 @@ mod serve;
 mod served;
 mod sse;
 mod talk;
+mod tls;
 
-pub use options::{Cross, Hosts, ReasoningNames, ServerOptions};
+pub use options::{Cross, Hosts, ReasoningNames, ServerOptions, Thinking};
 pub use serve::{ServeError, Server};
 pub use served::Named;

@@ -68,7 +68,6 @@ fn openai() -> Routes {
                 &path("/chat/completions/render"),
                 post(chat::apply_template),
             )
-            .route(&path("/completions"), post(completions::complete))
             .route(&path("/rerank"), post(ranking::rerank))
             .route(&path("/reranking"), post(ranking::rerank))
             .route(&path("/score"), post(ranking::score))
@@ -77,6 +76,7 @@ fn openai() -> Routes {
             .route(&path("/detokenize"), post(tokens::detokenize));
     }
     routes
+        .route("/v1/completions", post(completions::complete))
         .route("/v1/responses", post(responses::create))
         .route("/responses", post(responses::create))
         .route("/v1/responses/compact", post(responses::compact))
@@ -99,6 +99,7 @@ fn openai() -> Routes {
 fn llama() -> Routes {
     Router::new()
         .route("/completion", post(completion::complete))
+        .route("/completions", post(completion::complete))
         .route("/infill", post(completion::fill))
         .route("/apply-template", post(chat::apply_template))
         .route("/props", get(status::props).post(status::set_props))

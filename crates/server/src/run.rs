@@ -70,6 +70,8 @@ pub(crate) struct End {
     pub(crate) finish: Finish,
     pub(crate) stats: Stats,
     pub(crate) reasoning_tokens: usize,
+    /// The context was full, so that something is missing.
+    pub(crate) full: bool,
 }
 
 /// One answer.
@@ -87,6 +89,10 @@ struct Choice {
     /// The newest text is reasoning.
     reasons: bool,
     reasoning_tokens: usize,
+    /// Tokens of the prompt that were cached, and all of them.
+    prompt: (usize, usize),
+    tokens: usize,
+    begun: Option<Instant>,
     first: Option<Instant>,
     last: Instant,
 }
@@ -218,6 +224,27 @@ impl Run {
         Ok(())
     }
 
+    fn ctx(&self) -> usize {
+        self.model.service.limits().ctx as usize
+    }
+
+    /// What an answer has cost so far.
+    pub(crate) fn so_far(&self, choice: usize) -> Stats {
+        let choice = &self.choices[choice];
+        let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        let (cached, total) = choice.prompt;
+        let begun = choice.begun.unwrap_or_else(Instant::now);
+        Stats {
+            prompt_tokens: total,
+            reused_tokens: cached,
+            computed_tokens: choice.first.map_or(0, |_| total - cached),
+            generated_tokens: choice.tokens,
+            prompt_ns: choice.first.map_or(0, |first| nanos(first - begun)),
+            generate_ns: choice.first.map_or(0, |first| nanos(choice.last - first)),
+            ..Stats::default()
+        }
+    }
+
     fn seconds(&self) -> f64 {
         self.arrived.elapsed().as_secs_f64()
     }
@@ -228,7 +255,11 @@ impl Run {
             ..Step::default()
         };
         match event {
-            EventKind::Prompt { cached, total } => step.progress = Some((cached, total)),
+            EventKind::Prompt { cached, total } => {
+                let choice = &mut self.choices[at];
+                (choice.prompt, choice.begun) = ((cached, total), Some(Instant::now()));
+                step.progress = Some((cached, total));
+            }
             EventKind::Token { id, text, logprobs } => {
                 self.clock(at);
                 let choice = &mut self.choices[at];
@@ -252,6 +283,8 @@ impl Run {
                     finish,
                     stats,
                     reasoning_tokens: self.choices[at].reasoning_tokens,
+                    full: reason == FinishReason::ContextFull
+                        || stats.prompt_tokens + stats.generated_tokens > self.ctx(),
                 });
                 self.count(at, reason, &stats);
             }
@@ -291,6 +324,7 @@ impl Run {
     fn clock(&mut self, at: usize) {
         let now = Instant::now();
         let choice = &mut self.choices[at];
+        choice.tokens += 1;
         match choice.first {
             Some(_) => {
                 let gap = now - choice.last;
@@ -352,6 +386,9 @@ impl Choice {
             ended: false,
             reasons: false,
             reasoning_tokens: 0,
+            prompt: (0, 0),
+            tokens: 0,
+            begun: None,
             first: None,
             last: Instant::now(),
         })
@@ -442,6 +479,16 @@ pub(crate) fn timings(stats: &Stats) -> Value {
         "predicted_ms": ms(stats.generate_ns),
         "predicted_per_token_ms": each(generated, stats.generate_ns),
         "predicted_per_second": rate(generated.saturating_sub(1), stats.generate_ns),
+    })
+}
+
+/// How far a prompt has come: at its beginning what was cached, at its end all of it.
+pub(crate) fn progress(stats: &Stats) -> Value {
+    json!({
+        "total": stats.prompt_tokens,
+        "cache": stats.reused_tokens,
+        "processed": stats.reused_tokens + stats.computed_tokens,
+        "time_ms": stats.prompt_ns / 1_000_000,
     })
 }
 

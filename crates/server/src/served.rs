@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use tokkata::{Sampling, Service};
+use tokkata::Service;
 
 use crate::error::{ApiError, Result};
+use crate::fields::Fields;
 use crate::metrics::Metrics;
+use crate::params::Defaults;
 use crate::talk::Manners;
 
 /// A model and what it is called.
@@ -22,6 +24,8 @@ pub struct Named {
     pub tags: Vec<String>,
     /// The model.
     pub service: Service,
+    /// Its chat template is a common one, since its file has none.
+    pub borrowed_template: bool,
 }
 
 /// A model that is served.
@@ -32,10 +36,10 @@ pub(crate) struct Served {
     pub(crate) path: PathBuf,
     pub(crate) service: Service,
     pub(crate) manners: Manners,
-    /// Parameters that a request does not name.
-    pub(crate) sampling: Sampling,
-    /// Tokens of an answer that does not say how many.
-    pub(crate) max_tokens: Option<usize>,
+    /// What holds where a request says nothing.
+    pub(crate) defaults: Defaults,
+    /// The template is not the file's own.
+    pub(crate) borrowed_template: bool,
     pub(crate) metrics: Metrics,
     pub(crate) created: u64,
     /// Answers under way, waiting ones included.
@@ -51,8 +55,7 @@ pub(crate) struct Permit {
 impl Served {
     pub(crate) fn new(
         named: Named,
-        sampling: Sampling,
-        max_tokens: Option<usize>,
+        defaults: Defaults,
         queue: usize,
     ) -> Self {
         let Named {
@@ -60,6 +63,7 @@ impl Served {
             aliases,
             tags,
             service,
+            borrowed_template,
         } = named;
         let seqs = service.limits().seqs as usize;
         Served {
@@ -69,8 +73,8 @@ impl Served {
             aliases,
             tags,
             service,
-            sampling,
-            max_tokens,
+            defaults,
+            borrowed_template,
             metrics: Metrics::default(),
             created: now(),
             busy: AtomicUsize::new(0),
@@ -99,6 +103,14 @@ impl Served {
                     seconds,
                 ))
             }
+        }
+    }
+
+    /// Tells whoever chats that the template is not the model's own.
+    pub(crate) fn warn_of_template(&self, fields: &mut Fields) {
+        if self.borrowed_template {
+            let text = "the model's file has no chat template, and chatml stands in for it";
+            fields.warnings.push(text.to_owned());
         }
     }
 

@@ -4,9 +4,10 @@ use serde_json::{Map, Value, json};
 use tokkata::chat::ends;
 use tokkata::grammar::{Grammar, ToolChoice, Trigger, constrain};
 use tokkata::rules::{Excluded, ThinkingBudget, ThinkingTokens};
-use tokkata::{ByteDecoder, ChatRequest, DecodeOptions, EncodeOptions, Request, TextDecoder};
+use tokkata::{ByteDecoder, ChatRequest, Clock, DecodeOptions, EncodeOptions, Request, TextDecoder};
 
 use crate::error::{ApiError, Result};
+use crate::options::Thinking;
 use crate::params::Params;
 use crate::served::Served;
 
@@ -25,19 +26,6 @@ pub(crate) enum ToolUse {
     Required,
     /// This one.
     Named(String),
-}
-
-/// How a model that can think does so.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Thinking {
-    /// Whether to think; `None` as the template has it.
-    pub(crate) on: Option<bool>,
-    /// How hard, in the template's words.
-    pub(crate) effort: Option<String>,
-    /// Tokens of reasoning at most.
-    pub(crate) budget: Option<usize>,
-    /// What the model has thought last when the budget ends.
-    pub(crate) message: String,
 }
 
 /// A conversation in the terms of chat templates.
@@ -91,6 +79,12 @@ impl Talk {
     /// The names that the template is given.
     fn all_names(&self) -> Map<String, Value> {
         let mut names = self.names.clone();
+        // Templates that show a date ask for it under these names, and show an old one where they get none.
+        let now = Clock::now_utc();
+        for (name, form) in [("date_string", "%d %b %Y"), ("datetime", "%b %d %Y")] {
+            let date = || now.format(form).into();
+            names.entry(name.to_owned()).or_insert_with(date);
+        }
         let off = self.thinking.on == Some(false) || self.thinking.budget == Some(0);
         if off || self.thinking.on == Some(true) {
             for switch in SWITCHES {
@@ -122,6 +116,16 @@ impl Talk {
 
     /// Renders it.
     pub(crate) fn render(&self, model: &Served) -> Result<Rendered> {
+        self.clone().settled(model).rendered(model)
+    }
+
+    /// With what the server was started with, where the request says nothing.
+    fn settled(mut self, model: &Served) -> Self {
+        self.thinking = self.thinking.or(&model.defaults.thinking);
+        self
+    }
+
+    fn rendered(&self, model: &Served) -> Result<Rendered> {
         let service = &model.service;
         let tokenizer = service.tokenizer()?;
         let (bos_token, eos_token) = ends(tokenizer);
@@ -179,12 +183,13 @@ impl Talk {
 
     /// Renders it and compiles what its answer must follow.
     pub(crate) fn prepare(self, model: &Served, params: Params) -> Result<Prepared> {
-        let tools = self.open_tools()?;
-        let rendered = self.render(model)?;
+        let talk = self.settled(model);
+        let tools = talk.open_tools()?;
+        let rendered = talk.rendered(model)?;
         let close = rendered.close.as_deref();
         let grammar = match (&params.grammar, tools.is_empty()) {
             (Some(source), _) => {
-                if matches!(self.tool_use, ToolUse::Required | ToolUse::Named(_)) {
+                if matches!(talk.tool_use, ToolUse::Required | ToolUse::Named(_)) {
                     return Err(ApiError::invalid(
                         "a required tool call and a format of the answer cannot both be had",
                     ));
@@ -196,12 +201,12 @@ impl Talk {
                 Some(model.service.grammar(source.clone(), trigger)?)
             }
             (None, true) => None,
-            (None, false) => self.call_grammar(model, &tools, close)?,
+            (None, false) => talk.call_grammar(model, &tools, close)?,
         };
         let format = model.service.format();
-        let thinking = match (self.thinking.budget, format.reasoning_markers()) {
+        let thinking = match (talk.thinking.budget, format.reasoning_markers()) {
             (Some(budget), Some((open, end))) if budget > 0 => {
-                let ending = format!("{}\n{end}\n\n", self.thinking.message);
+                let ending = format!("{}\n{end}\n\n", talk.thinking.message);
                 let tokens = ThinkingTokens {
                     open: marker_ids(model, open),
                     close: marker_ids(model, end),
@@ -219,7 +224,7 @@ impl Talk {
             reading: Some(Reading {
                 prompt: rendered.text,
                 tools,
-                one_call: !self.parallel,
+                one_call: !talk.parallel,
             }),
             thinking,
         })
@@ -338,6 +343,7 @@ impl Prepared {
         request.logprobs = params.logprobs;
         request.urgency = params.urgency;
         request.salt = params.salt;
+        request.shift = params.shift.map(|n| n.min(self.ids.len()));
         if params.ignore_eos {
             let ends = request.stop.stop_ids.drain(..);
             let bias = &mut request.sampling.bias;

@@ -5,7 +5,7 @@ mod commands;
 mod line;
 pub(super) mod named;
 mod show;
-mod think;
+pub(super) mod think;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
-use tokkata::Tokenizer;
+use tokkata::{Stats, Tokenizer};
 
 use crate::app::{App, Call, Shared, aside};
 use crate::error::{ApiError, Result};
@@ -14,7 +14,7 @@ use crate::openai::logprobs::chat_entry;
 use crate::openai::{HINTS, LABELS, fingerprint, messages};
 use crate::options::ReasoningNames;
 use crate::params::{MOST_LOGPROBS, Params};
-use crate::run::{End, Finish, Part, Run, Step, Token, Usage, Whole, collect, id, timings};
+use crate::run::{End, Finish, Part, Run, Step, Token, Usage, Whole, collect, id, progress, timings};
 use crate::served::{Served, now};
 use crate::sse::{self, Gone, Sender};
 use crate::talk::Talk;
@@ -28,6 +28,8 @@ pub(crate) struct Wishes {
     /// Each token's probability, and so many likeliest ones.
     logprobs: Option<usize>,
     timings: bool,
+    progress: bool,
+    verbose: bool,
     token_ids: bool,
     prompt_text: bool,
 }
@@ -46,7 +48,7 @@ pub(crate) async fn complete(app: Shared, request: Request) -> Result<Response> 
     let prompt = prepared.reading.as_ref().map(|r| r.prompt.clone());
     let ids = prepared.ids.clone();
     let run = Run::start(&model, vec![prepared])?;
-    let prompt_text = prompt.filter(|_| wishes.prompt_text);
+    let prompt = prompt.unwrap_or_default();
     let writer = Writer {
         id: id("chatcmpl-"),
         created: now(),
@@ -54,7 +56,7 @@ pub(crate) async fn complete(app: Shared, request: Request) -> Result<Response> 
         names: app.options.reasoning,
         warnings,
         prompt_ids: wishes.token_ids.then_some(ids),
-        prompt_text,
+        prompt,
         wishes,
     };
     if writer.wishes.stream {
@@ -98,11 +100,11 @@ pub(crate) fn read(
 ) -> Result<(Talk, Params, Wishes)> {
     let talk = messages::talk(fields, model, app.options.prefill)?;
     let tokenizer = model.service.tokenizer()?;
-    let mut params = Params::take(fields, &model.sampling, tokenizer)?;
+    let mut params = Params::take(fields, &model.defaults, tokenizer)?;
     let most = fields.integer(&["max_completion_tokens", "max_tokens", "n_predict"])?;
     params.max_tokens = most
         .and_then(|n| usize::try_from(n).ok())
-        .or(model.max_tokens);
+        .or(model.defaults.max_tokens);
     let mut wishes = Wishes {
         stream: fields.boolean("stream")?.unwrap_or(false),
         ..Wishes::default()
@@ -116,6 +118,8 @@ pub(crate) fn read(
     wishes.logprobs = logprobs(fields)?;
     params.logprobs = wishes.logprobs;
     wishes.timings = fields.boolean("timings_per_token")?.unwrap_or(false);
+    wishes.progress = fields.boolean("return_progress")?.unwrap_or(false);
+    wishes.verbose = fields.boolean("verbose")?.unwrap_or(app.options.verbose);
     wishes.token_ids = fields.boolean("return_token_ids")?.unwrap_or(false);
     wishes.prompt_text = fields.boolean("return_prompt_text")?.unwrap_or(false);
     if let Some(key) = fields.text("prompt_cache_key")? {
@@ -181,7 +185,7 @@ struct Writer {
     names: ReasoningNames,
     warnings: Vec<String>,
     prompt_ids: Option<Vec<u32>>,
-    prompt_text: Option<String>,
+    prompt: String,
     wishes: Wishes,
 }
 
@@ -251,8 +255,11 @@ impl Writer {
         if let Some(ids) = &self.prompt_ids {
             body.insert("prompt_token_ids".to_owned(), ids.clone().into());
         }
-        if let Some(text) = &self.prompt_text {
-            body.insert("prompt_text".to_owned(), text.clone().into());
+        if self.wishes.prompt_text {
+            body.insert("prompt_text".to_owned(), self.prompt.clone().into());
+        }
+        if self.wishes.verbose {
+            body.insert("__verbose".to_owned(), json!({"prompt": self.prompt}));
         }
     }
 
@@ -309,6 +316,7 @@ impl Writer {
             held: vec![Vec::new(); run.len()],
             ends: vec![None; run.len()],
             usage: Usage::default(),
+            timings: None,
             first: true,
         };
         let mut next = first.map(Ok);
@@ -319,7 +327,10 @@ impl Writer {
             };
             match step {
                 None => break,
-                Some(Ok(step)) => self.send(step, &mut state, &sender).await?,
+                Some(Ok(step)) => {
+                    let so_far = run.so_far(step.choice);
+                    self.send(step, &so_far, &mut state, &sender).await?;
+                }
                 Some(Err(error)) => {
                     sender.data(&json!({"error": error.object()})).await?;
                     return sender.done().await;
@@ -341,11 +352,12 @@ impl Writer {
     async fn send(
         &self,
         step: Step,
+        so_far: &Stats,
         state: &mut Stream,
         sender: &Sender,
     ) -> std::result::Result<(), Gone> {
         let index = step.choice;
-        if step.progress.is_some() {
+        if step.progress.is_some() && !self.wishes.progress {
             return Ok(());
         }
         if !state.begun[index] {
@@ -353,6 +365,11 @@ impl Writer {
             let delta = json!({"role": "assistant", "content": null});
             self.chunk(index, delta, None, state, sender).await?;
         }
+        let is_first = step.token.is_some() && so_far.generated_tokens == 1;
+        if self.wishes.progress && (step.progress.is_some() || is_first) {
+            self.progress(index, so_far, sender).await?;
+        }
+        state.timings = self.wishes.timings.then(|| timings(so_far));
         state.usage.completion += usize::from(step.token.is_some());
         state.held[index].extend(step.token);
         for part in step.parts {
@@ -365,6 +382,20 @@ impl Writer {
             self.chunk(index, json!({}), end, state, sender).await?;
         }
         Ok(())
+    }
+
+    /// Tells how far a prompt has come.
+    async fn progress(
+        &self,
+        index: usize,
+        so_far: &Stats,
+        sender: &Sender,
+    ) -> std::result::Result<(), Gone> {
+        let mut chunk = self.head("chat.completion.chunk");
+        let choice = json!({"index": index, "delta": {}, "logprobs": null, "finish_reason": null});
+        chunk.insert("choices".to_owned(), json!([choice]));
+        chunk.insert("prompt_progress".to_owned(), progress(so_far));
+        sender.data(&Value::Object(chunk)).await
     }
 
     fn delta(&self, part: Part) -> Value {
@@ -429,11 +460,11 @@ impl Writer {
         } else if self.wishes.usage {
             chunk.insert("usage".to_owned(), Value::Null);
         }
-        if let Some(end) = end
-            .as_ref()
-            .filter(|_| !self.wishes.usage || self.wishes.timings)
-        {
+        let end = end.as_ref();
+        if let Some(end) = end.filter(|_| !self.wishes.usage || self.wishes.timings) {
             chunk.insert("timings".to_owned(), timings(&end.stats));
+        } else if let Some(timings) = state.timings.as_ref().filter(|_| says) {
+            chunk.insert("timings".to_owned(), timings.clone());
         }
         if std::mem::take(&mut state.first) {
             self.extras(&mut chunk);
@@ -449,6 +480,8 @@ struct Stream {
     held: Vec<Vec<Token>>,
     ends: Vec<Option<End>>,
     usage: Usage,
+    /// What the answer has cost so far, if that is wanted.
+    timings: Option<Value>,
     first: bool,
 }
 

@@ -10,6 +10,7 @@ use tokkata::{DecodeOptions, EncodeOptions, Logprobs, Tokenizer};
 use crate::app::{App, Call, Shared, aside};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
+use crate::native::tokens::mixed;
 use crate::openai::chat::{finish_word, first};
 use crate::openai::logprobs::TextLogprobs;
 use crate::openai::{HINTS, LABELS, fingerprint};
@@ -37,6 +38,8 @@ struct Wishes {
 pub(crate) enum Given {
     Text(String),
     Ids(Vec<u32>),
+    /// Texts and token ids, one after another.
+    Mixed(Vec<Value>),
 }
 
 /// Continues texts.
@@ -94,10 +97,10 @@ type Asked = (Vec<Given>, Option<String>, Params, Wishes);
 fn read(app: &App, model: &Served, fields: &mut Fields) -> Result<Asked> {
     let prompts = prompts("prompt", fields.needed("prompt")?)?;
     let suffix = fields.text("suffix")?.filter(|s| !s.is_empty());
-    let mut params = Params::take(fields, &model.sampling, model.service.tokenizer()?)?;
+    let mut params = Params::take(fields, &model.defaults, model.service.tokenizer()?)?;
     let most = fields.integer(&["max_tokens", "max_completion_tokens", "n_predict"])?;
     params.max_tokens = match most {
-        None => Some(model.max_tokens.unwrap_or(16)),
+        None => Some(model.defaults.max_tokens.unwrap_or(16)),
         Some(n) => usize::try_from(n).ok(),
     };
     let mut wishes = Wishes {
@@ -139,10 +142,11 @@ fn read(app: &App, model: &Served, fields: &mut Fields) -> Result<Asked> {
     Ok((prompts, suffix, params, wishes))
 }
 
-/// A prompt, or several: texts, token ids, or lists of token ids and texts.
+/// A prompt, or several: texts, token ids, lists of both, or objects that hold a text.
 pub(crate) fn prompts(name: &str, value: Value) -> Result<Vec<Given>> {
     let items = match value {
         Value::String(text) => return Ok(vec![Given::Text(text)]),
+        Value::Object(members) => return Ok(vec![held(name, members)?]),
         Value::Array(items) if items.is_empty() => {
             return Err(ApiError::field(
                 name,
@@ -152,34 +156,67 @@ pub(crate) fn prompts(name: &str, value: Value) -> Result<Vec<Given>> {
         Value::Array(items) => items,
         other => return Err(wrong(name, &other, "a string or a list")),
     };
-    if items.iter().all(Value::is_number) {
-        return Ok(vec![Given::Ids(token_list(name, &items)?)]);
+    if items.iter().any(Value::is_number) {
+        return Ok(vec![listed(name, items)?]);
     }
     let one = |value: Value| match value {
         Value::String(text) => Ok(Given::Text(text)),
-        Value::Array(ids) => Ok(Given::Ids(token_list(name, &ids)?)),
+        Value::Array(items) => listed(name, items),
+        Value::Object(members) => held(name, members),
         other => Err(wrong(name, &other, "a string or token ids")),
     };
     items.into_iter().map(one).collect()
+}
+
+/// A list of token ids, perhaps with texts between them.
+fn listed(name: &str, items: Vec<Value>) -> Result<Given> {
+    match items.iter().any(Value::is_string) {
+        true => Ok(Given::Mixed(items)),
+        false => Ok(Given::Ids(token_list(name, &items)?)),
+    }
+}
+
+/// The text of an object: `prompt_string`, or the parts of `content` as they follow each other.
+fn held(name: &str, mut members: Map<String, Value>) -> Result<Given> {
+    if let Some(Value::String(text)) = members.shift_remove("prompt_string") {
+        return Ok(Given::Text(text));
+    }
+    let Some(Value::Array(parts)) = members.shift_remove("content") else {
+        let path = format!("{name}.content");
+        return Err(ApiError::field(path, "is missing, expected a list of parts"));
+    };
+    let text = |(i, part): (usize, &Value)| {
+        let text = part["text"].as_str().filter(|_| part["type"] == "text");
+        text.map(str::to_owned).ok_or_else(|| {
+            let kind = part["type"].as_str().unwrap_or_default();
+            let why = format!("found a part of type '{kind}', and the model reads text alone");
+            ApiError::field(format!("{name}.content[{i}]"), why)
+        })
+    };
+    let texts: Result<Vec<String>> = parts.iter().enumerate().map(text).collect();
+    Ok(Given::Text(texts?.concat()))
 }
 
 /// The tokens of a prompt. A text gets what the file wants around a text; with a suffix, the model's marks for filling
 /// in the middle.
 pub(crate) fn encode(model: &Served, prompt: &Given, suffix: Option<&str>) -> Result<Vec<u32>> {
     let tokenizer = model.service.tokenizer()?;
+    let whole = EncodeOptions {
+        add_special: true,
+        parse_special: true,
+    };
     let text = match (prompt, suffix) {
         (Given::Ids(ids), None) => return Ok(ids.clone()),
-        (Given::Ids(_), Some(_)) => {
+        (Given::Mixed(parts), None) => {
+            return mixed(tokenizer, "prompt", parts.clone().into(), whole);
+        }
+        (Given::Ids(_) | Given::Mixed(_), Some(_)) => {
             return Err(ApiError::field("suffix", "needs a prompt that is a text"));
         }
         (Given::Text(text), _) => text,
     };
     let Some(suffix) = suffix else {
-        let options = EncodeOptions {
-            add_special: true,
-            parse_special: true,
-        };
-        let mut ids = tokenizer.encode(text, options);
+        let mut ids = tokenizer.encode(text, whole);
         // An end that the file puts after a whole text would end a prompt that is to go on.
         let special = tokenizer.special();
         if special.add_eos && special.eos.is_some() && ids.last() == special.eos.as_ref() {

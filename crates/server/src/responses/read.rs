@@ -74,10 +74,11 @@ pub(super) fn request(app: &App, model: &Served, fields: &mut Fields) -> Result<
         ));
     }
     let thinking = thinking(fields, &Map::new())?;
+    model.warn_of_template(fields);
     let stream = fields.boolean("stream")?.unwrap_or(false);
-    let mut params = Params::take(fields, &model.sampling, model.service.tokenizer()?)?;
+    let mut params = Params::take(fields, &model.defaults, model.service.tokenizer()?)?;
     params.n = 1;
-    params.max_tokens = fields.count(&["max_output_tokens"])?.or(model.max_tokens);
+    params.max_tokens = fields.count(&["max_output_tokens"])?.or(model.defaults.max_tokens);
     if let Some(mut text) = fields.nested("text")? {
         if let Some(format) = text.nested("format")? {
             params.grammar = text_format(format, fields)?;

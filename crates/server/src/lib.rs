@@ -33,6 +33,7 @@ mod served;
 mod sse;
 mod talk;
 mod tls;
+mod word_tools;
 
 pub use options::{Cross, Hosts, ReasoningNames, ServerOptions, Thinking};
 pub use serve::{ServeError, Server};

@@ -6,12 +6,13 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tokkata::answer::{Event, OutputParser, Parsed};
+use tokkata::answer::{Event, OutputFormat, OutputParser, Parsed};
 use tokkata::{Answer, EventKind, FinishReason, Logprobs, Stats};
 
 use crate::error::{ApiError, Result};
 use crate::served::{Permit, Served};
-use crate::talk::Prepared;
+use crate::talk::{Prepared, Reading};
+use crate::word_tools;
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,8 +90,10 @@ struct Choice {
     /// The newest text is reasoning.
     reasons: bool,
     reasoning_tokens: usize,
-    /// Tokens of the prompt that were cached, and all of them.
+    /// Tokens of the prompt that are computed, and all of them.
     prompt: (usize, usize),
+    /// Computed ones of which the caller knows.
+    told: usize,
     tokens: usize,
     begun: Option<Instant>,
     first: Option<Instant>,
@@ -228,18 +231,27 @@ impl Run {
         self.model.service.limits().ctx as usize
     }
 
+    /// How far the prompt of a step's answer has come, if that is news.
+    pub(crate) fn news_of_prompt(&mut self, step: &Step) -> Option<Value> {
+        let so_far = self.so_far(step.choice);
+        let told = &mut self.choices[step.choice].told;
+        let is_news = so_far.computed_tokens > *told;
+        *told = (*told).max(so_far.computed_tokens);
+        (is_news && (step.progress.is_some() || step.token.is_some())).then(|| progress(&so_far))
+    }
+
     /// What an answer has cost so far.
     pub(crate) fn so_far(&self, choice: usize) -> Stats {
         let choice = &self.choices[choice];
         let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-        let (cached, total) = choice.prompt;
-        let begun = choice.begun.unwrap_or_else(Instant::now);
+        let (done, total) = choice.prompt;
+        let begun = self.arrived;
+        let now = choice.begun.map(|_| Instant::now());
         Stats {
             prompt_tokens: total,
-            reused_tokens: cached,
-            computed_tokens: choice.first.map_or(0, |_| total - cached),
+            computed_tokens: choice.first.map_or(done, |_| total),
             generated_tokens: choice.tokens,
-            prompt_ns: choice.first.map_or(0, |first| nanos(first - begun)),
+            prompt_ns: choice.first.or(now).map_or(0, |t| nanos(t - begun)),
             generate_ns: choice.first.map_or(0, |first| nanos(choice.last - first)),
             ..Stats::default()
         }
@@ -257,7 +269,8 @@ impl Run {
         match event {
             EventKind::Prompt { cached, total } => {
                 let choice = &mut self.choices[at];
-                (choice.prompt, choice.begun) = ((cached, total), Some(Instant::now()));
+                choice.prompt = (cached, total);
+                choice.begun.get_or_insert_with(Instant::now);
                 step.progress = Some((cached, total));
             }
             EventKind::Token { id, text, logprobs } => {
@@ -367,11 +380,19 @@ impl Drop for Run {
     }
 }
 
+/// How an answer is to be split.
+fn format_of<'a>(model: &'a Served, reading: &Reading) -> &'a OutputFormat {
+    match word_tools::form().filter(|_| reading.in_words) {
+        Some(form) => &form.format,
+        None => model.service.format(),
+    }
+}
+
 impl Choice {
     fn new(model: &Arc<Served>, one: &Prepared, place: usize) -> Result<Self> {
         let reading = one.reading.as_ref();
         let parser =
-            reading.map(|r| OutputParser::new(model.service.format(), &r.prompt, &r.tools));
+            reading.map(|r| OutputParser::new(format_of(model, r), &r.prompt, &r.tools));
         let answer = match place {
             0 => Some(model.service.generate(one.request(model, 0)?)),
             _ => None,
@@ -387,6 +408,7 @@ impl Choice {
             reasons: false,
             reasoning_tokens: 0,
             prompt: (0, 0),
+            told: 0,
             tokens: 0,
             begun: None,
             first: None,
@@ -482,12 +504,12 @@ pub(crate) fn timings(stats: &Stats) -> Value {
     })
 }
 
-/// How far a prompt has come: at its beginning what was cached, at its end all of it.
-pub(crate) fn progress(stats: &Stats) -> Value {
+/// How far a prompt has come. What of it was cached before is known, and told, at the end of the answer.
+fn progress(stats: &Stats) -> Value {
     json!({
         "total": stats.prompt_tokens,
-        "cache": stats.reused_tokens,
-        "processed": stats.reused_tokens + stats.computed_tokens,
+        "cache": 0,
+        "processed": stats.computed_tokens,
         "time_ms": stats.prompt_ns / 1_000_000,
     })
 }

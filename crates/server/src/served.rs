@@ -107,7 +107,11 @@ impl Served {
     }
 
     /// Tells whoever chats that the template is not the model's own.
-    pub(crate) fn warn_of_template(&self, fields: &mut Fields) {
+    pub(crate) fn warn_of_template(&self, fields: &mut Fields, has_tools: bool) {
+        if has_tools && !self.service.format().has_tool_calls() {
+            let text = "tools: the model's chat template shows none, and they are described to it in words";
+            fields.warnings.push(text.to_owned());
+        }
         if self.borrowed_template {
             let text = "the model's file has no chat template, and chatml stands in for it";
             fields.warnings.push(text.to_owned());

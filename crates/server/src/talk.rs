@@ -10,6 +10,7 @@ use crate::error::{ApiError, Result};
 use crate::options::Thinking;
 use crate::params::Params;
 use crate::served::Served;
+use crate::word_tools;
 
 /// What templates call the switch of reasoning.
 const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
@@ -55,6 +56,8 @@ pub(crate) struct Reading {
     pub(crate) tools: Vec<Value>,
     /// The answer ends with its first call.
     pub(crate) one_call: bool,
+    /// Calls are written as [`word_tools`] tells.
+    pub(crate) in_words: bool,
 }
 
 /// Everything that is known before an answer begins.
@@ -79,6 +82,13 @@ impl Talk {
     /// The names that the template is given.
     fn all_names(&self) -> Map<String, Value> {
         let mut names = self.names.clone();
+        if self.tool_use != ToolUse::None && !self.tools.is_empty() {
+            // What some older templates call the tools.
+            let listed = serde_json::to_string_pretty(&self.tools).unwrap_or_default();
+            names.entry("functions".to_owned()).or_insert_with(|| listed.into());
+        } else {
+            names.entry("functions".to_owned()).or_insert_with(|| "".into());
+        }
         // Templates that show a date ask for it under these names, and show an old one where they get none.
         let now = Clock::now_utc();
         for (name, form) in [("date_string", "%d %b %Y"), ("datetime", "%b %d %Y")] {
@@ -95,6 +105,11 @@ impl Talk {
             names.insert("reasoning_effort".to_owned(), effort.as_str().into());
         }
         names
+    }
+
+    /// Whether tools are told in words, since the model's template shows none.
+    fn in_words(&self, model: &Served) -> bool {
+        !model.service.format().has_tool_calls() && word_tools::are_there(&self.messages, &self.tools)
     }
 
     /// The tools that the answer may call.
@@ -129,10 +144,17 @@ impl Talk {
         let service = &model.service;
         let tokenizer = service.tokenizer()?;
         let (bos_token, eos_token) = ends(tokenizer);
-        let shown = self.tools.clone();
+        let shown = match self.tool_use {
+            ToolUse::None => Vec::new(),
+            _ => self.tools.clone(),
+        };
+        let (messages, shown) = match self.in_words(model) {
+            true => (word_tools::told(&self.messages, &shown), Vec::new()),
+            false => (self.messages.clone(), shown),
+        };
         let mut chat = ChatRequest {
-            messages: model.manners.fold(&self.messages),
-            tools: (!shown.is_empty() && self.tool_use != ToolUse::None).then_some(shown),
+            messages: model.manners.fold(&messages),
+            tools: (!shown.is_empty()).then_some(shown),
             documents: self.documents.clone(),
             add_generation_prompt: self.opens && !self.continues,
             continue_final_message: self.continues,
@@ -225,6 +247,7 @@ impl Talk {
                 prompt: rendered.text,
                 tools,
                 one_call: !talk.parallel,
+                in_words: talk.in_words(model) && !talk.tools.is_empty(),
             }),
             thinking,
         })
@@ -242,13 +265,14 @@ impl Talk {
             ToolUse::Auto | ToolUse::None => ToolChoice::Auto,
             ToolUse::Required | ToolUse::Named(_) => ToolChoice::Required,
         };
-        if !model.service.format().has_tool_calls() {
-            return Err(ApiError::field(
-                "tools",
-                "the model's chat template shows no calls of tools",
-            ));
-        }
-        match model.service.tool_grammar(tools, choice, close) {
+        let grammar = match word_tools::form().filter(|_| self.in_words(model)) {
+            Some(form) => {
+                let service = &model.service;
+                service.tool_grammar_of(&form.template, tools, choice, close)
+            }
+            None => model.service.tool_grammar(tools, choice, close),
+        };
+        match grammar {
             Ok(grammar) => Ok(Some(grammar)),
             Err(_) if choice == ToolChoice::Auto => Ok(None),
             Err(error) => Err(ApiError::field("tools", error.to_string())),

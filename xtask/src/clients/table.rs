@@ -95,3 +95,42 @@ pub(crate) fn put(path: &Path, rows: &[Row]) -> Result<()> {
     std::fs::write(path, format!("{}{}{}", &text[..start], written(rows), &text[end..]))?;
     Ok(())
 }
+
+/// The cases of a report in JUnit's XML.
+pub(crate) fn junit(text: &str) -> Vec<Outcome> {
+    let attribute = |of: &str, name: &str| {
+        let at = of.find(&format!("{name}=\""))? + name.len() + 2;
+        Some(of[at..].split('"').next().unwrap_or_default().to_owned())
+    };
+    let cases = text.split("<testcase ").skip(1);
+    cases
+        .map(|case| {
+            let case = case.split("</testcase>").next().unwrap_or(case);
+            let fault = ["<failure", "<error"].iter().find_map(|tag| case.find(tag));
+            let end = match (fault, case.contains("<skipped")) {
+                (Some(_), _) => End::Failed,
+                (None, true) => End::Skipped,
+                (None, false) => End::Passed,
+            };
+            let why = fault.map(|at| &case[at..]).and_then(|f| attribute(f, "message"));
+            Outcome {
+                name: attribute(case, "name").unwrap_or_default(),
+                end,
+                why: why.unwrap_or_default().chars().take(400).collect(),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_are_read_out_of_xml() {
+        let text = r#"<testsuite><testcase name="GET /a" time="1"/><testcase name="POST /b"><failure type="x" message="1. Wrong">y</failure></testcase></testsuite>"#;
+        let all = junit(text);
+        assert_eq!((all[0].name.as_str(), all[0].end), ("GET /a", End::Passed));
+        assert_eq!((all[1].end, all[1].why.as_str()), (End::Failed, "1. Wrong"));
+    }
+}

@@ -37,7 +37,7 @@ pub(super) fn request(app: &App, model: &Served, fields: &mut Fields) -> Result<
     let tools = tools(fields)?;
     let (tool_use, parallel) = tool_choice(fields, !tools.is_empty())?;
     let (mut thinking, hides_thinking) = thinking(fields)?;
-    model.warn_of_template(fields);
+    model.warn_of_template(fields, !tools.is_empty());
     let stop = fields.texts("stop_sequences")?;
     let tokenizer = model.service.tokenizer()?;
     let mut params = Params::take(fields, &model.defaults, tokenizer)?;

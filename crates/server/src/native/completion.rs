@@ -16,7 +16,7 @@ use crate::openai::completions::infill;
 use crate::openai::logprobs::chat_entry;
 use crate::openai::{HINTS, LABELS, fingerprint};
 use crate::params::{MOST_LOGPROBS, Params};
-use crate::run::{End, Finish, Part, Run, Step, Token, Whole, collect, progress, timings};
+use crate::run::{End, Finish, Part, Run, Step, Token, Whole, collect, timings};
 use crate::served::Served;
 use crate::sse::{self, Gone, Sender};
 use crate::talk::Prepared;
@@ -325,10 +325,36 @@ impl Writer {
             };
             match step {
                 None => return Ok(()),
-                Some(Ok(step)) => self.send(&run, step, &mut counts, &sender).await?,
+                Some(Ok(step)) => {
+                    if let Some(progress) = run.news_of_prompt(&step).filter(|_| self.wishes.progress) {
+                        self.progress(&run, step.choice, progress, &sender).await?;
+                    }
+                    self.send(&run, step, &mut counts, &sender).await?;
+                }
                 Some(Err(error)) => return sender.data(&json!({"error": error.object()})).await,
             }
         }
+    }
+
+    /// Tells how far a prompt has come.
+    async fn progress(
+        &self,
+        run: &Run,
+        index: usize,
+        progress: Value,
+        sender: &Sender,
+    ) -> std::result::Result<(), Gone> {
+        let mut object = json!({"index": index, "content": "", "tokens": [], "stop": false, "prompt_progress": progress});
+        if self.wishes.timings {
+            // Nothing has been drawn yet as far as the prompt is concerned.
+            let prompt = Stats {
+                generated_tokens: 0,
+                generate_ns: 0,
+                ..run.so_far(index)
+            };
+            object["timings"] = timings(&prompt);
+        }
+        sender.data(&object).await
     }
 
     async fn send(
@@ -340,19 +366,6 @@ impl Writer {
     ) -> std::result::Result<(), Gone> {
         let index = step.choice;
         let so_far = run.so_far(index);
-        let is_first = step.token.is_some() && so_far.generated_tokens == 1;
-        if self.wishes.progress && (step.progress.is_some() || is_first) {
-            let mut object = json!({"index": index, "content": "", "tokens": [], "stop": false, "prompt_progress": progress(&so_far)});
-            if self.wishes.timings {
-                // Nothing has been drawn yet as far as the prompt is concerned.
-                let prompt = Stats {
-                    generated_tokens: 0,
-                    ..so_far
-                };
-                object["timings"] = timings(&prompt);
-            }
-            sender.data(&object).await?;
-        }
         if step.progress.is_some() {
             return Ok(());
         }

@@ -14,7 +14,7 @@ use crate::openai::logprobs::chat_entry;
 use crate::openai::{HINTS, LABELS, fingerprint, messages};
 use crate::options::ReasoningNames;
 use crate::params::{MOST_LOGPROBS, Params};
-use crate::run::{End, Finish, Part, Run, Step, Token, Usage, Whole, collect, id, progress, timings};
+use crate::run::{End, Finish, Part, Run, Step, Token, Usage, Whole, collect, id, timings};
 use crate::served::{Served, now};
 use crate::sse::{self, Gone, Sender};
 use crate::talk::Talk;
@@ -317,6 +317,7 @@ impl Writer {
             ends: vec![None; run.len()],
             usage: Usage::default(),
             timings: None,
+            progress: None,
             first: true,
         };
         let mut next = first.map(Ok);
@@ -328,6 +329,7 @@ impl Writer {
             match step {
                 None => break,
                 Some(Ok(step)) => {
+                    state.progress = run.news_of_prompt(&step).filter(|_| self.wishes.progress);
                     let so_far = run.so_far(step.choice);
                     self.send(step, &so_far, &mut state, &sender).await?;
                 }
@@ -365,9 +367,8 @@ impl Writer {
             let delta = json!({"role": "assistant", "content": null});
             self.chunk(index, delta, None, state, sender).await?;
         }
-        let is_first = step.token.is_some() && so_far.generated_tokens == 1;
-        if self.wishes.progress && (step.progress.is_some() || is_first) {
-            self.progress(index, so_far, sender).await?;
+        if let Some(progress) = state.progress.take() {
+            self.progress(index, progress, sender).await?;
         }
         state.timings = self.wishes.timings.then(|| timings(so_far));
         state.usage.completion += usize::from(step.token.is_some());
@@ -388,13 +389,13 @@ impl Writer {
     async fn progress(
         &self,
         index: usize,
-        so_far: &Stats,
+        progress: Value,
         sender: &Sender,
     ) -> std::result::Result<(), Gone> {
         let mut chunk = self.head("chat.completion.chunk");
         let choice = json!({"index": index, "delta": {}, "logprobs": null, "finish_reason": null});
         chunk.insert("choices".to_owned(), json!([choice]));
-        chunk.insert("prompt_progress".to_owned(), progress(so_far));
+        chunk.insert("prompt_progress".to_owned(), progress);
         sender.data(&Value::Object(chunk)).await
     }
 
@@ -482,6 +483,8 @@ struct Stream {
     usage: Usage,
     /// What the answer has cost so far, if that is wanted.
     timings: Option<Value>,
+    /// How far the prompt has come, if that is to be told.
+    progress: Option<Value>,
     first: bool,
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn talk(fields: &mut Fields, model: &Served, prefill: bool) -> Result
     )?;
     let documents = fields.list("documents")?;
     let thinking = thinking(fields, &names)?;
-    model.warn_of_template(fields);
+    model.warn_of_template(fields, !tools.is_empty());
     let is_answer = messages.last().is_some_and(|m| m["role"] == "assistant");
     let has_calls = messages.last().is_some_and(|m| m["tool_calls"].is_array());
     let opens = fields.boolean("add_generation_prompt")?;

@@ -25,7 +25,7 @@ const USAGE: &str = "usage: cargo xtask clients [--program FILE] [--docs] [SUITE
   SUITE      sdks, comply, llama, vllm, schema (default all)";
 
 /// Packages of Python that the suites need.
-const PACKAGES: [&str; 19] = [
+const PACKAGES: [&str; 23] = [
     "openai==3.54.0",
     "anthropic==2.12.0",
     "ollama==0.6.3",
@@ -44,6 +44,10 @@ const PACKAGES: [&str; 19] = [
     "jsonschema",
     "prometheus_client",
     "pybase64",
+    "regex",
+    "fastapi",
+    "tblib",
+    "pillow",
     "unearth",
 ];
 
@@ -100,7 +104,9 @@ impl Place {
         run_command(&mut fetch).with_context(|| format!("{package} cannot be fetched"))?;
         let stem = package.replace("==", "-").replace('-', "_");
         let is_it = |path: &PathBuf| {
-            let name = path.file_name().map(|n| n.to_string_lossy().replace('-', "_"));
+            let name = path
+                .file_name()
+                .map(|n| n.to_string_lossy().replace('-', "_"));
             name.is_some_and(|n| n.starts_with(&stem))
         };
         let all = std::fs::read_dir(&sdists)?.flatten().map(|e| e.path());
@@ -110,7 +116,8 @@ impl Place {
         std::fs::create_dir_all(&fresh)?;
         let mut tar = Command::new("tar");
         tar.arg("xzf").arg(archive).arg("-C").arg(&fresh);
-        tar.arg(format!("--strip-components={strip}")).arg("--wildcards");
+        tar.arg(format!("--strip-components={strip}"))
+            .arg("--wildcards");
         run_command(tar.args(wanted))?;
         std::fs::rename(fresh, &out)?;
         Ok(out)
@@ -132,7 +139,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         Some(program) => program.canonicalize()?,
         None => built()?,
     };
-    let place = Place { folder: folder()?, program };
+    let place = Place {
+        folder: folder()?,
+        program,
+    };
     place.prepare()?;
     let known = Known::read(&Place::ours("known.toml"))?;
     let mut rows: Vec<Row> = Vec::new();

@@ -2,6 +2,7 @@
 
 mod ab;
 mod check;
+mod clients;
 mod conformance;
 mod cuda;
 mod demo;
@@ -38,6 +39,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   host                              what a step costs the host, apart from kernels and draws
   fair [OPTIONS] MODEL.gguf         what a long prompt does to those beside it
   load [OPTIONS] [MODEL…]           many callers at once, each answer as the request gets it alone
+  clients [--program FILE] [--docs] [SUITE…]
+                                    what others wrote for servers like ours, run against `tokkata serve`
   peers FOLDER [NAME]…              builds those engines, for this machine, for AVX2 and for AVX-512
   kernels [PROGRAM]                 whether the inner loops of an optimised build keep their sums in registers
   cuda LIBNVRTC [-v]                compiles the kernels for NVIDIA GPUs into the file that programs carry
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
         Some("check") => check::run(),
+        Some("clients") => clients::run(&args[1..]),
         Some("test") => test::run(&args[1..]),
         Some("sanitize") => threads::sanitize(&args[1..]),
         Some("loom") => threads::loom(),

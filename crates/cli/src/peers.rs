@@ -74,6 +74,7 @@ pub(crate) fn translate(
     }
     let mut rest = args.into_iter().peekable();
     while let Some(arg) = rest.next() {
+        let arg = dashed(arg, &own);
         if arg == "--" {
             out.args.push(arg);
             break;
@@ -124,6 +125,19 @@ impl Translated {
         }
         Ok(())
     }
+}
+
+/// A long flag with dashes between its words, where somebody wrote lines and that is no flag of ours.
+fn dashed(arg: OsString, own: &BTreeSet<String>) -> OsString {
+    let text = arg.to_str().unwrap_or_default();
+    let (flag, value) = text
+        .split_once('=')
+        .map_or((text, None), |(f, v)| (f, Some(v)));
+    if !flag.starts_with("--") || !flag.contains('_') || own.contains(flag) {
+        return arg;
+    }
+    let flag = flag.replace('_', "-");
+    value.map_or(flag.clone(), |v| format!("{flag}={v}")).into()
 }
 
 /// A flag and the value after its equals sign.
@@ -272,6 +286,10 @@ mod tests {
         assert_eq!(
             args("tokkata serve -np 4 -ngl 9 --port 80 -v"),
             "tokkata serve --parallel 4 --port 80 --verbose"
+        );
+        assert_eq!(
+            args("tokkata serve --max_model_len=9"),
+            "tokkata serve --ctx-size 9"
         );
         assert_eq!(args("tokkata run --mirostat 0"), "tokkata run");
         let refused = |line: &str| spoken(line).expect_err("it is refused");

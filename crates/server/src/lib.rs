@@ -20,6 +20,7 @@ mod metrics;
 mod native;
 mod ollama;
 mod openai;
+mod openapi;
 pub mod options;
 mod page;
 mod params;

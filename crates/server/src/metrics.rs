@@ -164,7 +164,8 @@ impl Metrics {
 
     /// Counts texts that were read for their vectors.
     pub(crate) fn read(&self, tokens: usize, seconds: f64) {
-        self.prompt_tokens.fetch_add(tokens as u64, Ordering::Relaxed);
+        self.prompt_tokens
+            .fetch_add(tokens as u64, Ordering::Relaxed);
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.whole.observe(seconds);
     }
@@ -306,26 +307,99 @@ impl Sums {
         let busy = if self.works > 0.0 { 1.0 } else { 0.0 };
         let (count, now) = ("counter", "gauge");
         let all = [
-            (count, "prompt_tokens_total", computed, "Tokens of prompts that were computed"),
-            (count, "prompt_tokens_cached_total", self.cached, "Tokens of prompts that were cached"),
-            (count, "prompt_seconds_total", self.prompt_seconds, "Seconds that prompts took"),
-            (count, "tokens_predicted_total", self.generated, "Tokens of answers"),
-            (count, "tokens_predicted_seconds_total", self.generate_seconds, "Seconds that answers took"),
-            (count, "n_decode_total", self.works, "Rows of answers and texts that were read"),
-            (count, "n_tokens_max", self.longest, "The most tokens of a prompt and its answer"),
-            (count, "spec_decode_num_draft_tokens_total", 0.0, "Tokens that were drafted"),
-            (count, "spec_decode_num_accepted_tokens_total", 0.0, "Drafted tokens that were right"),
+            (
+                count,
+                "prompt_tokens_total",
+                computed,
+                "Tokens of prompts that were computed",
+            ),
+            (
+                count,
+                "prompt_tokens_cached_total",
+                self.cached,
+                "Tokens of prompts that were cached",
+            ),
+            (
+                count,
+                "prompt_seconds_total",
+                self.prompt_seconds,
+                "Seconds that prompts took",
+            ),
+            (
+                count,
+                "tokens_predicted_total",
+                self.generated,
+                "Tokens of answers",
+            ),
+            (
+                count,
+                "tokens_predicted_seconds_total",
+                self.generate_seconds,
+                "Seconds that answers took",
+            ),
+            (
+                count,
+                "n_decode_total",
+                self.works,
+                "Rows of answers and texts that were read",
+            ),
+            (
+                count,
+                "n_tokens_max",
+                self.longest,
+                "The most tokens of a prompt and its answer",
+            ),
+            (
+                count,
+                "spec_decode_num_draft_tokens_total",
+                0.0,
+                "Tokens that were drafted",
+            ),
+            (
+                count,
+                "spec_decode_num_accepted_tokens_total",
+                0.0,
+                "Drafted tokens that were right",
+            ),
             (count, "spec_decode_num_drafts_total", 0.0, "Drafts"),
-            (now, "prompt_tokens_seconds", rates.0, "Tokens of prompts a second"),
-            (now, "predicted_tokens_seconds", rates.1, "Tokens of an answer a second"),
-            (now, "kv_cache_usage_ratio", self.usage, "Share of the cache in use"),
-            (now, "requests_processing", self.running, "Answers under way"),
+            (
+                now,
+                "prompt_tokens_seconds",
+                rates.0,
+                "Tokens of prompts a second",
+            ),
+            (
+                now,
+                "predicted_tokens_seconds",
+                rates.1,
+                "Tokens of an answer a second",
+            ),
+            (
+                now,
+                "kv_cache_usage_ratio",
+                self.usage,
+                "Share of the cache in use",
+            ),
+            (
+                now,
+                "requests_processing",
+                self.running,
+                "Answers under way",
+            ),
             (now, "requests_deferred", self.waiting, "Answers that wait"),
-            (now, "n_busy_slots_per_decode", busy, "Answers per row of an answer, which is one"),
+            (
+                now,
+                "n_busy_slots_per_decode",
+                busy,
+                "Answers per row of an answer, which is one",
+            ),
         ];
         for (kind, name, value, help) in all {
             let _ = writeln!(out, "# HELP llamacpp:{name} {help}.");
-            let _ = writeln!(out, "# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value}");
+            let _ = writeln!(
+                out,
+                "# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value}"
+            );
         }
     }
 }

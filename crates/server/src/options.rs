@@ -47,6 +47,8 @@ pub struct ServerOptions {
     pub shift: Option<usize>,
     /// Replies show the prompt.
     pub verbose: bool,
+    /// Streams tell what they cost, whether asked to or not.
+    pub usage_always: bool,
     /// Tokens of an answer that does not say how many.
     pub max_tokens: Option<usize>,
     /// An unknown model is an error even where only one is served.
@@ -93,6 +95,7 @@ impl Default for ServerOptions {
             ignore_eos: false,
             shift: None,
             verbose: false,
+            usage_always: false,
             max_tokens: None,
             strict_model: false,
             strict_fields: false,
@@ -243,10 +246,20 @@ mod tests {
         let cross = Cross {
             origins: vec!["localhost".to_owned()],
         };
-        for fine in ["http://localhost", "http://localhost:3000", "http://127.0.0.1:1", "http://[::1]:3"] {
+        for fine in [
+            "http://localhost",
+            "http://localhost:3000",
+            "http://127.0.0.1:1",
+            "http://[::1]:3",
+        ] {
             assert!(cross.allows(fine), "{fine}");
         }
-        for other in ["http://evil.com", "http://notlocalhost", "http://localhost.evil.com", "http://10.0.0.1"] {
+        for other in [
+            "http://evil.com",
+            "http://notlocalhost",
+            "http://localhost.evil.com",
+            "http://10.0.0.1",
+        ] {
             assert!(!cross.allows(other), "{other}");
         }
     }

@@ -97,7 +97,10 @@ impl Params {
         params.take_ends(fields)?;
         params.grammar = grammar(fields)?;
         params.take_place(fields)?;
-        if let Some(n) = fields.integer(&["n_keep"])?.filter(|_| defaults.shift.is_some()) {
+        if let Some(n) = fields
+            .integer(&["n_keep"])?
+            .filter(|_| defaults.shift.is_some())
+        {
             // A negative number keeps the whole prompt.
             params.shift = Some(usize::try_from(n).unwrap_or(usize::MAX));
         }

@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::native::{completion, status, tokens};
 use crate::openai::{chat, completions, embeddings, models};
 use crate::responses;
-use crate::{ollama, page, ranking};
+use crate::{ollama, openapi, page, ranking};
 
 /// All paths, behind what every call goes through.
 pub(crate) fn router(app: &Arc<App>) -> Router {
@@ -48,6 +48,7 @@ fn state_of_things() -> Routes {
         .route("/live", get(status::live))
         .route("/ping", get(status::live).post(status::live))
         .route("/version", get(status::version))
+        .route("/openapi.json", get(openapi::document))
         .route("/metrics", get(status::metrics))
         .route("/v1/metrics", get(status::metrics_object))
 }

@@ -84,6 +84,8 @@ struct Choice {
     /// Calls of tools are text where there are no tools.
     has_tools: bool,
     one_call: bool,
+    /// Reasoning stays in the content, as the model wrote it.
+    raw_reasoning: bool,
     /// The answer was cut after its call.
     cut: bool,
     ended: bool,
@@ -391,8 +393,7 @@ fn format_of<'a>(model: &'a Served, reading: &Reading) -> &'a OutputFormat {
 impl Choice {
     fn new(model: &Arc<Served>, one: &Prepared, place: usize) -> Result<Self> {
         let reading = one.reading.as_ref();
-        let parser =
-            reading.map(|r| OutputParser::new(format_of(model, r), &r.prompt, &r.tools));
+        let parser = reading.map(|r| OutputParser::new(format_of(model, r), &r.prompt, &r.tools));
         let answer = match place {
             0 => Some(model.service.generate(one.request(model, 0)?)),
             _ => None,
@@ -403,6 +404,7 @@ impl Choice {
             calls: 0,
             has_tools: reading.is_some_and(|r| !r.tools.is_empty()),
             one_call: reading.is_some_and(|r| r.one_call),
+            raw_reasoning: reading.is_some_and(|r| r.raw_reasoning),
             cut: false,
             ended: false,
             reasons: false,
@@ -447,6 +449,7 @@ impl Choice {
             }
             self.reasons = matches!(piece.event, Event::Reasoning(_));
             match piece.event {
+                Event::Reasoning(_) if self.raw_reasoning => parts.push(Part::Content(piece.raw)),
                 Event::Reasoning(text) => parts.push(Part::Reasoning(text)),
                 Event::Content(text) => parts.push(Part::Content(text)),
                 Event::ToolCall(call) => {
@@ -457,6 +460,9 @@ impl Choice {
                         arguments: call.arguments,
                     }));
                     self.calls += 1;
+                }
+                Event::Markup if self.raw_reasoning && !self.has_tools => {
+                    parts.push(Part::Content(piece.raw));
                 }
                 Event::Markup => {}
             }

@@ -53,11 +53,7 @@ pub(crate) struct Permit {
 }
 
 impl Served {
-    pub(crate) fn new(
-        named: Named,
-        defaults: Defaults,
-        queue: usize,
-    ) -> Self {
+    pub(crate) fn new(named: Named, defaults: Defaults, queue: usize) -> Self {
         let Named {
             id,
             aliases,
@@ -80,6 +76,12 @@ impl Served {
             busy: AtomicUsize::new(0),
             most: seqs.saturating_add(queue),
         }
+    }
+
+    /// Answers under way, waiting ones included, and how many run at once.
+    pub(crate) fn load(&self) -> (usize, usize) {
+        let busy = self.busy.load(Ordering::Relaxed);
+        (busy, self.service.limits().seqs as usize)
     }
 
     /// The right to one more answer.

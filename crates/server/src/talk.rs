@@ -4,7 +4,9 @@ use serde_json::{Map, Value, json};
 use tokkata::chat::ends;
 use tokkata::grammar::{Grammar, ToolChoice, Trigger, constrain};
 use tokkata::rules::{Excluded, ThinkingBudget, ThinkingTokens};
-use tokkata::{ByteDecoder, ChatRequest, Clock, DecodeOptions, EncodeOptions, Request, TextDecoder};
+use tokkata::{
+    ByteDecoder, ChatRequest, Clock, DecodeOptions, EncodeOptions, Request, TextDecoder,
+};
 
 use crate::error::{ApiError, Result};
 use crate::options::Thinking;
@@ -46,6 +48,8 @@ pub(crate) struct Talk {
     pub(crate) continues: bool,
     /// The prompt ends where the assistant begins to speak.
     pub(crate) opens: bool,
+    /// Reasoning stays in the content, as the model wrote it.
+    pub(crate) raw_reasoning: bool,
 }
 
 /// How the text of an answer is read.
@@ -58,6 +62,8 @@ pub(crate) struct Reading {
     pub(crate) one_call: bool,
     /// Calls are written as [`word_tools`] tells.
     pub(crate) in_words: bool,
+    /// Reasoning stays in the content.
+    pub(crate) raw_reasoning: bool,
 }
 
 /// Everything that is known before an answer begins.
@@ -85,9 +91,13 @@ impl Talk {
         if self.tool_use != ToolUse::None && !self.tools.is_empty() {
             // What some older templates call the tools.
             let listed = serde_json::to_string_pretty(&self.tools).unwrap_or_default();
-            names.entry("functions".to_owned()).or_insert_with(|| listed.into());
+            names
+                .entry("functions".to_owned())
+                .or_insert_with(|| listed.into());
         } else {
-            names.entry("functions".to_owned()).or_insert_with(|| "".into());
+            names
+                .entry("functions".to_owned())
+                .or_insert_with(|| "".into());
         }
         // Templates that show a date ask for it under these names, and show an old one where they get none.
         let now = Clock::now_utc();
@@ -109,7 +119,8 @@ impl Talk {
 
     /// Whether tools are told in words, since the model's template shows none.
     fn in_words(&self, model: &Served) -> bool {
-        !model.service.format().has_tool_calls() && word_tools::are_there(&self.messages, &self.tools)
+        !model.service.format().has_tool_calls()
+            && word_tools::are_there(&self.messages, &self.tools)
     }
 
     /// The tools that the answer may call.
@@ -247,6 +258,7 @@ impl Talk {
                 prompt: rendered.text,
                 tools,
                 one_call: !talk.parallel,
+                raw_reasoning: talk.raw_reasoning,
                 in_words: talk.in_words(model) && !talk.tools.is_empty(),
             }),
             thinking,

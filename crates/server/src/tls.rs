@@ -24,7 +24,10 @@ pub(crate) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, Se
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|e| fault(certificate, format!("is no certificate in PEM: {e}")))?;
     if chain.is_empty() {
-        return Err(fault(certificate, "has no certificate, expected PEM".to_owned()));
+        return Err(fault(
+            certificate,
+            "has no certificate, expected PEM".to_owned(),
+        ));
     }
     let secret = PrivateKeyDer::from_pem_file(key)
         .map_err(|e| fault(key, format!("is no private key in PEM: {e}")))?;
@@ -33,6 +36,11 @@ pub(crate) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, Se
         .map_err(|e| fault(certificate, e.to_string()))?
         .with_no_client_auth()
         .with_single_cert(chain, secret)
-        .map_err(|e| fault(certificate, format!("does not go with {}: {e}", key.display())))?;
+        .map_err(|e| {
+            fault(
+                certificate,
+                format!("does not go with {}: {e}", key.display()),
+            )
+        })?;
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -107,9 +107,18 @@ mod tests {
         let tool = json!({"function": {"name": "f"}});
         let out = told(&messages, &[tool]);
         let text = |i: usize| out[i]["content"].as_str().unwrap_or_default().to_owned();
-        assert!(text(0).starts_with("Be brief.\n\nYou may call tools.") && text(0).contains("{\"name\":\"f\"}"));
-        assert_eq!(text(1), "I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\":1}}\n</tool_call>");
-        assert_eq!(out[2], json!({"role": "user", "content": "<tool_response>\nsunny\n</tool_response>"}));
+        assert!(
+            text(0).starts_with("Be brief.\n\nYou may call tools.")
+                && text(0).contains("{\"name\":\"f\"}")
+        );
+        assert_eq!(
+            text(1),
+            "I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\":1}}\n</tool_call>"
+        );
+        assert_eq!(
+            out[2],
+            json!({"role": "user", "content": "<tool_response>\nsunny\n</tool_response>"})
+        );
         assert!(out[1].get("tool_calls").is_none());
     }
 }

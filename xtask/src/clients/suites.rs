@@ -56,15 +56,22 @@ impl Running {
     fn start(place: &Place, more: &[&str]) -> Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let mut command = Command::new(&place.program);
-        command.args(["serve", "-m", "demo", "--port"]).arg(port.to_string());
+        command
+            .args(["serve", "-m", "demo", "--port"])
+            .arg(port.to_string());
         command.args(more).stderr(Stdio::piped());
         let mut child = command.spawn().context("the program cannot be started")?;
         let stderr = child.stderr.take().context("the program has no stderr")?;
         let mut lines = BufReader::new(stderr).lines();
-        let ready = lines.by_ref().any(|l| l.is_ok_and(|l| l.starts_with("listening on")));
+        let ready = lines
+            .by_ref()
+            .any(|l| l.is_ok_and(|l| l.starts_with("listening on")));
         // Whatever it says later must go somewhere.
         std::thread::spawn(move || lines.for_each(drop));
-        let running = Running { child, url: format!("http://127.0.0.1:{port}") };
+        let running = Running {
+            child,
+            url: format!("http://127.0.0.1:{port}"),
+        };
         ensure!(ready, "the server did not start");
         Ok(running)
     }
@@ -94,7 +101,9 @@ fn sdks(place: &Place) -> Result<Vec<Outcome>> {
     let line = |line: &str| {
         let (how, rest) = line.split_once("  ")?;
         let (name, why) = rest.trim().split_once(": ").unwrap_or((rest.trim(), ""));
-        ["ok", "failed"].contains(&how).then(|| outcome(name, how == "ok", why))
+        ["ok", "failed"]
+            .contains(&how)
+            .then(|| outcome(name, how == "ok", why))
     };
     let all: Vec<Outcome> = out.lines().filter_map(line).collect();
     ensure!(!all.is_empty(), "the checks did not run");
@@ -130,17 +139,31 @@ fn pytest(place: &Place, folder: &Path, plugin: &str, args: &[&str]) -> Result<V
     // There may be none yet.
     let _ = std::fs::remove_file(&outcomes);
     let serve = place.folder.join("serve");
-    let text = format!("#!/bin/sh\nexec '{}' serve \"$@\"\n", place.program.display());
+    let text = format!(
+        "#!/bin/sh\nexec '{}' serve \"$@\"\n",
+        place.program.display()
+    );
     std::fs::write(&serve, text)?;
     let mut runnable = Command::new("chmod");
-    ensure!(runnable.arg("+x").arg(&serve).status()?.success(), "chmod failed");
+    ensure!(
+        runnable.arg("+x").arg(&serve).status()?.success(),
+        "chmod failed"
+    );
     let ours = Place::ours("");
     let mut command = Command::new(place.python());
-    command.current_dir(folder).args(["-m", "pytest", "-q", "-p", plugin, "-p", "outcomes"]);
-    command.args(["-p", "no:cacheprovider", "--timeout", "120"]).args(args);
+    command
+        .current_dir(folder)
+        .args(["-m", "pytest", "-q", "-p", plugin, "-p", "outcomes"]);
+    command
+        .args(["-p", "no:cacheprovider", "--timeout", "120"])
+        .args(args);
     command.env("PYTHONPATH", format!("{}:.", ours.display()));
-    command.env("OUTCOMES", &outcomes).env("CLIENTS_MODELS", place.models());
-    command.env("LLAMA_SERVER_BIN_PATH", &serve).env("CLIENTS_SERVE", &serve);
+    command
+        .env("OUTCOMES", &outcomes)
+        .env("CLIENTS_MODELS", place.models());
+    command
+        .env("LLAMA_SERVER_BIN_PATH", &serve)
+        .env("CLIENTS_SERVE", &serve);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     // Tests that fail are no failure of the run.
     command.status().context("pytest cannot be started")?;
@@ -163,20 +186,35 @@ fn read_outcome(line: &str) -> Result<Outcome> {
 }
 
 fn llama(place: &Place) -> Result<Vec<Outcome>> {
-    let wanted = ["*/vendor/llama.cpp/tools/server/tests/*", "*/vendor/llama.cpp/models/templates/*"];
+    let wanted = [
+        "*/vendor/llama.cpp/tools/server/tests/*",
+        "*/vendor/llama.cpp/models/templates/*",
+    ];
     let source = place.source("llama-cpp-python==0.3.36", 3, &wanted)?;
-    pytest(place, &source.join("tools/server/tests"), "llama_presets", &["-m", "not slow"])
+    pytest(
+        place,
+        &source.join("tools/server/tests"),
+        "llama_presets",
+        &["-m", "not slow"],
+    )
 }
 
 fn vllm(place: &Place) -> Result<Vec<Outcome>> {
     let source = place.source("vllm==0.33.0", 1, &["*/tests/*"])?;
     let listed = std::fs::read_to_string(Place::ours("vllm_tests.txt"))?;
-    let files = listed.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
+    let files = listed
+        .lines()
+        .filter(|l| !l.is_empty() && !l.starts_with('#'));
     let mut all = Vec::new();
     for file in files.filter_map(|l| l.split_whitespace().next()) {
         let within = Path::new(file).parent().unwrap_or(Path::new("tests"));
         let cut = format!("--confcutdir={}", within.display());
-        match pytest(place, &source, "vllm_standin", &[&cut, "-c", "/dev/null", "--rootdir", ".", file]) {
+        match pytest(
+            place,
+            &source,
+            "vllm_standin",
+            &[&cut, "-c", "/dev/null", "--rootdir", ".", file],
+        ) {
             Ok(more) => all.extend(more),
             Err(error) => all.push(outcome(file, false, &format!("{error:#}"))),
         }
@@ -190,13 +228,34 @@ fn schema(place: &Place) -> Result<Vec<Outcome>> {
     // There may be none yet.
     let _ = std::fs::remove_file(&report);
     let mut command = Command::new(place.tool("schemathesis"));
-    command.arg("run").arg(format!("{}/openapi.json", server.url));
-    command.args(["--phases", "examples,coverage,fuzzing", "-n", "40", "--workers", "2"]);
-    command.args(["--checks", "not_a_server_error,status_code_conformance,content_type_conformance"]);
-    command.args(["--suppress-health-check", "all", "--no-color", "--seed", "1"]);
+    command
+        .arg("run")
+        .arg(format!("{}/openapi.json", server.url));
+    command.args([
+        "--phases",
+        "examples,coverage,fuzzing",
+        "-n",
+        "40",
+        "--workers",
+        "2",
+    ]);
+    command.args([
+        "--checks",
+        "not_a_server_error,status_code_conformance,content_type_conformance",
+    ]);
+    command.args([
+        "--suppress-health-check",
+        "all",
+        "--no-color",
+        "--seed",
+        "1",
+    ]);
     command.args(["--continue-on-failure", "--request-timeout", "60"]);
     command.arg("--report-junit-path").arg(&report);
-    command.current_dir(&place.folder).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .current_dir(&place.folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     // Faults are in the report.
     command.status().context("schemathesis cannot be started")?;
     let text = std::fs::read_to_string(&report).context("schemathesis wrote no report")?;

@@ -71,16 +71,25 @@ pub(crate) fn rows(suite: &Suite, outcomes: &[Outcome], known: &Known) -> Vec<Ro
 
 /// The table in Markdown.
 pub(crate) fn written(rows: &[Row]) -> String {
-    let mut out = String::from("| suite | passed | failed | left out | why |\n|---|---|---|---|---|\n");
+    let mut out =
+        String::from("| suite | passed | failed | left out | why |\n|---|---|---|---|---|\n");
     for row in rows {
         let left: usize = row.known.values().sum::<usize>() + row.skipped;
-        let mut whys: Vec<String> = row.known.iter().map(|(why, n)| format!("{why} ({n})")).collect();
+        let mut whys: Vec<String> = row
+            .known
+            .iter()
+            .map(|(why, n)| format!("{why} ({n})"))
+            .collect();
         if row.skipped > 0 {
             whys.push(format!("skipped by the suite itself ({})", row.skipped));
         }
         whys.extend((!row.note.is_empty()).then(|| row.note.clone()));
         let (title, passed, failed) = (&row.title, row.passed, row.faults.len());
-        let _ = writeln!(out, "| {title} | {passed} | {failed} | {left} | {} |", whys.join("; "));
+        let _ = writeln!(
+            out,
+            "| {title} | {passed} | {failed} | {left} | {} |",
+            whys.join("; ")
+        );
     }
     out
 }
@@ -88,11 +97,18 @@ pub(crate) fn written(rows: &[Row]) -> String {
 /// Puts the table into a document, in the place of the table below the heading of clients.
 pub(crate) fn put(path: &Path, rows: &[Row]) -> Result<()> {
     let text = std::fs::read_to_string(path)?;
-    let start = text.find("| suite |").context("the document has no table of suites")?;
+    let start = text
+        .find("| suite |")
+        .context("the document has no table of suites")?;
     let rest = &text[start..];
-    let lines = rest.split_inclusive('\n').take_while(|l| l.starts_with('|'));
+    let lines = rest
+        .split_inclusive('\n')
+        .take_while(|l| l.starts_with('|'));
     let end = start + lines.map(str::len).sum::<usize>();
-    std::fs::write(path, format!("{}{}{}", &text[..start], written(rows), &text[end..]))?;
+    std::fs::write(
+        path,
+        format!("{}{}{}", &text[..start], written(rows), &text[end..]),
+    )?;
     Ok(())
 }
 
@@ -112,7 +128,9 @@ pub(crate) fn junit(text: &str) -> Vec<Outcome> {
                 (None, true) => End::Skipped,
                 (None, false) => End::Passed,
             };
-            let why = fault.map(|at| &case[at..]).and_then(|f| attribute(f, "message"));
+            let why = fault
+                .map(|at| &case[at..])
+                .and_then(|f| attribute(f, "message"));
             Outcome {
                 name: attribute(case, "name").unwrap_or_default(),
                 end,

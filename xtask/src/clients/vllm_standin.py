@@ -6,6 +6,7 @@
 
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
 import socket
 import subprocess
@@ -68,9 +69,12 @@ def loose(value):
     return [loose(v) for v in value] if isinstance(value, list) else value
 
 
+ABSENT = {"vllm"} | {name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None}
+
+
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path=None, target=None):
-        if name == "vllm" or name.startswith("vllm."):
+        if name.split(".")[0] in ABSENT:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -163,6 +167,7 @@ sys.meta_path.insert(0, Finder())
 utils = Missing("tests.utils")
 utils.RemoteOpenAIServer = RemoteOpenAIServer
 utils.VLLM_PATH = Path(".")
+utils.ROCM_EXTRA_ARGS, utils.ROCM_ENV_OVERRIDES = [], {}
 for name in ("multi_gpu_test", "create_new_process_for_each_test", "large_gpu_test"):
     setattr(utils, name, lambda *_, **__: lambda function: function)
 sys.modules["tests.utils"] = utils

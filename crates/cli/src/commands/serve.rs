@@ -113,10 +113,22 @@ struct ListenArgs {
     #[arg(long, value_name = "ORIGINS", hide_short_help = true)]
     cors_origins: Option<String>,
     /// A file with this server's certificate and its chain, PEM: the server speaks TLS
-    #[arg(long, visible_alias = "ssl-certfile", value_name = "FILE", requires = "ssl_key_file", hide_short_help = true)]
+    #[arg(
+        long,
+        visible_alias = "ssl-certfile",
+        value_name = "FILE",
+        requires = "ssl_key_file",
+        hide_short_help = true
+    )]
     ssl_cert_file: Option<PathBuf>,
     /// The file with its key, PEM
-    #[arg(long, visible_alias = "ssl-keyfile", value_name = "FILE", requires = "ssl_cert_file", hide_short_help = true)]
+    #[arg(
+        long,
+        visible_alias = "ssl-keyfile",
+        value_name = "FILE",
+        requires = "ssl_cert_file",
+        hide_short_help = true
+    )]
     ssl_key_file: Option<PathBuf>,
     /// No page at /
     #[arg(long, visible_alias = "no-webui", hide_short_help = true)]
@@ -176,6 +188,9 @@ struct LimitArgs {
         hide_short_help = true
     )]
     drain: u64,
+    /// Streams tell what they cost, whether asked to or not
+    #[arg(long, hide_short_help = true)]
+    enable_force_include_usage: bool,
     /// An unknown model is an error, even where only one is served
     #[arg(long, hide_short_help = true)]
     strict_model: bool,
@@ -302,6 +317,7 @@ impl ServeArgs {
             },
             shift: self.shift.kept(usize::MAX),
             verbose: self.verbose,
+            usage_always: limits.enable_force_include_usage,
             max_tokens: usize::try_from(self.predict).ok(),
             strict_model: limits.strict_model,
             strict_fields: limits.strict_fields,

@@ -501,9 +501,17 @@ pub(super) const SERVE: &[Flag] = &[
         Nothing,
         Harmless,
     ),
-    ("--backend_sampling -bs --backend-sampling", Nothing, Harmless),
-    ("-mcpconf --mcp-servers-config -mcpjson --mcp-servers-json --tools --tools-runtime", Value, Refused(RUNS)),
-    ("--ui-mcp-proxy --webui-mcp-proxy --agent", Nothing, Refused(RUNS)),
+    ("-bs --backend-sampling", Nothing, Harmless),
+    (
+        "-mcpconf --mcp-servers-config -mcpjson --mcp-servers-json --tools --tools-runtime",
+        Value,
+        Refused(RUNS),
+    ),
+    (
+        "--ui-mcp-proxy --webui-mcp-proxy --agent",
+        Nothing,
+        Refused(RUNS),
+    ),
     (
         "-spf",
         Value,
@@ -514,11 +522,7 @@ pub(super) const SERVE: &[Flag] = &[
         Value,
         Refused("caches are not written to files; prefixes that were computed are kept in memory"),
     ),
-    (
-        "--path",
-        Value,
-        Refused("the page is inside the program"),
-    ),
+    ("--path", Value, Refused("the page is inside the program")),
     (
         "--models-preset --models-dir",
         Value,
@@ -530,9 +534,42 @@ pub(super) const SERVE: &[Flag] = &[
         Refused("models stay loaded"),
     ),
     (
-        "--enable-auto-tool-choice --enable-prefix-caching --no-context-shift",
+        "--enable-auto-tool-choice --enable-prefix-caching --no-enable-prefix-caching",
         Nothing,
         Harmless,
+    ),
+    (
+        "--enable-prompt-tokens-details --enable-per-request-metrics --enable-chunked-prefill --enable-request-id-headers",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "--no-async-scheduling --async-scheduling --disable-log-stats --disable-log-requests --no-enable-log-requests",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "--structured-outputs-config.backend --guided-decoding-backend --structured-outputs-config",
+        Value,
+        Harmless,
+    ),
+    (
+        "--max-logprobs --seed-offset --generation-config --uvicorn-log-level",
+        Value,
+        Harmless,
+    ),
+    ("--dtype", Value, Noted(TYPES)),
+    (
+        "--uds",
+        Value,
+        Refused("it listens on addresses; put a proxy in front of it"),
+    ),
+    (
+        "--pooler-config --hf-overrides --root-path",
+        Value,
+        Refused(
+            "the model's file says how its rows become a vector; --pooling and --api-prefix are known",
+        ),
     ),
     (
         "--tensor-parallel-size -tp",

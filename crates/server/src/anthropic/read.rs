@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
+use crate::options::Thinking;
 use crate::params::{Params, text_format};
 use crate::served::Served;
-use crate::options::Thinking;
 use crate::talk::{Talk, ToolUse};
 
 /// What was asked for.

@@ -152,7 +152,10 @@ fn bare_prompt(value: Value) -> Result<Value> {
     let Value::Object(mut members) = value else {
         return Ok(value);
     };
-    if members.get("multimodal_data").is_some_and(|data| !data.is_null()) {
+    if members
+        .get("multimodal_data")
+        .is_some_and(|data| !data.is_null())
+    {
         let text = "the model reads text alone";
         return Err(ApiError::field("prompt.multimodal_data", text));
     }
@@ -308,7 +311,8 @@ impl Writer {
         let ends = ends.iter().filter(|_| params.ignore_eos);
         let ends = ends.map(|&id| (id, f32::NEG_INFINITY));
         let all = ends.chain(params.sampling.bias.iter().copied());
-        all.map(|(token, bias)| json!({"token": token, "bias": bias})).collect()
+        all.map(|(token, bias)| json!({"token": token, "bias": bias}))
+            .collect()
     }
 
     async fn stream(
@@ -326,7 +330,9 @@ impl Writer {
             match step {
                 None => return Ok(()),
                 Some(Ok(step)) => {
-                    if let Some(progress) = run.news_of_prompt(&step).filter(|_| self.wishes.progress) {
+                    if let Some(progress) =
+                        run.news_of_prompt(&step).filter(|_| self.wishes.progress)
+                    {
                         self.progress(&run, step.choice, progress, &sender).await?;
                     }
                     self.send(&run, step, &mut counts, &sender).await?;

@@ -9,9 +9,9 @@ use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
 use crate::openai::completions::infill;
 use crate::openai::messages::tools;
+use crate::options::Thinking;
 use crate::params::{MOST_LOGPROBS, Params};
 use crate::served::Served;
-use crate::options::Thinking;
 use crate::talk::{Prepared, Talk, ToolUse};
 
 /// What the dialect alone asks for.

@@ -30,6 +30,8 @@ pub(crate) struct Wishes {
     timings: bool,
     progress: bool,
     verbose: bool,
+    /// What the reasoning is called; `None` where it is left out.
+    names: Option<ReasoningNames>,
     token_ids: bool,
     prompt_text: bool,
 }
@@ -53,7 +55,6 @@ pub(crate) async fn complete(app: Shared, request: Request) -> Result<Response> 
         id: id("chatcmpl-"),
         created: now(),
         model,
-        names: app.options.reasoning,
         warnings,
         prompt_ids: wishes.token_ids.then_some(ids),
         prompt,
@@ -98,7 +99,7 @@ pub(crate) fn read(
     model: &Served,
     fields: &mut Fields,
 ) -> Result<(Talk, Params, Wishes)> {
-    let talk = messages::talk(fields, model, app.options.prefill)?;
+    let mut talk = messages::talk(fields, model, app.options.prefill)?;
     let tokenizer = model.service.tokenizer()?;
     let mut params = Params::take(fields, &model.defaults, tokenizer)?;
     let most = fields.integer(&["max_completion_tokens", "max_tokens", "n_predict"])?;
@@ -109,9 +110,12 @@ pub(crate) fn read(
         stream: fields.boolean("stream")?.unwrap_or(false),
         ..Wishes::default()
     };
+    wishes.usage = app.options.usage_always;
+    wishes.usage_always = wishes.usage;
     if let Some(mut options) = fields.nested("stream_options")? {
-        wishes.usage = options.boolean("include_usage")?.unwrap_or(false);
-        wishes.usage_always = options.boolean("continuous_usage_stats")?.unwrap_or(false);
+        let asked = options.boolean("include_usage")?;
+        wishes.usage |= asked.unwrap_or(false);
+        wishes.usage_always |= options.boolean("continuous_usage_stats")?.unwrap_or(false);
         options.labels(&["include_obfuscation"]);
         options.close(app.options.strict_fields, fields)?;
     }
@@ -127,12 +131,13 @@ pub(crate) fn read(
         tracing::debug!(target: "tokkata::http", key);
     }
     fields.labels(&LABELS);
-    fields.labels(&[
-        "cache_prompt",
-        "reasoning_format",
-        "parse_tool_calls",
-        "include_reasoning",
-    ]);
+    fields.labels(&["cache_prompt"]);
+    wishes.names = names(fields, app.options.reasoning)?;
+    talk.raw_reasoning = wishes.names == Some(ReasoningNames::None);
+    if fields.boolean("parse_tool_calls")? == Some(false) {
+        let text = "calls are always told apart from text here; leave tools out for text alone";
+        return Err(ApiError::field("parse_tool_calls", text));
+    }
     fields.hints(&HINTS);
     fields.refuse(
         &["prompt_logprobs"],
@@ -140,6 +145,22 @@ pub(crate) fn read(
     )?;
     fields.finish(app.options.strict_fields)?;
     Ok((talk, params, wishes))
+}
+
+/// What the reasoning is called in the answer; `None` where it is left out.
+fn names(fields: &mut Fields, usual: ReasoningNames) -> Result<Option<ReasoningNames>> {
+    let shows = fields.boolean("include_reasoning")?.unwrap_or(true);
+    let names = match fields.text("reasoning_format")?.as_deref() {
+        None => usual,
+        Some("auto") => ReasoningNames::Both,
+        Some("deepseek" | "deepseek-legacy") => ReasoningNames::ReasoningContent,
+        Some("none") => ReasoningNames::None,
+        Some(other) => {
+            let text = format!("found '{other}', expected auto, deepseek or none");
+            return Err(ApiError::field("reasoning_format", text));
+        }
+    };
+    Ok(shows.then_some(names))
 }
 
 /// `logprobs` is a switch or a number of alternatives.
@@ -182,7 +203,6 @@ struct Writer {
     id: String,
     created: u64,
     model: Arc<Served>,
-    names: ReasoningNames,
     warnings: Vec<String>,
     prompt_ids: Option<Vec<u32>>,
     prompt: String,
@@ -219,10 +239,17 @@ impl Writer {
     }
 
     fn reason(&self, to: &mut Map<String, Value>, text: &str) {
-        if self.names != ReasoningNames::Reasoning {
+        let names = self.wishes.names;
+        if matches!(
+            names,
+            Some(ReasoningNames::Both | ReasoningNames::ReasoningContent)
+        ) {
             to.insert("reasoning_content".to_owned(), text.into());
         }
-        if self.names != ReasoningNames::ReasoningContent {
+        if matches!(
+            names,
+            Some(ReasoningNames::Both | ReasoningNames::Reasoning)
+        ) {
             to.insert("reasoning".to_owned(), text.into());
         }
     }
@@ -374,6 +401,10 @@ impl Writer {
         state.usage.completion += usize::from(step.token.is_some());
         state.held[index].extend(step.token);
         for part in step.parts {
+            let is_reasoning = matches!(part, Part::Reasoning(_));
+            if is_reasoning && self.wishes.names.is_none() {
+                continue;
+            }
             let delta = self.delta(part);
             self.chunk(index, delta, None, state, sender).await?;
         }

@@ -110,9 +110,12 @@ fn read(app: &App, model: &Served, fields: &mut Fields) -> Result<Asked> {
         token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
         ..Wishes::default()
     };
+    wishes.usage = app.options.usage_always;
+    wishes.usage_always = wishes.usage;
     if let Some(mut options) = fields.nested("stream_options")? {
-        wishes.usage = options.boolean("include_usage")?.unwrap_or(false);
-        wishes.usage_always = options.boolean("continuous_usage_stats")?.unwrap_or(false);
+        let asked = options.boolean("include_usage")?;
+        wishes.usage |= asked.unwrap_or(false);
+        wishes.usage_always |= options.boolean("continuous_usage_stats")?.unwrap_or(false);
         options.labels(&["include_obfuscation"]);
         options.close(app.options.strict_fields, fields)?;
     }
@@ -183,7 +186,10 @@ fn held(name: &str, mut members: Map<String, Value>) -> Result<Given> {
     }
     let Some(Value::Array(parts)) = members.shift_remove("content") else {
         let path = format!("{name}.content");
-        return Err(ApiError::field(path, "is missing, expected a list of parts"));
+        return Err(ApiError::field(
+            path,
+            "is missing, expected a list of parts",
+        ));
     };
     let text = |(i, part): (usize, &Value)| {
         let text = part["text"].as_str().filter(|_| part["type"] == "text");

@@ -119,6 +119,13 @@ impl Shape {
 /// Tokens of each text.
 pub(crate) fn tokens(model: &Served, inputs: Vec<Given>, shape: Shape) -> Result<Vec<Vec<u32>>> {
     let longest = model.service.longest_text();
+    if shape
+        .truncate
+        .is_some_and(|n| n > longest && n != usize::MAX)
+    {
+        let text = format!("expected at most {longest}, the longest text that gets a vector");
+        return Err(ApiError::field("truncate_prompt_tokens", text));
+    }
     let most = shape.truncate.unwrap_or(usize::MAX).min(longest);
     let one = |input: Given| {
         let mut ids = match input {

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, kind, wrong};
 use crate::openai::SENSES;
-use crate::served::Served;
 use crate::options::Thinking;
+use crate::served::Served;
 use crate::talk::{Talk, ToolUse};
 
 /// Reads what a chat request says of the conversation.
@@ -63,6 +63,7 @@ pub(crate) fn talk(fields: &mut Fields, model: &Served, prefill: bool) -> Result
         names,
         continues,
         opens,
+        raw_reasoning: false,
     })
 }
 

@@ -79,7 +79,9 @@ pub(super) fn request(app: &App, model: &Served, fields: &mut Fields) -> Result<
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let mut params = Params::take(fields, &model.defaults, model.service.tokenizer()?)?;
     params.n = 1;
-    params.max_tokens = fields.count(&["max_output_tokens"])?.or(model.defaults.max_tokens);
+    params.max_tokens = fields
+        .count(&["max_output_tokens"])?
+        .or(model.defaults.max_tokens);
     if let Some(mut text) = fields.nested("text")? {
         if let Some(format) = text.nested("format")? {
             params.grammar = text_format(format, fields)?;
@@ -93,7 +95,8 @@ pub(super) fn request(app: &App, model: &Served, fields: &mut Fields) -> Result<
     let progress = fields.boolean("return_progress")?.unwrap_or(false);
     let store = fields.boolean("store")?.unwrap_or(true);
     if background && (stream || !store) {
-        let text = "what runs in the background is stored, and asked for by its id; it is not streamed";
+        let text =
+            "what runs in the background is stored, and asked for by its id; it is not streamed";
         return Err(ApiError::field("background", text));
     }
     if fields.text("truncation")?.is_some_and(|t| t == "auto") {

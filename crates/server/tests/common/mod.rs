@@ -24,6 +24,7 @@ pub fn demo() -> Named {
         aliases: vec!["small".to_owned()],
         tags: Vec::new(),
         service: model.serve().expect("a thread"),
+        borrowed_template: false,
     }
 }
 

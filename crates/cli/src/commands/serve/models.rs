@@ -59,7 +59,9 @@ fn open(args: &ServeArgs, path: &Path, alias: Option<&String>) -> Result<Named> 
     if template.is_some() {
         service.set_template(template);
     } else if service.writes() && service.template().is_none() {
-        say("the file has no chat template, and chatml stands in for it; --chat-template names another");
+        say(
+            "the file has no chat template, and chatml stands in for it; --chat-template names another",
+        );
         service.set_template(crate::commands::run::named::template("chatml").ok());
         borrowed_template = true;
     }

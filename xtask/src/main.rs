@@ -13,6 +13,7 @@ mod kernels;
 mod licences;
 mod load;
 mod mutate;
+mod notices;
 mod oracle;
 mod peers;
 mod rules;
@@ -46,6 +47,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   cuda LIBNVRTC [-v]                compiles the kernels for NVIDIA GPUs into the file that programs carry
   demo [--weights FILE] [--python PROGRAM]
                                     make the model inside the program anew; needs Python, PyTorch and a GPU
+  notices                           write the licences of all packages into the file that goes with the program
   formats                           what is known of every element type, each cell found by trying";
 
 fn main() -> ExitCode {
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Some("fair") => fair::run(&args[1..]),
         Some("cuda") => cuda::run(&args[1..]),
         Some("kernels") => kernels::run(&args[1..]),
+        Some("notices") => notices::write(),
         Some("formats") => formats::run(),
         Some("conformance") => conformance::run(&args[1..]),
         Some("draws") => draws(),

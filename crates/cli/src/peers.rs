@@ -57,6 +57,10 @@ pub(crate) fn translate(
 ) -> Result<Translated, String> {
     let mut args: Vec<OsString> = args.into_iter().collect();
     refuse_verb(&args)?;
+    if args.get(1).is_some_and(|a| a == "bench") && args.get(2).is_some_and(|a| a == "serve") {
+        args.remove(2);
+        args[1] = "bench-serve".into();
+    }
     choose_conversation(&mut args);
     let name = args.get(1).and_then(|a| a.to_str()).unwrap_or_default();
     let Some(command) = commands.find_subcommand(name) else {

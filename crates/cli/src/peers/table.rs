@@ -404,7 +404,7 @@ const NEVER: &[Flag] = &[
     (
         "--completion-bash",
         Nothing,
-        Refused("there is no completion script"),
+        Refused("`tokkata completions bash` prints the script"),
     ),
     (
         "-oe --output-err",

@@ -46,6 +46,10 @@ fn open(args: &ServeArgs, path: &Path, alias: Option<&String>) -> Result<Named> 
         let trained = checkpoint.trained_ctx().filter(|&n| n > 0);
         let own = trained.unwrap_or(CTX).min(CTX);
         options.ctx = options.ctx.or(NonZeroU32::new(own));
+        let ctx = options.ctx.map_or(own, NonZeroU32::get);
+        if checkpoint.spec(ctx)?.encoder.is_none() {
+            options.purpose = Purpose::Both(args.pooling);
+        }
         options.kv_memory = options.kv_memory.or(kv_memory(&checkpoint, &options)?);
     }
     let names = names(path, alias);

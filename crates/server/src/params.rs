@@ -490,6 +490,9 @@ pub(crate) fn text_format(format: Fields, outer: &mut Fields) -> Result<Option<G
 }
 
 fn structured(mut outputs: Fields, outer: &mut Fields) -> Result<Vec<GrammarSource>> {
+    if outputs.peek("grammar").is_some_and(|g| g == "") {
+        return Err(ApiError::field("structured_outputs.grammar", "is empty"));
+    }
     let mut found = named_grammars(&mut outputs, ["json", "regex", "choice", "grammar"])?;
     if outputs.boolean("json_object")? == Some(true) {
         found.push(GrammarSource::JsonSchema(json!({"type": "object"})));

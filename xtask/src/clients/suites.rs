@@ -40,6 +40,11 @@ pub(crate) const SUITES: &[Suite] = &[
         run: vllm,
     },
     Suite {
+        name: "page",
+        title: "The page in Chromium (`page.py`)",
+        run: page,
+    },
+    Suite {
         name: "schema",
         title: "schemathesis 4.32.5 on `/openapi.json`",
         run: schema,
@@ -95,8 +100,18 @@ fn outcome(name: &str, passed: bool, why: &str) -> Outcome {
 
 fn sdks(place: &Place) -> Result<Vec<Outcome>> {
     let server = Running::start(place, &[])?;
+    lines(place, "sdks.py", &server)
+}
+
+fn page(place: &Place) -> Result<Vec<Outcome>> {
+    let server = Running::start(place, &[])?;
+    lines(place, "page.py", &server)
+}
+
+/// Runs checks of ours that print a line each.
+fn lines(place: &Place, script: &str, server: &Running) -> Result<Vec<Outcome>> {
     let mut command = Command::new(place.python());
-    command.arg(Place::ours("sdks.py")).arg(&server.url);
+    command.arg(Place::ours(script)).arg(&server.url);
     let out = String::from_utf8_lossy(&command.output()?.stdout).into_owned();
     let line = |line: &str| {
         let (how, rest) = line.split_once("  ")?;

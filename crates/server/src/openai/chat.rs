@@ -56,6 +56,7 @@ pub(crate) async fn complete(app: Shared, request: Request) -> Result<Response> 
         created: now(),
         model,
         warnings,
+        prompt_tokens: ids.len(),
         prompt_ids: wishes.token_ids.then_some(ids),
         prompt,
         wishes,
@@ -205,6 +206,7 @@ struct Writer {
     model: Arc<Served>,
     warnings: Vec<String>,
     prompt_ids: Option<Vec<u32>>,
+    prompt_tokens: usize,
     prompt: String,
     wishes: Wishes,
 }
@@ -342,7 +344,10 @@ impl Writer {
             begun: vec![false; run.len()],
             held: vec![Vec::new(); run.len()],
             ends: vec![None; run.len()],
-            usage: Usage::default(),
+            usage: Usage {
+                prompt: self.prompt_tokens,
+                ..Usage::default()
+            },
             timings: None,
             progress: None,
             first: true,

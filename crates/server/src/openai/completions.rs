@@ -31,6 +31,8 @@ struct Wishes {
     echo: bool,
     best_of: usize,
     token_ids: bool,
+    /// So many tokens of a prompt are kept: the last ones, or the first.
+    truncate: Option<(usize, bool)>,
 }
 
 /// A prompt as it came.
@@ -53,13 +55,19 @@ pub(crate) async fn complete(app: Shared, request: Request) -> Result<Response> 
     let prepared = {
         let model = Arc::clone(&model);
         let best_of = wishes.best_of.max(params.n);
+        let truncate = wishes.truncate;
         aside(move || {
             let params = Params {
                 n: best_of,
                 ..params
             };
             let one = |prompt: Given| {
-                let ids = encode(&model, &prompt, suffix.as_deref())?;
+                let mut ids = encode(&model, &prompt, suffix.as_deref())?;
+                match truncate.filter(|(most, _)| ids.len() > *most) {
+                    Some((most, true)) => drop(ids.drain(..ids.len() - most)),
+                    Some((most, false)) => ids.truncate(most),
+                    None => {}
+                }
                 Prepared::plain(&model, ids, params.clone())
             };
             prompts
@@ -138,11 +146,36 @@ fn read(app: &App, model: &Served, fields: &mut Fields) -> Result<Asked> {
     fields.labels(&["cache_prompt", "timings_per_token", "add_special_tokens"]);
     fields.hints(&HINTS);
     fields.refuse(
-        &["prompt_logprobs", "truncate_prompt_tokens", "prompt_embeds"],
-        "use echo and logprobs with a prompt that fits",
+        &["prompt_logprobs", "prompt_embeds"],
+        "use echo and logprobs, and prompts of texts or tokens",
     )?;
+    wishes.truncate = truncation(model, fields)?;
     fields.finish(app.options.strict_fields)?;
     Ok((prompts, suffix, params, wishes))
+}
+
+/// How a prompt is cut to so many tokens: its last ones are kept, or with `truncation_side` right its first ones.
+fn truncation(model: &Served, fields: &mut Fields) -> Result<Option<(usize, bool)>> {
+    let left = match fields.text("truncation_side")?.as_deref() {
+        None | Some("left") => true,
+        Some("right") => false,
+        Some(other) => {
+            let text = format!("found '{other}', expected left or right");
+            return Err(ApiError::field("truncation_side", text));
+        }
+    };
+    let ctx = model.service.limits().ctx as usize;
+    match fields.integer(&["truncate_prompt_tokens"])? {
+        None => Ok(None),
+        Some(-1) => Ok(Some((ctx.saturating_sub(1), left))),
+        Some(n) => match usize::try_from(n).ok().filter(|n| (1..=ctx).contains(n)) {
+            Some(n) => Ok(Some((n, left))),
+            None => Err(ApiError::field(
+                "truncate_prompt_tokens",
+                format!("found {n}, expected 1 to {ctx}, or -1 for as many as fit"),
+            )),
+        },
+    }
 }
 
 /// A prompt, or several: texts, token ids, lists of both, or objects that hold a text.

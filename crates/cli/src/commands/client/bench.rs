@@ -147,13 +147,19 @@ pub(crate) fn run(args: &BenchServeArgs) -> Result<()> {
             .map_err(|e| anyhow!("{}: {e}", path.display()))?;
     }
     let failed = measured.faults.len();
+    if let Some(fault) = measured
+        .faults
+        .first()
+        .filter(|_| measured.answers.is_empty())
+    {
+        bail!("{fault}");
+    }
     let figures = figures(&measured.answers, failed, measured.seconds, limits);
     match args.output {
         Format::Table => print!("{}", table(&figures)),
         Format::Json => println!("{figures}"),
     }
     match measured.faults.first() {
-        Some(fault) if measured.answers.is_empty() => bail!("{fault}"),
         Some(fault) => say(&format!(
             "{failed} calls failed, the first of them: {fault}"
         )),

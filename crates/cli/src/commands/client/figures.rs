@@ -78,7 +78,7 @@ pub(super) fn percentile(sorted: &[f64], percent: f64) -> f64 {
 /// The spread of a figure, in milliseconds.
 pub(super) fn spread(mut values: Vec<f64>) -> Value {
     values.sort_by(f64::total_cmp);
-    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let mean = values.iter().fold(0.0, |a, b| a + b) / values.len().max(1) as f64;
     let ms = |x: f64| (x * 1e6).round() / 1e3;
     let at = |p: f64| ms(percentile(&values, p));
     json!({"mean": ms(mean), "p50": at(50.0), "p90": at(90.0), "p95": at(95.0), "p99": at(99.0), "max": at(100.0)})

@@ -220,7 +220,7 @@ async def ill(server):
             path = "/v1/chat/completions" if b"messages" in body[:20] else "/v1/completions"
             reply = await send_raw(server, post(path, body), 60)
             replies.append(reply.split(b"\r\n")[0].decode())
-        for _ in range(300):
+        for _ in range(150):
             body = bytearray(json.dumps({"prompt": phrase(9), "max_tokens": 3, "temperature": 0.5, "stop": ["a"], "n": 2}).encode())
             for _ in range(draws.randint(1, 6)):
                 body[draws.randrange(len(body))] = draws.randrange(256)

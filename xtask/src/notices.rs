@@ -72,9 +72,9 @@ fn text() -> Result<String> {
     );
     for (text, titles) in &by_text {
         let _ = writeln!(out, "\n{}", "=".repeat(80));
-        titles
-            .iter()
-            .for_each(|title| drop(writeln!(out, "- {title}")));
+        for title in titles {
+            let _ = writeln!(out, "- {title}");
+        }
         let _ = writeln!(out, "\n{text}");
     }
     if !without.is_empty() {
@@ -83,9 +83,9 @@ fn text() -> Result<String> {
             "\n{}\nThese came without a text of their own:",
             "=".repeat(80)
         );
-        without
-            .iter()
-            .for_each(|title| drop(writeln!(out, "- {title}")));
+        for title in &without {
+            let _ = writeln!(out, "- {title}");
+        }
     }
     Ok(out)
 }

@@ -296,7 +296,7 @@ pub(super) fn flags(
             }
             continue;
         };
-        if has(spellings) || opposite.is_some_and(|o| has(o)) || value.is_empty() {
+        if has(spellings) || opposite.is_some_and(&has) || value.is_empty() {
             continue;
         }
         let flag = spellings.split(' ').next().unwrap_or_default();

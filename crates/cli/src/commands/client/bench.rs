@@ -159,11 +159,10 @@ pub(crate) fn run(args: &BenchServeArgs) -> Result<()> {
         Format::Table => print!("{}", table(&figures)),
         Format::Json => println!("{figures}"),
     }
-    match measured.faults.first() {
-        Some(fault) => say(&format!(
+    if let Some(fault) = measured.faults.first() {
+        say(&format!(
             "{failed} calls failed, the first of them: {fault}"
-        )),
-        None => {}
+        ));
     }
     Ok(())
 }

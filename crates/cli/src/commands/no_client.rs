@@ -32,10 +32,16 @@ pub(crate) fn bench(_: &BenchServeArgs) -> Result<()> {
     bail!(WHY)
 }
 
-pub(crate) fn continued(_: &Asked<'_>, _: &[String]) -> Result<()> {
-    bail!(WHY)
+pub(crate) fn continued(asked: &Asked<'_>, _: &[String]) -> Result<()> {
+    refused(asked)
 }
 
-pub(crate) fn conversed(_: &Asked<'_>, _: Option<String>, _: &[String]) -> Result<()> {
-    bail!(WHY)
+pub(crate) fn conversed(asked: &Asked<'_>, _: Option<String>, _: &[String]) -> Result<()> {
+    refused(asked)
+}
+
+fn refused(asked: &Asked<'_>) -> Result<()> {
+    // What would have been asked is read by nothing else.
+    let _ = (&asked.body, asked.key);
+    bail!("{}: {WHY}", asked.server)
 }

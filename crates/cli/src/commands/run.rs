@@ -128,6 +128,8 @@ fn ask(args: &RunArgs, server: &str) -> Result<()> {
     body.insert("model".to_owned(), args.model.name().into());
     body.insert("enable_thinking".to_owned(), args.think.on().into());
     body.insert("reasoning_effort".to_owned(), args.think.effort().into());
+    let message = Some(args.think.message()).filter(|m| !m.is_empty());
+    body.insert("reasoning_budget_message".to_owned(), message.into());
     body.insert(
         "thinking_token_budget".to_owned(),
         args.think.budget().into(),

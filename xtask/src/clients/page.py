@@ -128,7 +128,7 @@ async def tokens_show_their_alternatives(page):
     await page.ask(QUESTION)
     await page.over()
     await page.value("document.querySelector('.token').focus()")
-    assert await page.value("!document.getElementById('tip').hidden && document.getElementById('tip').textContent.includes('%')")
+    await page.until("!document.getElementById('tip').hidden && document.getElementById('tip').textContent.includes('%')", 5)
     await page.shot("tokens")
     await page.value("document.querySelector('[name=tokens]').click()")
 
@@ -228,6 +228,7 @@ async def main():
                     listening = asyncio.create_task(page.listen())
                     for domain in ["Page", "Runtime", "Network", "Log"]:
                         await page.call(f"{domain}.enable")
+                    await page.call("Emulation.setFocusEmulationEnabled", enabled=True)
                     for function in checks:
                         try:
                             await function(page)

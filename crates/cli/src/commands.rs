@@ -105,7 +105,9 @@ pub(crate) enum Command {
     #[command(visible_alias = "remove")]
     Rm(pull::RemoveArgs),
     /// Print the licences of everything that the program is made of
-    #[command(visible_alias = "licenses")]
+    ///
+    /// They are long: each package's own text stands behind its name.
+    #[command(visible_alias = "licenses", after_long_help = examples::LICENCES)]
     Licences,
     /// Print what a shell needs to complete the command line
     #[command(after_long_help = examples::COMPLETIONS)]

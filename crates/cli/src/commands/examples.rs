@@ -22,6 +22,10 @@ Examples:
   tokkata launch codex
   tokkata launch claude --server http://127.0.0.1:8080";
 
+pub(super) const LICENCES: &str = "\
+Examples:
+  tokkata licences";
+
 pub(super) const COMPLETIONS: &str = "\
 Examples:
   tokkata completions bash";

@@ -155,3 +155,45 @@ fn the_document_names_paths_that_are_there() {
         assert_ne!(status, 405, "{path}");
     }
 }
+
+#[test]
+fn tls_is_spoken_with_the_files_that_were_given() {
+    let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let (certificate, key) = (data.join("certificate.pem"), data.join("key.pem"));
+    let with = |tls| ServerOptions {
+        tls: Some(tls),
+        ..options()
+    };
+    let server = start(with((certificate.clone(), key.clone())), vec![demo()]);
+    let port = server.rsplit(':').next().expect("a port");
+    let pem = std::fs::read(&certificate).expect("a certificate");
+    let root = ureq::tls::Certificate::from_pem(&pem).expect("PEM");
+    let tls = ureq::tls::TlsConfig::builder()
+        .root_certs(ureq::tls::RootCerts::new_with_certs(&[root]))
+        .build();
+    let agent: ureq::Agent = ureq::Agent::config_builder().tls_config(tls).build().into();
+    let mut reply = agent
+        .get(format!("https://localhost:{port}/health"))
+        .call()
+        .expect("TLS");
+    let text = reply.body_mut().read_to_string().expect("a body");
+    assert_eq!(text, "{\"status\":\"ok\"}");
+    assert!(
+        ureq::get(format!("http://localhost:{port}/health"))
+            .call()
+            .is_err()
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let swapped = runtime.block_on(tokkata_server::Server::bind(
+        with((key, certificate)),
+        vec![demo()],
+    ));
+    let why = swapped.err().expect("no certificate").to_string();
+    assert!(
+        why.contains("key.pem") && why.contains("certificate"),
+        "{why}"
+    );
+}

@@ -22,7 +22,7 @@ const USAGE: &str = "usage: cargo xtask clients [--program FILE] [--docs] [SUITE
 
   --program  the program to test (default: this workspace's, built without optimising what is its own)
   --docs     write the table into docs/serving.md
-  SUITE      sdks, comply, llama, vllm, page, schema (default all)";
+  SUITE      sdks, comply, llama, vllm, page, load, schema (default all)";
 
 /// Packages of Python that the suites need.
 const PACKAGES: [&str; 23] = [

@@ -45,6 +45,11 @@ pub(crate) const SUITES: &[Suite] = &[
         run: page,
     },
     Suite {
+        name: "load",
+        title: "Many clients, some of whom leave or mean ill (`load.py`)",
+        run: load,
+    },
+    Suite {
         name: "schema",
         title: "schemathesis 4.32.5 on `/openapi.json`",
         run: schema,
@@ -100,18 +105,22 @@ fn outcome(name: &str, passed: bool, why: &str) -> Outcome {
 
 fn sdks(place: &Place) -> Result<Vec<Outcome>> {
     let server = Running::start(place, &[])?;
-    lines(place, "sdks.py", &server)
+    lines(place, "sdks.py", &server.url)
 }
 
 fn page(place: &Place) -> Result<Vec<Outcome>> {
     let server = Running::start(place, &[])?;
-    lines(place, "page.py", &server)
+    lines(place, "page.py", &server.url)
 }
 
-/// Runs checks of ours that print a line each.
-fn lines(place: &Place, script: &str, server: &Running) -> Result<Vec<Outcome>> {
+fn load(place: &Place) -> Result<Vec<Outcome>> {
+    lines(place, "load.py", &place.program.display().to_string())
+}
+
+/// Runs checks of ours that print a line each; they are told whom to ask.
+fn lines(place: &Place, script: &str, argument: &str) -> Result<Vec<Outcome>> {
     let mut command = Command::new(place.python());
-    command.arg(Place::ours(script)).arg(&server.url);
+    command.arg(Place::ours(script)).arg(argument);
     let out = String::from_utf8_lossy(&command.output()?.stdout).into_owned();
     let line = |line: &str| {
         let (how, rest) = line.split_once("  ")?;

@@ -66,7 +66,7 @@ mod tests {
         assert!(matches("a::b", "a::b") && !matches("a::b", "a::b[1]"));
         assert!(matches("a::*", "a::b[1]") && matches("*vision*", "x::vision[2]"));
         assert!(matches("a*[1]", "a::b[1]") && !matches("a*[1]", "a::b[2]"));
-        assert!(!matches("b*", "a::b"));
+        assert!(!matches("b*", "a::b") && !matches("a*b", "abc"));
     }
 
     #[test]

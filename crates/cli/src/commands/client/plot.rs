@@ -89,6 +89,6 @@ mod tests {
         let drawn = svg(&[answer.clone(), answer]);
         assert_eq!(drawn.matches("stroke=\"#06c\"").count(), 3);
         assert!(drawn.starts_with("<svg") && drawn.ends_with("</svg>\n") && !drawn.contains("NaN"));
-        assert!(!svg(&[]).contains("NaN"));
+        assert!(!svg(&[Answer::default()]).contains("NaN") && !svg(&[]).contains("NaN"));
     }
 }

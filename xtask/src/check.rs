@@ -2,14 +2,15 @@
 
 use anyhow::Result;
 
-use crate::{licences, rules, shell};
+use crate::{licences, notices, rules, shell};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     ("format", format),
     ("size and name rules", rules::check),
     ("licences", licences::check),
+    ("notices", notices::check),
     ("lints", lints),
     ("the command without its model", without_demo),
     ("documentation", documentation),

@@ -2,6 +2,7 @@
 
 mod ab;
 mod check;
+mod clients;
 mod conformance;
 mod cuda;
 mod demo;
@@ -12,6 +13,7 @@ mod kernels;
 mod licences;
 mod load;
 mod mutate;
+mod notices;
 mod oracle;
 mod peers;
 mod rules;
@@ -38,17 +40,21 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   host                              what a step costs the host, apart from kernels and draws
   fair [OPTIONS] MODEL.gguf         what a long prompt does to those beside it
   load [OPTIONS] [MODEL…]           many callers at once, each answer as the request gets it alone
+  clients [--program FILE] [--docs] [SUITE…]
+                                    what others wrote for servers like ours, run against `tokkata serve`
   peers FOLDER [NAME]…              builds those engines, for this machine, for AVX2 and for AVX-512
   kernels [PROGRAM]                 whether the inner loops of an optimised build keep their sums in registers
   cuda LIBNVRTC [-v]                compiles the kernels for NVIDIA GPUs into the file that programs carry
   demo [--weights FILE] [--python PROGRAM]
                                     make the model inside the program anew; needs Python, PyTorch and a GPU
+  notices                           write the licences of all packages into the file that goes with the program
   formats                           what is known of every element type, each cell found by trying";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
         Some("check") => check::run(),
+        Some("clients") => clients::run(&args[1..]),
         Some("test") => test::run(&args[1..]),
         Some("sanitize") => threads::sanitize(&args[1..]),
         Some("loom") => threads::loom(),
@@ -60,6 +66,7 @@ fn main() -> ExitCode {
         Some("fair") => fair::run(&args[1..]),
         Some("cuda") => cuda::run(&args[1..]),
         Some("kernels") => kernels::run(&args[1..]),
+        Some("notices") => notices::write(),
         Some("formats") => formats::run(),
         Some("conformance") => conformance::run(&args[1..]),
         Some("draws") => draws(),

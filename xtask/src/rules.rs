@@ -43,6 +43,8 @@ const NAMES: &[&str] = &[
     "crates/archs/",
     "crates/cli/src/commands/run/named.rs",
     "crates/hub/src/known.rs",
+    // The word of a request for what reasoning is called.
+    "crates/server/src/openai/chat.rs",
     "crates/quant/src/mix",
     "crates/text/src/tokenizer/",
     "crates/tokkata/src/synthetic",

@@ -115,6 +115,13 @@ impl ModelArgs {
         Ok(self.pulled.get_or_init(|| path))
     }
 
+    /// What stands behind `-m`, as a text.
+    pub(crate) fn name(&self) -> Option<String> {
+        self.model
+            .as_ref()
+            .map(|m| m.to_string_lossy().into_owned())
+    }
+
     /// The model file of `-m` alone, and all arguments without a flag.
     pub(crate) fn unsplit(&self) -> (Option<&Path>, &[OsString]) {
         (self.model.as_deref(), &self.rest)
@@ -286,6 +293,18 @@ pub(crate) fn threads(text: &str) -> Result<i64, String> {
     let number = text.parse().ok().filter(|&n: &i64| n == -1 || n >= 1);
     let number = number.filter(|&n| n <= most as i64);
     number.ok_or_else(|| format!("found {text}, expected 1 to {most}, or -1 for the default"))
+}
+
+/// A server that is asked rather than a model that is loaded.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct ServerArgs {
+    /// Ask this server; -m names one of its models
+    #[arg(long, value_name = "URL", hide_short_help = true, conflicts_with_all = ["constraint", "tools", "quantize", "lora", "device", "hf_repo", "model_url", "output"])]
+    pub(crate) server: Option<String>,
+    /// The server's key
+    #[arg(long, value_name = "KEY", requires = "server", hide_short_help = true)]
+    pub(crate) api_key: Option<String>,
 }
 
 /// Sizes of a run.

@@ -3,6 +3,8 @@
 mod archs;
 mod bench;
 mod classify;
+#[cfg_attr(not(feature = "server"), path = "commands/no_client.rs")]
+mod client;
 mod complete;
 mod convert;
 mod detokenize;
@@ -11,7 +13,9 @@ mod embed;
 mod examples;
 mod imatrix;
 mod inspect;
+mod legal;
 mod logits;
+mod manual;
 mod parse;
 mod perplexity;
 mod plan;
@@ -50,8 +54,13 @@ pub(crate) enum Command {
     Rerank(rerank::RerankArgs),
     /// Say which of a model's labels fit a text
     Classify(classify::ClassifyArgs),
-    /// Measure speed
+    /// Measure speed; `bench serve` measures a server
     Bench(bench::BenchArgs),
+    /// Measure a server
+    #[command(hide = true)]
+    BenchServe(client::BenchServeArgs),
+    /// Print what Codex or Claude Code need to talk to a server
+    Launch(client::LaunchArgs),
     /// Show what a model file holds
     #[command(visible_alias = "show")]
     Inspect(inspect::InspectArgs),
@@ -95,6 +104,17 @@ pub(crate) enum Command {
     /// Delete models from the cache
     #[command(visible_alias = "remove")]
     Rm(pull::RemoveArgs),
+    /// Print the licences of everything that the program is made of
+    ///
+    /// They are long: each package's own text stands behind its name.
+    #[command(visible_alias = "licenses", after_long_help = examples::LICENCES)]
+    Licences,
+    /// Print what a shell needs to complete the command line
+    #[command(after_long_help = examples::COMPLETIONS)]
+    Completions(manual::CompletionsArgs),
+    /// Write manual pages into a folder
+    #[command(hide = true)]
+    Man(manual::ManArgs),
     /// Cut a model into several files
     Split(split::SplitArgs),
     /// Put a split model together
@@ -112,6 +132,8 @@ impl Command {
             Command::Rerank(args) => rerank::run(&args),
             Command::Classify(args) => classify::run(&args),
             Command::Bench(args) => bench::run(&args),
+            Command::BenchServe(args) => client::bench(&args),
+            Command::Launch(args) => client::launch(&args),
             Command::Inspect(args) => inspect::run(&args),
             Command::Devices => devices::run(),
             Command::Plan(args) => plan::run(&args),
@@ -130,6 +152,9 @@ impl Command {
             Command::Pull(args) => pull::pull(&args),
             Command::Ls => pull::list(),
             Command::Rm(args) => pull::remove(&args),
+            Command::Licences => legal::run(),
+            Command::Completions(args) => manual::completions(&args),
+            Command::Man(args) => manual::man(&args),
             Command::Split(args) => split::split(&args),
             Command::Merge(args) => split::merge(&args),
         }

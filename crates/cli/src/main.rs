@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     }
     let mut commands = Cli::command();
     commands.build();
-    let args = match peers::translate(std::env::args_os(), &commands) {
+    let args = match peers::translate(std::env::args_os(), std::env::vars_os(), &commands) {
         Ok(translated) => translated,
         Err(mistake) => {
             console::say(&format!("tokkata: {mistake}"));

@@ -3,6 +3,7 @@
 //! A command's own flags come first. What it does not know itself is looked up in the table: it means one of our own
 //! flags, is accepted since it changes no answer, or is refused with the reason.
 
+mod env;
 mod table;
 
 use std::collections::BTreeSet;
@@ -45,16 +46,21 @@ pub(crate) struct Translated {
     pub(crate) notes: Vec<String>,
 }
 
-/// Translates a command line, up to a `--`.
+/// Translates a command line, up to a `--`; for a server, variables of the environment stand for flags.
 ///
 /// # Errors
 /// Why a flag or a command of another program cannot be had.
 pub(crate) fn translate(
     args: impl IntoIterator<Item = OsString>,
+    variables: impl Iterator<Item = (OsString, OsString)>,
     commands: &clap::Command,
 ) -> Result<Translated, String> {
     let mut args: Vec<OsString> = args.into_iter().collect();
     refuse_verb(&args)?;
+    if args.get(1).is_some_and(|a| a == "bench") && args.get(2).is_some_and(|a| a == "serve") {
+        args.remove(2);
+        args[1] = "bench-serve".into();
+    }
     choose_conversation(&mut args);
     let name = args.get(1).and_then(|a| a.to_str()).unwrap_or_default();
     let Some(command) = commands.find_subcommand(name) else {
@@ -64,9 +70,15 @@ pub(crate) fn translate(
         });
     };
     let own = own_flags(command);
-    let mut rest = args.into_iter().peekable();
     let mut out = Translated::default();
+    if command.get_name() == "serve" {
+        let (flags, notes) = env::flags(variables, &args[2..])?;
+        args.splice(2..2, flags);
+        out.notes = notes;
+    }
+    let mut rest = args.into_iter().peekable();
     while let Some(arg) = rest.next() {
+        let arg = dashed(arg, &own);
         if arg == "--" {
             out.args.push(arg);
             break;
@@ -117,6 +129,19 @@ impl Translated {
         }
         Ok(())
     }
+}
+
+/// A long flag with dashes between its words, where somebody wrote lines and that is no flag of ours.
+fn dashed(arg: OsString, own: &BTreeSet<String>) -> OsString {
+    let text = arg.to_str().unwrap_or_default();
+    let (flag, value) = text
+        .split_once('=')
+        .map_or((text, None), |(f, v)| (f, Some(v)));
+    if !flag.starts_with("--") || !flag.contains('_') || own.contains(flag) {
+        return arg;
+    }
+    let flag = flag.replace('_', "-");
+    value.map_or(flag.clone(), |v| format!("{flag}={v}")).into()
 }
 
 /// A flag and the value after its equals sign.
@@ -211,7 +236,7 @@ mod tests {
         let args = line.split_whitespace().map(OsString::from);
         let mut cli = crate::Cli::command();
         cli.build();
-        translate(args, &cli)
+        translate(args, std::iter::empty(), &cli)
     }
 
     fn args(line: &str) -> String {
@@ -265,6 +290,10 @@ mod tests {
         assert_eq!(
             args("tokkata serve -np 4 -ngl 9 --port 80 -v"),
             "tokkata serve --parallel 4 --port 80 --verbose"
+        );
+        assert_eq!(
+            args("tokkata serve --max_model_len=9"),
+            "tokkata serve --ctx-size 9"
         );
         assert_eq!(args("tokkata run --mirostat 0"), "tokkata run");
         let refused = |line: &str| spoken(line).expect_err("it is refused");

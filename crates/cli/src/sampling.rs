@@ -243,6 +243,39 @@ impl SamplingArgs {
         }
     }
 
+    /// The same as members of a request.
+    pub(crate) fn body(&self) -> Result<serde_json::Map<String, serde_json::Value>> {
+        self.check()?;
+        if !self.samplers.0.is_empty() || !self.logit_bias.is_empty() || self.dry_multiplier != 0.0
+        {
+            return Err(usage(
+                "--samplers, --logit-bias and DRY are set where the server is started",
+            ));
+        }
+        let body = serde_json::json!({
+            "temperature": self.temp,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "typical_p": self.typical,
+            "top_n_sigma": self.top_n_sigma,
+            "xtc_probability": self.xtc_probability,
+            "xtc_threshold": self.xtc_threshold,
+            "repeat_penalty": self.repeat_penalty,
+            "repeat_last_n": self.repeat_last_n,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "ignore_eos": self.ignore_eos,
+            "seed": self.seed(),
+        });
+        Ok(body.as_object().cloned().unwrap_or_default())
+    }
+
+    /// The seed, if one was given.
+    pub(crate) fn seed(&self) -> Option<u64> {
+        u64::try_from(self.seed).ok()
+    }
+
     /// Whether answers never end by themselves.
     pub(crate) fn ignores_end(&self) -> bool {
         self.ignore_eos

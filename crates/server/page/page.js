@@ -83,7 +83,7 @@
     }
     const open = [...element.querySelectorAll("details")].map((d) => d.open);
     element.replaceChildren(...parts);
-    element.querySelectorAll("details").forEach((d, i) => { d.open = open[i] || false; });
+    element.querySelectorAll("details").forEach((d, i) => { d.open = open[i] ?? d.open; });
   }
 
   function folded(title, text) {

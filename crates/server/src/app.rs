@@ -186,6 +186,10 @@ pub(crate) async fn guard(app: Shared, request: Request, next: Next) -> Response
     let dialect = Dialect::of(&path);
     let began = Instant::now();
     let origin = request.headers().get(header::ORIGIN).cloned();
+    let load = request
+        .headers()
+        .get("endpoint-load-metrics-format")
+        .cloned();
     let mut response = match check(&app, &request) {
         Ok(Some(answer)) => answer,
         Ok(None) => enter(&app, request, next, dialect).await,
@@ -202,10 +206,42 @@ pub(crate) async fn guard(app: Shared, request: Request, next: Next) -> Response
         status = response.status().as_u16(),
         ms = began.elapsed().as_secs_f64() * 1e3,
     );
+    if let Some(value) = load.and_then(|form| load_metrics(&app, &form)) {
+        response
+            .headers_mut()
+            .insert("endpoint-load-metrics", value);
+    }
     let headers = response.headers_mut();
     headers.insert("x-request-id", request_id);
     app.options.cross.apply(origin.as_ref(), headers);
     response
+}
+
+/// How busy the server is, in the form of ORCA that a balancer of loads asked for: text or JSON.
+fn load_metrics(app: &App, form: &HeaderValue) -> Option<HeaderValue> {
+    let busy: Vec<(usize, usize)> = app.models.all().iter().map(|m| m.load()).collect();
+    let waiting: usize = busy.iter().map(|b| b.0.saturating_sub(b.1)).sum();
+    let usage = busy.iter().map(|b| b.0.min(b.1) as f64 / b.1.max(1) as f64);
+    let usage = usage.fold(0.0, f64::max);
+    let names = [
+        ("kv_cache_usage_perc", usage),
+        ("num_requests_waiting", waiting as f64),
+    ];
+    let text = match form.to_str().ok()?.to_ascii_lowercase().as_str() {
+        "text" => {
+            let each = names.map(|(name, x)| format!("named_metrics.{name}={x}"));
+            format!("TEXT {}", each.join(", "))
+        }
+        "json" => {
+            let members: serde_json::Map<String, Value> = names
+                .iter()
+                .map(|(n, x)| ((*n).to_owned(), (*x).into()))
+                .collect();
+            format!("JSON {}", serde_json::json!({"named_metrics": members}))
+        }
+        _ => return None,
+    };
+    HeaderValue::from_str(&text).ok()
 }
 
 async fn enter(app: &Arc<App>, request: Request, next: Next, dialect: Dialect) -> Response {
@@ -261,6 +297,10 @@ fn check(app: &App, request: &Request) -> Result<Option<Response>> {
             format!("the host '{host}' is not one of this server's; allow it with --allowed-host");
         return Err(ApiError::forbidden(message));
     }
+    if request.method() == Method::OPTIONS {
+        // Whether the page may ask is told by what the answer allows.
+        return Ok(Some(preflight()));
+    }
     if let Some(origin) = text(header::ORIGIN)
         && !app.options.cross.allows(origin)
         && !same_origin(origin, text(header::HOST))
@@ -268,9 +308,6 @@ fn check(app: &App, request: &Request) -> Result<Option<Response>> {
         let message =
             format!("pages of {origin} may not ask this server; allow them with --cors-origins");
         return Err(ApiError::forbidden(message));
-    }
-    if request.method() == Method::OPTIONS {
-        return Ok(Some(preflight()));
     }
     if !is_open(request.uri()) && !has_key(&app.options.keys, headers) {
         return Err(ApiError::unauthorized());

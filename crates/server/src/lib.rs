@@ -13,12 +13,14 @@
 
 mod anthropic;
 mod app;
+mod door;
 mod error;
 mod fields;
 mod metrics;
 mod native;
 mod ollama;
 mod openai;
+mod openapi;
 pub mod options;
 mod page;
 mod params;
@@ -31,7 +33,9 @@ mod serve;
 mod served;
 mod sse;
 mod talk;
+mod tls;
+mod word_tools;
 
-pub use options::{Cross, Hosts, ReasoningNames, ServerOptions};
+pub use options::{Cross, Hosts, ReasoningNames, ServerOptions, Thinking};
 pub use serve::{ServeError, Server};
 pub use served::Named;

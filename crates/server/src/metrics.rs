@@ -83,6 +83,10 @@ pub(crate) struct Metrics {
     pub(crate) refused: AtomicU64,
     prompt_ns: AtomicU64,
     generate_ns: AtomicU64,
+    /// Calls for vectors.
+    reads: AtomicU64,
+    /// The most tokens that a prompt and its answer had.
+    longest: AtomicU64,
     /// By how answers ended.
     ended: [AtomicU64; ENDS.len()],
     pub(crate) first_token: Histogram,
@@ -109,6 +113,8 @@ impl Default for Metrics {
             refused: AtomicU64::new(0),
             prompt_ns: AtomicU64::new(0),
             generate_ns: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            longest: AtomicU64::new(0),
             ended: Default::default(),
             first_token: Histogram::new(SPANS),
             gap: Histogram::new(GAPS),
@@ -140,6 +146,8 @@ impl Metrics {
         add(&self.generated_tokens, stats.generated_tokens as u64);
         add(&self.prompt_ns, stats.prompt_ns);
         add(&self.generate_ns, stats.generate_ns);
+        let tokens = (stats.prompt_tokens + stats.generated_tokens) as u64;
+        self.longest.fetch_max(tokens, Ordering::Relaxed);
         let (prefill, decode) = (stats.prompt_ns as f64 / 1e9, stats.generate_ns as f64 / 1e9);
         self.prefill.observe(prefill);
         self.decode.observe(decode);
@@ -154,6 +162,14 @@ impl Metrics {
         }
     }
 
+    /// Counts texts that were read for their vectors.
+    pub(crate) fn read(&self, tokens: usize, seconds: f64) {
+        self.prompt_tokens
+            .fetch_add(tokens as u64, Ordering::Relaxed);
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.whole.observe(seconds);
+    }
+
     /// After how many seconds a place is free, with so many waiting for `seqs` places.
     pub(crate) fn wait_seconds(&self, waiting: usize, seqs: u32) -> u64 {
         let (count, sum) = self.whole.total();
@@ -166,21 +182,14 @@ impl Metrics {
     pub(crate) fn write(&self, out: &mut String, name: &str, now: Figures) {
         let model = name.replace('\\', "\\\\").replace('"', "\\\"");
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed) as f64;
-        let seconds = |n: &AtomicU64| get(n) / 1e9;
         let mut one = |kind: &str, name: &str, value: f64| {
             let _ = writeln!(out, "# TYPE {name} {kind}");
             let _ = writeln!(out, "{name}{{model_name=\"{model}\"}} {value}");
         };
         let (prompt, generated) = (get(&self.prompt_tokens), get(&self.generated_tokens));
         let cached = get(&self.cached_tokens);
-        let computed = prompt - cached;
         let (waiting, running) = (now.waiting as f64, now.running as f64);
-        let rate = |tokens: f64, seconds: f64| if seconds > 0.0 { tokens / seconds } else { 0.0 };
-        let rates = (
-            rate(computed, seconds(&self.prompt_ns)),
-            rate(generated, seconds(&self.generate_ns)),
-        );
-        let singles: [(&str, &str, f64); 26] = [
+        let singles: [(&str, &str, f64); 16] = [
             ("gauge", "tokkata:requests_running", running),
             ("gauge", "tokkata:requests_waiting", waiting),
             ("gauge", "tokkata:cache_usage", now.cache_usage),
@@ -197,24 +206,6 @@ impl Metrics {
             ("counter", "vllm:prefix_cache_hits_total", cached),
             ("counter", "vllm:iteration_tokens_total_count", generated),
             ("counter", "vllm:num_preemptions_total", 0.0),
-            ("counter", "llamacpp:prompt_tokens_total", computed),
-            (
-                "counter",
-                "llamacpp:prompt_seconds_total",
-                seconds(&self.prompt_ns),
-            ),
-            ("counter", "llamacpp:tokens_predicted_total", generated),
-            (
-                "counter",
-                "llamacpp:tokens_predicted_seconds_total",
-                seconds(&self.generate_ns),
-            ),
-            ("gauge", "llamacpp:prompt_tokens_seconds", rates.0),
-            ("gauge", "llamacpp:predicted_tokens_seconds", rates.1),
-            ("gauge", "llamacpp:kv_cache_usage_ratio", now.cache_usage),
-            ("gauge", "llamacpp:requests_processing", running),
-            ("gauge", "llamacpp:requests_deferred", waiting),
-            ("counter", "llamacpp:n_decode_total", generated),
         ];
         for (kind, name, value) in singles {
             one(kind, name, value);
@@ -273,6 +264,143 @@ impl Metrics {
             "inter_token_latency_seconds": spread(&self.gap),
             "e2e_request_latency_seconds": spread(&self.whole),
         })
+    }
+}
+
+/// llama.cpp's figures, which know no models: those of all of them together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sums {
+    prompt: f64,
+    cached: f64,
+    generated: f64,
+    prompt_seconds: f64,
+    generate_seconds: f64,
+    works: f64,
+    longest: f64,
+    running: f64,
+    waiting: f64,
+    usage: f64,
+}
+
+impl Sums {
+    /// Adds a model's.
+    pub(crate) fn add(&mut self, metrics: &Metrics, now: Figures) {
+        let get = |n: &AtomicU64| n.load(Ordering::Relaxed) as f64;
+        self.prompt += get(&metrics.prompt_tokens);
+        self.cached += get(&metrics.cached_tokens);
+        self.generated += get(&metrics.generated_tokens);
+        self.prompt_seconds += get(&metrics.prompt_ns) / 1e9;
+        self.generate_seconds += get(&metrics.generate_ns) / 1e9;
+        self.works += get(&metrics.generated_tokens) + get(&metrics.reads);
+        self.longest = self.longest.max(get(&metrics.longest));
+        self.running += now.running as f64;
+        self.waiting += now.waiting as f64;
+        self.usage = self.usage.max(now.cache_usage);
+    }
+
+    /// As text.
+    pub(crate) fn write(&self, out: &mut String) {
+        let computed = self.prompt - self.cached;
+        let rate = |tokens: f64, seconds: f64| if seconds > 0.0 { tokens / seconds } else { 0.0 };
+        let prompt_rate = rate(computed, self.prompt_seconds);
+        let rates = (prompt_rate, rate(self.generated, self.generate_seconds));
+        let busy = if self.works > 0.0 { 1.0 } else { 0.0 };
+        let (count, now) = ("counter", "gauge");
+        let all = [
+            (
+                count,
+                "prompt_tokens_total",
+                computed,
+                "Tokens of prompts that were computed",
+            ),
+            (
+                count,
+                "prompt_tokens_cached_total",
+                self.cached,
+                "Tokens of prompts that were cached",
+            ),
+            (
+                count,
+                "prompt_seconds_total",
+                self.prompt_seconds,
+                "Seconds that prompts took",
+            ),
+            (
+                count,
+                "tokens_predicted_total",
+                self.generated,
+                "Tokens of answers",
+            ),
+            (
+                count,
+                "tokens_predicted_seconds_total",
+                self.generate_seconds,
+                "Seconds that answers took",
+            ),
+            (
+                count,
+                "n_decode_total",
+                self.works,
+                "Rows of answers and texts that were read",
+            ),
+            (
+                count,
+                "n_tokens_max",
+                self.longest,
+                "The most tokens of a prompt and its answer",
+            ),
+            (
+                count,
+                "spec_decode_num_draft_tokens_total",
+                0.0,
+                "Tokens that were drafted",
+            ),
+            (
+                count,
+                "spec_decode_num_accepted_tokens_total",
+                0.0,
+                "Drafted tokens that were right",
+            ),
+            (count, "spec_decode_num_drafts_total", 0.0, "Drafts"),
+            (
+                now,
+                "prompt_tokens_seconds",
+                rates.0,
+                "Tokens of prompts a second",
+            ),
+            (
+                now,
+                "predicted_tokens_seconds",
+                rates.1,
+                "Tokens of an answer a second",
+            ),
+            (
+                now,
+                "kv_cache_usage_ratio",
+                self.usage,
+                "Share of the cache in use",
+            ),
+            (
+                now,
+                "requests_processing",
+                self.running,
+                "Answers under way",
+            ),
+            (now, "requests_deferred", self.waiting, "Answers that wait"),
+            (
+                now,
+                "n_busy_slots_per_decode",
+                busy,
+                "Answers per row of an answer, which is one",
+            ),
+        ];
+        for (kind, name, value, help) in all {
+            let _ = writeln!(out, "# HELP llamacpp:{name} {help}.");
+            let _ = writeln!(
+                out,
+                "# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value}"
+            );
+        }
     }
 }
 

@@ -21,16 +21,14 @@ pub(crate) const LABELS: [&str; 9] = [
 ];
 
 /// Fields that change no answer here, and are told where they ask for something.
-pub(crate) const HINTS: [&str; 13] = [
+pub(crate) const HINTS: [&str; 11] = [
     "service_tier",
     "store",
     "prompt_cache_retention",
     "verbosity",
     "prediction",
     "stream_interval",
-    "return_progress",
     "kv_transfer_params",
-    "n_keep",
     "n_discard",
     "n_indent",
     "min_keep",
@@ -42,5 +40,5 @@ pub(crate) const SENSES: [&str; 3] = ["audio", "mm_processor_kwargs", "web_searc
 
 /// Seconds as OpenAI writes them, and the name of this build.
 pub(crate) fn fingerprint() -> &'static str {
-    concat!("tokkata-", env!("CARGO_PKG_VERSION"))
+    concat!("b", env!("CARGO_PKG_VERSION"), "-tokkata")
 }

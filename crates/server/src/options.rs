@@ -37,6 +37,18 @@ pub struct ServerOptions {
     pub drain: Duration,
     /// Parameters that a request does not name.
     pub sampling: Sampling,
+    /// The seed of requests that name none; `None` for one that nobody can foresee.
+    pub seed: Option<u64>,
+    /// How a model that can think does so, where a request does not say.
+    pub thinking: Thinking,
+    /// Answers never end by themselves, where a request does not say.
+    pub ignore_eos: bool,
+    /// An answer goes on when the context is full, and forgets what is oldest but for so many first tokens; `None` ends it.
+    pub shift: Option<usize>,
+    /// Replies show the prompt.
+    pub verbose: bool,
+    /// Streams tell what they cost, whether asked to or not.
+    pub usage_always: bool,
     /// Tokens of an answer that does not say how many.
     pub max_tokens: Option<usize>,
     /// An unknown model is an error even where only one is served.
@@ -78,6 +90,12 @@ impl Default for ServerOptions {
             ping: Some(Duration::from_secs(15)),
             drain: Duration::from_secs(30),
             sampling: Sampling::default(),
+            seed: None,
+            thinking: Thinking::default(),
+            ignore_eos: false,
+            shift: None,
+            verbose: false,
+            usage_always: false,
             max_tokens: None,
             strict_model: false,
             strict_fields: false,
@@ -89,6 +107,41 @@ impl Default for ServerOptions {
             props: false,
             tls: None,
             page: true,
+        }
+    }
+}
+
+/// How a model that can think does so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Thinking {
+    /// Whether to think; `None` as the template has it.
+    pub on: Option<bool>,
+    /// How hard, in the template's words.
+    pub effort: Option<String>,
+    /// Tokens of reasoning at most.
+    pub budget: Option<usize>,
+    /// What the model has thought last when the budget ends.
+    pub message: String,
+}
+
+impl Thinking {
+    /// What this says, and what the other one says where this says nothing.
+    #[must_use]
+    pub fn or(self, other: &Thinking) -> Thinking {
+        // A request that says whether to think, or how long, has said both.
+        let says = self.on.is_some() || self.budget.is_some();
+        let (on, budget) = match says {
+            true => (self.on, self.budget),
+            false => (other.on, other.budget),
+        };
+        Thinking {
+            on,
+            budget,
+            effort: self.effort.or_else(|| other.effort.clone()),
+            message: match self.message.is_empty() {
+                true => other.message.clone(),
+                false => self.message,
+            },
         }
     }
 }
@@ -117,10 +170,7 @@ pub struct Hosts {
 
 impl Hosts {
     pub(crate) fn allows(&self, host: &str) -> bool {
-        let name = match host.strip_prefix('[') {
-            Some(rest) => rest.split(']').next().unwrap_or_default(),
-            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-        };
+        let name = name_of(host);
         self.any
             || name.eq_ignore_ascii_case("localhost")
             || name.ends_with(".localhost")
@@ -129,16 +179,34 @@ impl Hosts {
     }
 }
 
+/// The name in a host's text, without its port and brackets.
+fn name_of(host: &str) -> &str {
+    match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    }
+}
+
+/// Whether an origin is a page of this machine.
+fn is_local(origin: &str) -> bool {
+    let host = origin.split_once("://").map_or(origin, |(_, host)| host);
+    let name = name_of(host);
+    let number = name.parse::<std::net::IpAddr>();
+    name.eq_ignore_ascii_case("localhost") || number.is_ok_and(|ip| ip.is_loopback())
+}
+
 /// Pages of other hosts that may ask.
 #[derive(Clone, Debug, Default)]
 pub struct Cross {
-    /// Their origins, such as `https://example.org`; `*` for all.
+    /// Their origins, such as `https://example.org`; `localhost` for those of this machine, `*` for all.
     pub origins: Vec<String>,
 }
 
 impl Cross {
     pub(crate) fn allows(&self, origin: &str) -> bool {
-        self.origins.iter().any(|o| o == "*" || o == origin)
+        let local = || is_local(origin);
+        let fits = |o: &String| o == "*" || o == origin || (o == "localhost" && local());
+        self.origins.iter().any(fits)
     }
 
     /// Tells a browser that the page at `origin` may read the answer.
@@ -159,6 +227,42 @@ impl Cross {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_s_own_thinking_comes_first() {
+        let own = |on, budget| Thinking {
+            on,
+            budget,
+            ..Thinking::default()
+        };
+        let usual = own(Some(true), Some(9));
+        assert_eq!(Thinking::default().or(&usual), usual);
+        assert_eq!(own(Some(false), None).or(&usual), own(Some(false), None));
+        assert_eq!(own(None, Some(3)).or(&usual), own(None, Some(3)));
+    }
+
+    #[test]
+    fn localhost_stands_for_pages_of_this_machine() {
+        let cross = Cross {
+            origins: vec!["localhost".to_owned()],
+        };
+        for fine in [
+            "http://localhost",
+            "http://localhost:3000",
+            "http://127.0.0.1:1",
+            "http://[::1]:3",
+        ] {
+            assert!(cross.allows(fine), "{fine}");
+        }
+        for other in [
+            "http://evil.com",
+            "http://notlocalhost",
+            "http://localhost.evil.com",
+            "http://10.0.0.1",
+        ] {
+            assert!(!cross.allows(other), "{other}");
+        }
+    }
 
     #[test]
     fn names_of_other_hosts_are_refused() {

@@ -9,11 +9,27 @@ use tokkata::{Dry, EncodeOptions, Sampling, Tokenizer, Urgency};
 
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
+use crate::options::Thinking;
 
 /// The likeliest tokens that can be told with each token.
 pub(crate) const MOST_LOGPROBS: usize = 20;
 /// Answers to one prompt at most.
 const MOST_CHOICES: usize = 128;
+
+/// What holds where a request says nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Defaults {
+    pub(crate) sampling: Sampling,
+    pub(crate) seed: Option<u64>,
+    /// Tokens of an answer that does not say how many.
+    pub(crate) max_tokens: Option<usize>,
+    /// How a model that can think does so.
+    pub(crate) thinking: Thinking,
+    /// Answers never end by themselves.
+    pub(crate) ignore_eos: bool,
+    /// A full context forgets what is oldest but for so many first tokens; `None` ends the answer.
+    pub(crate) shift: Option<usize>,
+}
 
 /// How an answer is made and where it ends.
 #[derive(Clone, Debug)]
@@ -38,22 +54,24 @@ pub(crate) struct Params {
     pub(crate) n: usize,
     pub(crate) urgency: Urgency,
     pub(crate) salt: u64,
+    /// A full context forgets what is oldest but for so many first tokens; `None` ends the answer.
+    pub(crate) shift: Option<usize>,
 }
 
 impl Params {
     /// Parameters that say nothing but these defaults.
-    pub(crate) fn new(defaults: &Sampling) -> Self {
+    pub(crate) fn new(defaults: &Defaults) -> Self {
         Params {
             sampling: Sampling {
-                seed: random_seed(),
-                ..defaults.clone()
+                seed: defaults.seed.unwrap_or_else(random_seed),
+                ..defaults.sampling.clone()
             },
             max_tokens: None,
             min_tokens: 0,
             stop: Vec::new(),
             stop_ids: Vec::new(),
             keep_stop: false,
-            ignore_eos: false,
+            ignore_eos: defaults.ignore_eos,
             special: false,
             allowed: None,
             grammar: None,
@@ -61,13 +79,14 @@ impl Params {
             n: 1,
             urgency: Urgency::default(),
             salt: 0,
+            shift: defaults.shift,
         }
     }
 
     /// Reads the fields that all dialects share.
     pub(crate) fn take(
         fields: &mut Fields,
-        defaults: &Sampling,
+        defaults: &Defaults,
         tokenizer: &Tokenizer,
     ) -> Result<Self> {
         let mut params = Params::new(defaults);
@@ -78,6 +97,13 @@ impl Params {
         params.take_ends(fields)?;
         params.grammar = grammar(fields)?;
         params.take_place(fields)?;
+        if let Some(n) = fields
+            .integer(&["n_keep"])?
+            .filter(|_| defaults.shift.is_some())
+        {
+            // A negative number keeps the whole prompt.
+            params.shift = Some(usize::try_from(n).unwrap_or(usize::MAX));
+        }
         if let Some(n) = fields.count(&["n", "n_cmpl"])? {
             if !(1..=MOST_CHOICES).contains(&n) {
                 let message = format!("found {n}, expected 1 to {MOST_CHOICES}");
@@ -236,7 +262,7 @@ impl Params {
         if let Some(ids) = fields.list("stop_token_ids")? {
             self.stop_ids = token_list("stop_token_ids", &ids)?;
         }
-        self.ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
+        self.ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(self.ignore_eos);
         self.min_tokens = fields.count(&["min_tokens"])?.unwrap_or(0);
         self.keep_stop = fields
             .boolean("include_stop_str_in_output")?
@@ -464,6 +490,9 @@ pub(crate) fn text_format(format: Fields, outer: &mut Fields) -> Result<Option<G
 }
 
 fn structured(mut outputs: Fields, outer: &mut Fields) -> Result<Vec<GrammarSource>> {
+    if outputs.peek("grammar").is_some_and(|g| g == "") {
+        return Err(ApiError::field("structured_outputs.grammar", "is empty"));
+    }
     let mut found = named_grammars(&mut outputs, ["json", "regex", "choice", "grammar"])?;
     if outputs.boolean("json_object")? == Some(true) {
         found.push(GrammarSource::JsonSchema(json!({"type": "object"})));
@@ -546,7 +575,7 @@ mod tests {
 
     #[test]
     fn the_first_choice_draws_with_the_seed_and_others_with_their_own() {
-        let mut params = Params::new(&Sampling::default());
+        let mut params = Params::new(&Defaults::default());
         params.sampling.seed = 42;
         let seeds: Vec<u64> = (0..4).map(|i| params.seed_of(i)).collect();
         assert_eq!(seeds[0], 42);

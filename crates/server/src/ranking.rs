@@ -12,7 +12,7 @@ use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
 use crate::openai::LABELS;
 use crate::openai::completions::prompts;
-use crate::openai::embeddings::{Shape, rows, tokens};
+use crate::openai::embeddings::{Shape, rows, tokens, too_large};
 use crate::run::id;
 use crate::served::Served;
 
@@ -34,7 +34,7 @@ async fn scores(model: &Arc<Served>, pairs: Vec<(String, String)>) -> Result<(Ve
                 let ids = pair(model.service.checkpoint(), &query, &document)?;
                 let longest = model.service.longest_text();
                 match ids.len() > longest {
-                    true => Err(ApiError::too_long(ids.len(), longest)),
+                    true => Err(too_large(ids.len(), longest)),
                     false => Ok(ids),
                 }
             };

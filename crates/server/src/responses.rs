@@ -19,6 +19,9 @@ use build::Builder;
 pub(crate) use store::Store;
 use store::Stored;
 
+/// Steps after which whoever asks sees more of a response in the background.
+const STEPS: u32 = 16;
+
 /// Answers a conversation.
 pub(crate) async fn create(app: Shared, request: Request) -> Result<Response> {
     let State(app) = app;
@@ -30,7 +33,7 @@ pub(crate) async fn create(app: Shared, request: Request) -> Result<Response> {
         let first = usize::from(asked.instructed);
         asked.talk.messages[first..].to_vec()
     });
-    let stream = asked.stream;
+    let (stream, tells, background) = (asked.stream, asked.progress, asked.background);
     let prepared = {
         let model = Arc::clone(&model);
         aside(move || asked.talk.prepare(&model, asked.params)).await?
@@ -46,15 +49,18 @@ pub(crate) async fn create(app: Shared, request: Request) -> Result<Response> {
         }
         Err(error) => return Err(error),
     };
-    let keeper = keeps.map(|messages| Keeper {
+    let mut keeper = keeps.map(|messages| Keeper {
         app: Arc::clone(&app),
         messages,
     });
     if stream {
         let first = first(run).await?;
         return Ok(sse::respond(app.events(), |sender| {
-            write(builder, first, keeper, sender)
+            write(builder, first, (keeper, tells), sender)
         }));
+    }
+    if let Some(keeper) = keeper.take_if(|_| background) {
+        return Ok(Json(keeper.detach(builder, run)).into_response());
     }
     let mut run = run;
     while let Some(step) = run.next().await {
@@ -74,9 +80,40 @@ struct Keeper {
 }
 
 impl Keeper {
+    /// Goes on without anybody who waits; what is there so far is kept, and given.
+    fn detach(self, mut builder: Builder, mut run: Run) -> Value {
+        let (app, id) = (Arc::clone(&self.app), builder.id.clone());
+        let begun = builder.object("in_progress");
+        self.put(&builder, &begun);
+        let (kept, name) = (Arc::clone(&app), id.clone());
+        let work = tokio::spawn(async move {
+            let mut steps = 0_u32;
+            let response = loop {
+                match run.next().await {
+                    None => break builder.response(),
+                    Some(Ok(step)) => builder.take(step),
+                    Some(Err(error)) => break builder.failed(&error),
+                }
+                steps += 1;
+                if steps.is_multiple_of(STEPS) {
+                    let so_far = builder.object("in_progress");
+                    self.put(&builder, &so_far);
+                }
+            };
+            self.put(&builder, &response);
+            kept.responses.let_go(&name);
+        });
+        app.responses.hold(&id, work.abort_handle());
+        begun
+    }
+
     fn keep(self, builder: &Builder, response: &Value) {
+        self.put(builder, response);
+    }
+
+    fn put(&self, builder: &Builder, response: &Value) {
         let input = self.messages.clone();
-        let mut messages = self.messages;
+        let mut messages = self.messages.clone();
         messages.extend(builder.message());
         let stored = Stored {
             response: response.clone(),
@@ -90,7 +127,7 @@ impl Keeper {
 async fn write(
     mut builder: Builder,
     (mut run, first): (Run, Option<Step>),
-    keeper: Option<Keeper>,
+    (keeper, tells): (Option<Keeper>, bool),
     sender: Sender,
 ) -> std::result::Result<(), Gone> {
     builder.begin(&sender).await?;
@@ -102,7 +139,13 @@ async fn write(
         };
         match step {
             None => break,
-            Some(Ok(step)) => builder.send(step, &sender).await?,
+            Some(Ok(step)) => {
+                if let Some(progress) = run.news_of_prompt(&step).filter(|_| tells) {
+                    builder.progress(progress, &sender).await?;
+                }
+                let so_far = run.so_far(step.choice);
+                builder.send(step, &so_far, &sender).await?;
+            }
             Some(Err(error)) => return builder.fail(&error, &sender).await,
         }
     }
@@ -175,13 +218,15 @@ pub(crate) async fn compact(request: Request) -> ApiError {
     ApiError::not_found("conversations are not compacted here")
 }
 
-/// Only what runs in the background can be cancelled, and nothing does: whoever leaves ends the answer.
+/// Ends what runs in the background; other answers end when whoever waits for them leaves.
 pub(crate) async fn cancel(app: Shared, Path(id): Path<String>) -> Result<Response> {
     let State(app) = app;
-    match app.responses.get(&id) {
-        Some(_) => Err(ApiError::invalid(
-            "Only responses in the background can be cancelled.",
-        )),
-        None => Err(unknown(&id)),
+    let stored = app.responses.get(&id).ok_or_else(|| unknown(&id))?;
+    if stored.response["background"] != true {
+        let text = "Only responses in the background can be cancelled.";
+        return Err(ApiError::invalid(text));
     }
+    app.responses.cancel(&id);
+    let stored = app.responses.get(&id).ok_or_else(|| unknown(&id))?;
+    Ok(Json(stored.response.clone()).into_response())
 }

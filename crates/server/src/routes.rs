@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::native::{completion, status, tokens};
 use crate::openai::{chat, completions, embeddings, models};
 use crate::responses;
-use crate::{ollama, page, ranking};
+use crate::{ollama, openapi, page, ranking};
 
 /// All paths, behind what every call goes through.
 pub(crate) fn router(app: &Arc<App>) -> Router {
@@ -48,6 +48,7 @@ fn state_of_things() -> Routes {
         .route("/live", get(status::live))
         .route("/ping", get(status::live).post(status::live))
         .route("/version", get(status::version))
+        .route("/openapi.json", get(openapi::document))
         .route("/metrics", get(status::metrics))
         .route("/v1/metrics", get(status::metrics_object))
 }
@@ -68,7 +69,6 @@ fn openai() -> Routes {
                 &path("/chat/completions/render"),
                 post(chat::apply_template),
             )
-            .route(&path("/completions"), post(completions::complete))
             .route(&path("/rerank"), post(ranking::rerank))
             .route(&path("/reranking"), post(ranking::rerank))
             .route(&path("/score"), post(ranking::score))
@@ -77,6 +77,7 @@ fn openai() -> Routes {
             .route(&path("/detokenize"), post(tokens::detokenize));
     }
     routes
+        .route("/v1/completions", post(completions::complete))
         .route("/v1/responses", post(responses::create))
         .route("/responses", post(responses::create))
         .route("/v1/responses/compact", post(responses::compact))
@@ -99,6 +100,7 @@ fn openai() -> Routes {
 fn llama() -> Routes {
     Router::new()
         .route("/completion", post(completion::complete))
+        .route("/completions", post(completion::complete))
         .route("/infill", post(completion::fill))
         .route("/apply-template", post(chat::apply_template))
         .route("/props", get(status::props).post(status::set_props))

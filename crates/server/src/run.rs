@@ -6,12 +6,13 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tokkata::answer::{Event, OutputParser, Parsed};
+use tokkata::answer::{Event, OutputFormat, OutputParser, Parsed};
 use tokkata::{Answer, EventKind, FinishReason, Logprobs, Stats};
 
 use crate::error::{ApiError, Result};
 use crate::served::{Permit, Served};
-use crate::talk::Prepared;
+use crate::talk::{Prepared, Reading};
+use crate::word_tools;
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +71,8 @@ pub(crate) struct End {
     pub(crate) finish: Finish,
     pub(crate) stats: Stats,
     pub(crate) reasoning_tokens: usize,
+    /// The context was full, so that something is missing.
+    pub(crate) full: bool,
 }
 
 /// One answer.
@@ -81,12 +84,20 @@ struct Choice {
     /// Calls of tools are text where there are no tools.
     has_tools: bool,
     one_call: bool,
+    /// Reasoning stays in the content, as the model wrote it.
+    raw_reasoning: bool,
     /// The answer was cut after its call.
     cut: bool,
     ended: bool,
     /// The newest text is reasoning.
     reasons: bool,
     reasoning_tokens: usize,
+    /// Tokens of the prompt that are computed, and all of them.
+    prompt: (usize, usize),
+    /// Computed ones of which the caller knows.
+    told: usize,
+    tokens: usize,
+    begun: Option<Instant>,
     first: Option<Instant>,
     last: Instant,
 }
@@ -218,6 +229,36 @@ impl Run {
         Ok(())
     }
 
+    fn ctx(&self) -> usize {
+        self.model.service.limits().ctx as usize
+    }
+
+    /// How far the prompt of a step's answer has come, if that is news.
+    pub(crate) fn news_of_prompt(&mut self, step: &Step) -> Option<Value> {
+        let so_far = self.so_far(step.choice);
+        let told = &mut self.choices[step.choice].told;
+        let is_news = so_far.computed_tokens > *told;
+        *told = (*told).max(so_far.computed_tokens);
+        (is_news && (step.progress.is_some() || step.token.is_some())).then(|| progress(&so_far))
+    }
+
+    /// What an answer has cost so far.
+    pub(crate) fn so_far(&self, choice: usize) -> Stats {
+        let choice = &self.choices[choice];
+        let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        let (done, total) = choice.prompt;
+        let begun = self.arrived;
+        let now = choice.begun.map(|_| Instant::now());
+        Stats {
+            prompt_tokens: total,
+            computed_tokens: choice.first.map_or(done, |_| total),
+            generated_tokens: choice.tokens,
+            prompt_ns: choice.first.or(now).map_or(0, |t| nanos(t - begun)),
+            generate_ns: choice.first.map_or(0, |first| nanos(choice.last - first)),
+            ..Stats::default()
+        }
+    }
+
     fn seconds(&self) -> f64 {
         self.arrived.elapsed().as_secs_f64()
     }
@@ -228,7 +269,12 @@ impl Run {
             ..Step::default()
         };
         match event {
-            EventKind::Prompt { cached, total } => step.progress = Some((cached, total)),
+            EventKind::Prompt { cached, total } => {
+                let choice = &mut self.choices[at];
+                choice.prompt = (cached, total);
+                choice.begun.get_or_insert_with(Instant::now);
+                step.progress = Some((cached, total));
+            }
             EventKind::Token { id, text, logprobs } => {
                 self.clock(at);
                 let choice = &mut self.choices[at];
@@ -252,6 +298,8 @@ impl Run {
                     finish,
                     stats,
                     reasoning_tokens: self.choices[at].reasoning_tokens,
+                    full: reason == FinishReason::ContextFull
+                        || stats.prompt_tokens + stats.generated_tokens > self.ctx(),
                 });
                 self.count(at, reason, &stats);
             }
@@ -291,6 +339,7 @@ impl Run {
     fn clock(&mut self, at: usize) {
         let now = Instant::now();
         let choice = &mut self.choices[at];
+        choice.tokens += 1;
         match choice.first {
             Some(_) => {
                 let gap = now - choice.last;
@@ -333,11 +382,18 @@ impl Drop for Run {
     }
 }
 
+/// How an answer is to be split.
+fn format_of<'a>(model: &'a Served, reading: &Reading) -> &'a OutputFormat {
+    match word_tools::form().filter(|_| reading.in_words) {
+        Some(form) => &form.format,
+        None => model.service.format(),
+    }
+}
+
 impl Choice {
     fn new(model: &Arc<Served>, one: &Prepared, place: usize) -> Result<Self> {
         let reading = one.reading.as_ref();
-        let parser =
-            reading.map(|r| OutputParser::new(model.service.format(), &r.prompt, &r.tools));
+        let parser = reading.map(|r| OutputParser::new(format_of(model, r), &r.prompt, &r.tools));
         let answer = match place {
             0 => Some(model.service.generate(one.request(model, 0)?)),
             _ => None,
@@ -348,10 +404,15 @@ impl Choice {
             calls: 0,
             has_tools: reading.is_some_and(|r| !r.tools.is_empty()),
             one_call: reading.is_some_and(|r| r.one_call),
+            raw_reasoning: reading.is_some_and(|r| r.raw_reasoning),
             cut: false,
             ended: false,
             reasons: false,
             reasoning_tokens: 0,
+            prompt: (0, 0),
+            told: 0,
+            tokens: 0,
+            begun: None,
             first: None,
             last: Instant::now(),
         })
@@ -388,6 +449,7 @@ impl Choice {
             }
             self.reasons = matches!(piece.event, Event::Reasoning(_));
             match piece.event {
+                Event::Reasoning(_) if self.raw_reasoning => parts.push(Part::Content(piece.raw)),
                 Event::Reasoning(text) => parts.push(Part::Reasoning(text)),
                 Event::Content(text) => parts.push(Part::Content(text)),
                 Event::ToolCall(call) => {
@@ -398,6 +460,9 @@ impl Choice {
                         arguments: call.arguments,
                     }));
                     self.calls += 1;
+                }
+                Event::Markup if self.raw_reasoning && !self.has_tools => {
+                    parts.push(Part::Content(piece.raw));
                 }
                 Event::Markup => {}
             }
@@ -442,6 +507,16 @@ pub(crate) fn timings(stats: &Stats) -> Value {
         "predicted_ms": ms(stats.generate_ns),
         "predicted_per_token_ms": each(generated, stats.generate_ns),
         "predicted_per_second": rate(generated.saturating_sub(1), stats.generate_ns),
+    })
+}
+
+/// How far a prompt has come. What of it was cached before is known, and told, at the end of the answer.
+fn progress(stats: &Stats) -> Value {
+    json!({
+        "total": stats.prompt_tokens,
+        "cache": 0,
+        "processed": stats.computed_tokens,
+        "time_ms": stats.prompt_ns / 1_000_000,
     })
 }
 

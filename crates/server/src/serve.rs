@@ -8,11 +8,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 use crate::app::App;
+use crate::door::{Door, Guests};
 use crate::options::ServerOptions;
+use crate::params::Defaults;
 use crate::routes::router;
 use crate::served::{Models, Named, Served};
+use crate::tls;
 
 /// How often the engine is asked whether it still takes its turns.
 const BEAT: Duration = Duration::from_secs(1);
@@ -31,14 +35,16 @@ pub enum ServeError {
     NoModel,
     #[error("the system gives no threads: {0}")]
     Threads(io::Error),
-    #[error("the server failed: {0}")]
-    Failed(io::Error),
+    #[error("no address was given to listen on")]
+    NoAddress,
+    #[error("{file}: {why}")]
+    Tls { file: String, why: String },
 }
 
 /// A server that listens, and does not answer yet.
 pub struct Server {
     app: Arc<App>,
-    listener: TcpListener,
+    doors: Vec<Door>,
     address: SocketAddr,
 }
 
@@ -46,44 +52,47 @@ impl Server {
     /// Listens.
     ///
     /// # Errors
-    /// An address that cannot be listened on, or that others can reach without a key.
+    /// An address that cannot be listened on, or that others can reach without a key; a certificate that cannot be used.
     pub async fn bind(options: ServerOptions, models: Vec<Named>) -> Result<Self, ServeError> {
         if models.is_empty() {
             return Err(ServeError::NoModel);
         }
-        let host = options.host.trim_start_matches('[').trim_end_matches(']');
-        let address = format!("{}:{}", options.host, options.port);
-        let fail = |source| ServeError::Listen {
-            address: address.clone(),
-            source,
+        let tls = match &options.tls {
+            Some((certificate, key)) => Some(tls::acceptor(certificate, key)?),
+            None => None,
         };
-        let listener = TcpListener::bind((host, options.port))
-            .await
-            .map_err(fail)?;
-        let bound = listener.local_addr().map_err(fail)?;
-        if !is_local(bound.ip()) && options.keys.is_empty() && !options.insecure {
-            return Err(ServeError::Open { address });
+        let mut doors: Vec<Door> = Vec::new();
+        let mut port = options.port;
+        for host in options.host.split(',').map(str::trim) {
+            let listener = listen(host, port, &options).await?;
+            let address = listener.0;
+            // Where any port would do, further addresses get the first one's.
+            port = address.port();
+            doors.push(Door::new(listener.1, tls.clone()));
         }
-        let served = |named| {
-            Served::new(
-                named,
-                options.sampling.clone(),
-                options.max_tokens,
-                options.queue,
-            )
+        let address = doors.first().and_then(Door::address);
+        let address = address.ok_or(ServeError::NoAddress)?;
+        let defaults = Defaults {
+            sampling: options.sampling.clone(),
+            seed: options.seed,
+            max_tokens: options.max_tokens,
+            thinking: options.thinking.clone(),
+            ignore_eos: options.ignore_eos,
+            shift: options.shift,
         };
+        let served = |named| Served::new(named, defaults.clone(), options.queue);
         let models = Models::new(
             models.into_iter().map(served).collect(),
             options.strict_model,
         );
         Ok(Server {
             app: Arc::new(App::new(options, models)),
-            listener,
-            address: bound,
+            doors,
+            address,
         })
     }
 
-    /// Where it listens.
+    /// Where it listens; of several addresses the first.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -97,30 +106,48 @@ impl Server {
         self,
         end: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), ServeError> {
-        let Server { app, listener, .. } = self;
+        let Server { app, doors, .. } = self;
         let beat = tokio::spawn(listen_for_life(Arc::clone(&app)));
-        let service = router(&app).into_make_service_with_connect_info::<SocketAddr>();
-        let (told, mut ended) = tokio::sync::watch::channel(false);
-        let drains = Arc::clone(&app);
-        let graceful = async move {
-            end.await;
-            drains.draining.store(true, Ordering::Relaxed);
-            let _ = told.send(true);
-        };
-        let serving = axum::serve(listener, service).with_graceful_shutdown(graceful);
-        let patience = app.options.drain;
-        let late = async move {
-            // Without a sender there is nothing to wait for.
-            let _ = ended.wait_for(|&over| over).await;
-            tokio::time::sleep(patience).await;
-        };
-        let done = tokio::select! {
-            done = serving => done,
-            () = late => Ok(()),
-        };
+        let (told, ended) = tokio::sync::watch::channel(false);
+        let router = router(&app);
+        let mut open = JoinSet::new();
+        for door in doors {
+            let guests = Guests {
+                router: router.clone(),
+                stall: app.options.stall,
+                ended: ended.clone(),
+            };
+            open.spawn(door.open(guests));
+        }
+        drop(ended);
+        end.await;
+        app.draining.store(true, Ordering::Relaxed);
+        // Where nobody listens any longer there is nobody to tell.
+        let _ = told.send(true);
+        let closed = async { while open.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(app.options.drain, closed).await;
         beat.abort();
-        done.map_err(ServeError::Failed)
+        Ok(())
     }
+}
+
+async fn listen(
+    host: &str,
+    port: u16,
+    options: &ServerOptions,
+) -> Result<(SocketAddr, TcpListener), ServeError> {
+    let address = format!("{host}:{port}");
+    let fail = |source| ServeError::Listen {
+        address: address.clone(),
+        source,
+    };
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let listener = TcpListener::bind((bare, port)).await.map_err(fail)?;
+    let bound = listener.local_addr().map_err(fail)?;
+    if !is_local(bound.ip()) && options.keys.is_empty() && !options.insecure {
+        return Err(ServeError::Open { address });
+    }
+    Ok((bound, listener))
 }
 
 /// Whether an address is reached from this machine alone.

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use tokkata::{Sampling, Service};
+use tokkata::Service;
 
 use crate::error::{ApiError, Result};
+use crate::fields::Fields;
 use crate::metrics::Metrics;
+use crate::params::Defaults;
 use crate::talk::Manners;
 
 /// A model and what it is called.
@@ -22,6 +24,8 @@ pub struct Named {
     pub tags: Vec<String>,
     /// The model.
     pub service: Service,
+    /// Its chat template is a common one, since its file has none.
+    pub borrowed_template: bool,
 }
 
 /// A model that is served.
@@ -32,10 +36,10 @@ pub(crate) struct Served {
     pub(crate) path: PathBuf,
     pub(crate) service: Service,
     pub(crate) manners: Manners,
-    /// Parameters that a request does not name.
-    pub(crate) sampling: Sampling,
-    /// Tokens of an answer that does not say how many.
-    pub(crate) max_tokens: Option<usize>,
+    /// What holds where a request says nothing.
+    pub(crate) defaults: Defaults,
+    /// The template is not the file's own.
+    pub(crate) borrowed_template: bool,
     pub(crate) metrics: Metrics,
     pub(crate) created: u64,
     /// Answers under way, waiting ones included.
@@ -49,17 +53,13 @@ pub(crate) struct Permit {
 }
 
 impl Served {
-    pub(crate) fn new(
-        named: Named,
-        sampling: Sampling,
-        max_tokens: Option<usize>,
-        queue: usize,
-    ) -> Self {
+    pub(crate) fn new(named: Named, defaults: Defaults, queue: usize) -> Self {
         let Named {
             id,
             aliases,
             tags,
             service,
+            borrowed_template,
         } = named;
         let seqs = service.limits().seqs as usize;
         Served {
@@ -69,13 +69,19 @@ impl Served {
             aliases,
             tags,
             service,
-            sampling,
-            max_tokens,
+            defaults,
+            borrowed_template,
             metrics: Metrics::default(),
             created: now(),
             busy: AtomicUsize::new(0),
             most: seqs.saturating_add(queue),
         }
+    }
+
+    /// Answers under way, waiting ones included, and how many run at once.
+    pub(crate) fn load(&self) -> (usize, usize) {
+        let busy = self.busy.load(Ordering::Relaxed);
+        (busy, self.service.limits().seqs as usize)
     }
 
     /// The right to one more answer.
@@ -99,6 +105,18 @@ impl Served {
                     seconds,
                 ))
             }
+        }
+    }
+
+    /// Tells whoever chats that the template is not the model's own.
+    pub(crate) fn warn_of_template(&self, fields: &mut Fields, has_tools: bool) {
+        if has_tools && !self.service.format().has_tool_calls() {
+            let text = "tools: the model's chat template shows none, and they are described to it in words";
+            fields.warnings.push(text.to_owned());
+        }
+        if self.borrowed_template {
+            let text = "the model's file has no chat template, and chatml stands in for it";
+            fields.warnings.push(text.to_owned());
         }
     }
 

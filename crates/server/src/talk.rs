@@ -4,11 +4,15 @@ use serde_json::{Map, Value, json};
 use tokkata::chat::ends;
 use tokkata::grammar::{Grammar, ToolChoice, Trigger, constrain};
 use tokkata::rules::{Excluded, ThinkingBudget, ThinkingTokens};
-use tokkata::{ByteDecoder, ChatRequest, DecodeOptions, EncodeOptions, Request, TextDecoder};
+use tokkata::{
+    ByteDecoder, ChatRequest, Clock, DecodeOptions, EncodeOptions, Request, TextDecoder,
+};
 
 use crate::error::{ApiError, Result};
+use crate::options::Thinking;
 use crate::params::Params;
 use crate::served::Served;
+use crate::word_tools;
 
 /// What templates call the switch of reasoning.
 const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
@@ -25,19 +29,6 @@ pub(crate) enum ToolUse {
     Required,
     /// This one.
     Named(String),
-}
-
-/// How a model that can think does so.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Thinking {
-    /// Whether to think; `None` as the template has it.
-    pub(crate) on: Option<bool>,
-    /// How hard, in the template's words.
-    pub(crate) effort: Option<String>,
-    /// Tokens of reasoning at most.
-    pub(crate) budget: Option<usize>,
-    /// What the model has thought last when the budget ends.
-    pub(crate) message: String,
 }
 
 /// A conversation in the terms of chat templates.
@@ -57,6 +48,8 @@ pub(crate) struct Talk {
     pub(crate) continues: bool,
     /// The prompt ends where the assistant begins to speak.
     pub(crate) opens: bool,
+    /// Reasoning stays in the content, as the model wrote it.
+    pub(crate) raw_reasoning: bool,
 }
 
 /// How the text of an answer is read.
@@ -67,6 +60,10 @@ pub(crate) struct Reading {
     pub(crate) tools: Vec<Value>,
     /// The answer ends with its first call.
     pub(crate) one_call: bool,
+    /// Calls are written as [`word_tools`] tells.
+    pub(crate) in_words: bool,
+    /// Reasoning stays in the content.
+    pub(crate) raw_reasoning: bool,
 }
 
 /// Everything that is known before an answer begins.
@@ -91,6 +88,23 @@ impl Talk {
     /// The names that the template is given.
     fn all_names(&self) -> Map<String, Value> {
         let mut names = self.names.clone();
+        if self.tool_use != ToolUse::None && !self.tools.is_empty() {
+            // What some older templates call the tools.
+            let listed = serde_json::to_string_pretty(&self.tools).unwrap_or_default();
+            names
+                .entry("functions".to_owned())
+                .or_insert_with(|| listed.into());
+        } else {
+            names
+                .entry("functions".to_owned())
+                .or_insert_with(|| "".into());
+        }
+        // Templates that show a date ask for it under these names, and show an old one where they get none.
+        let now = Clock::now_utc();
+        for (name, form) in [("date_string", "%d %b %Y"), ("datetime", "%b %d %Y")] {
+            let date = || now.format(form).into();
+            names.entry(name.to_owned()).or_insert_with(date);
+        }
         let off = self.thinking.on == Some(false) || self.thinking.budget == Some(0);
         if off || self.thinking.on == Some(true) {
             for switch in SWITCHES {
@@ -101,6 +115,12 @@ impl Talk {
             names.insert("reasoning_effort".to_owned(), effort.as_str().into());
         }
         names
+    }
+
+    /// Whether tools are told in words, since the model's template shows none.
+    fn in_words(&self, model: &Served) -> bool {
+        !model.service.format().has_tool_calls()
+            && word_tools::are_there(&self.messages, &self.tools)
     }
 
     /// The tools that the answer may call.
@@ -122,13 +142,30 @@ impl Talk {
 
     /// Renders it.
     pub(crate) fn render(&self, model: &Served) -> Result<Rendered> {
+        self.clone().settled(model).rendered(model)
+    }
+
+    /// With what the server was started with, where the request says nothing.
+    fn settled(mut self, model: &Served) -> Self {
+        self.thinking = self.thinking.or(&model.defaults.thinking);
+        self
+    }
+
+    fn rendered(&self, model: &Served) -> Result<Rendered> {
         let service = &model.service;
         let tokenizer = service.tokenizer()?;
         let (bos_token, eos_token) = ends(tokenizer);
-        let shown = self.tools.clone();
+        let shown = match self.tool_use {
+            ToolUse::None => Vec::new(),
+            _ => self.tools.clone(),
+        };
+        let (messages, shown) = match self.in_words(model) {
+            true => (word_tools::told(&self.messages, &shown), Vec::new()),
+            false => (self.messages.clone(), shown),
+        };
         let mut chat = ChatRequest {
-            messages: model.manners.fold(&self.messages),
-            tools: (!shown.is_empty() && self.tool_use != ToolUse::None).then_some(shown),
+            messages: model.manners.fold(&messages),
+            tools: (!shown.is_empty()).then_some(shown),
             documents: self.documents.clone(),
             add_generation_prompt: self.opens && !self.continues,
             continue_final_message: self.continues,
@@ -179,12 +216,13 @@ impl Talk {
 
     /// Renders it and compiles what its answer must follow.
     pub(crate) fn prepare(self, model: &Served, params: Params) -> Result<Prepared> {
-        let tools = self.open_tools()?;
-        let rendered = self.render(model)?;
+        let talk = self.settled(model);
+        let tools = talk.open_tools()?;
+        let rendered = talk.rendered(model)?;
         let close = rendered.close.as_deref();
         let grammar = match (&params.grammar, tools.is_empty()) {
             (Some(source), _) => {
-                if matches!(self.tool_use, ToolUse::Required | ToolUse::Named(_)) {
+                if matches!(talk.tool_use, ToolUse::Required | ToolUse::Named(_)) {
                     return Err(ApiError::invalid(
                         "a required tool call and a format of the answer cannot both be had",
                     ));
@@ -196,12 +234,12 @@ impl Talk {
                 Some(model.service.grammar(source.clone(), trigger)?)
             }
             (None, true) => None,
-            (None, false) => self.call_grammar(model, &tools, close)?,
+            (None, false) => talk.call_grammar(model, &tools, close)?,
         };
         let format = model.service.format();
-        let thinking = match (self.thinking.budget, format.reasoning_markers()) {
+        let thinking = match (talk.thinking.budget, format.reasoning_markers()) {
             (Some(budget), Some((open, end))) if budget > 0 => {
-                let ending = format!("{}\n{end}\n\n", self.thinking.message);
+                let ending = format!("{}\n{end}\n\n", talk.thinking.message);
                 let tokens = ThinkingTokens {
                     open: marker_ids(model, open),
                     close: marker_ids(model, end),
@@ -219,7 +257,9 @@ impl Talk {
             reading: Some(Reading {
                 prompt: rendered.text,
                 tools,
-                one_call: !self.parallel,
+                one_call: !talk.parallel,
+                raw_reasoning: talk.raw_reasoning,
+                in_words: talk.in_words(model) && !talk.tools.is_empty(),
             }),
             thinking,
         })
@@ -237,13 +277,14 @@ impl Talk {
             ToolUse::Auto | ToolUse::None => ToolChoice::Auto,
             ToolUse::Required | ToolUse::Named(_) => ToolChoice::Required,
         };
-        if !model.service.format().has_tool_calls() {
-            return Err(ApiError::field(
-                "tools",
-                "the model's chat template shows no calls of tools",
-            ));
-        }
-        match model.service.tool_grammar(tools, choice, close) {
+        let grammar = match word_tools::form().filter(|_| self.in_words(model)) {
+            Some(form) => {
+                let service = &model.service;
+                service.tool_grammar_of(&form.template, tools, choice, close)
+            }
+            None => model.service.tool_grammar(tools, choice, close),
+        };
+        match grammar {
             Ok(grammar) => Ok(Some(grammar)),
             Err(_) if choice == ToolChoice::Auto => Ok(None),
             Err(error) => Err(ApiError::field("tools", error.to_string())),
@@ -338,6 +379,7 @@ impl Prepared {
         request.logprobs = params.logprobs;
         request.urgency = params.urgency;
         request.salt = params.salt;
+        request.shift = params.shift.map(|n| n.min(self.ids.len()));
         if params.ignore_eos {
             let ends = request.stop.stop_ids.drain(..);
             let bias = &mut request.sampling.bias;

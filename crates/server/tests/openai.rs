@@ -415,7 +415,7 @@ fn models_and_figures_are_told() {
         "vllm:cache_config_info{model_name=\"demo\",block_size=\"",
         "vllm:time_to_first_token_seconds_bucket{",
         "vllm:request_success_total{model_name=\"demo\",finished_reason=\"stop\"}",
-        "llamacpp:tokens_predicted_total{",
+        "\nllamacpp:tokens_predicted_total ",
         "tokkata:generated_tokens_total{",
     ] {
         assert!(metrics.contains(name), "{name}");
@@ -459,7 +459,7 @@ fn llama_cpp_s_completion_is_answered_in_its_terms() {
         &json!({"prompt": "a", "n_predict": 1, "response_fields": ["content", "timings/prompt_n"]}),
     );
     let names: Vec<&String> = chosen.as_object().expect("an object").keys().collect();
-    assert_eq!(names, ["content", "prompt_n"]);
+    assert_eq!(names, ["content", "timings/prompt_n"]);
     let two = ask(
         "/completion",
         &json!({"prompt": ["a", "b"], "n_predict": 1}),

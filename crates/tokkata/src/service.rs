@@ -304,8 +304,23 @@ impl Service {
         let template = self.template.as_ref().ok_or_else(|| Error::NoTemplate {
             file: self.checkpoint.path().display().to_string(),
         })?;
+        self.tool_grammar_of(template, tools, choice, close)
+    }
+
+    /// The same for calls as another template writes them.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::tool_grammar`].
+    pub fn tool_grammar_of(
+        &self,
+        template: &ChatTemplate,
+        tools: &[serde_json::Value],
+        choice: ToolChoice,
+        close: Option<&str>,
+    ) -> Result<Grammar> {
         let listed = serde_json::to_string(tools).unwrap_or_default();
-        let key = format!("tools {choice:?} {close:?} {listed}");
+        let source = template.source();
+        let key = format!("tools {choice:?} {close:?} {listed} {source}");
         self.compiled(key, || {
             self.checkpoint.tool_grammar(template, tools, choice, close)
         })

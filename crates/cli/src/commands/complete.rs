@@ -11,8 +11,11 @@ use tokkata::{
     Sampling, SessionId, Stats, Tokenizer,
 };
 
+use super::client::{Asked, continued};
 use super::examples;
-use crate::args::{DeviceArgs, ModelArgs, PromptArgs, SizeArgs, read_stdin, token_ids, usage};
+use crate::args::{
+    DeviceArgs, ModelArgs, PromptArgs, ServerArgs, SizeArgs, read_stdin, token_ids, usage,
+};
 use crate::console::say;
 use crate::constrain::GrammarArgs;
 use crate::diffusion::DiffusionArgs;
@@ -48,6 +51,8 @@ pub(crate) struct CompleteArgs {
     #[arg(long)]
     special: bool,
     #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
     sizes: SizeArgs,
     #[command(flatten)]
     device: DeviceArgs,
@@ -70,7 +75,34 @@ pub(crate) enum Format {
     Json,
 }
 
+/// Asks a server.
+fn ask(args: &CompleteArgs, server: &str) -> Result<()> {
+    let (_, rest) = args.model.unsplit();
+    if args.ids.is_some() || args.special {
+        return Err(usage("--ids and --special are for models that are loaded"));
+    }
+    let mut prompts = args.prompt.read_exact(rest)?;
+    if prompts.is_empty() {
+        prompts.push(read_stdin()?);
+    }
+    let text = |p: Vec<u8>| String::from_utf8(p).map_err(|_| anyhow!("the prompt is not UTF-8"));
+    let prompts = prompts.into_iter().map(text).collect::<Result<Vec<_>>>()?;
+    let mut body = args.sampling.body()?;
+    body.insert("max_tokens".to_owned(), args.predict.into());
+    body.insert("stop".to_owned(), args.stop.clone().into());
+    body.insert("model".to_owned(), args.model.name().into());
+    let asked = Asked {
+        server,
+        key: args.server.api_key.as_deref(),
+        body: body.into(),
+    };
+    continued(&asked, &prompts)
+}
+
 pub(crate) fn run(args: &CompleteArgs) -> Result<()> {
+    if let Some(server) = &args.server.server {
+        return ask(args, server);
+    }
     let (_, rest) = args.model.split()?;
     let prompts = prompts(args, args.prompt.read(rest)?)?;
     let (checkpoint, options) = load::open(&args.model, &args.device, &args.sizes)?;

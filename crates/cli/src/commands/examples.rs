@@ -16,6 +16,20 @@ Examples:
   tokkata serve -m MODEL.gguf --port 8000 --api-key SECRET
   tokkata serve -m MODEL.gguf -c 8192 --parallel 16";
 
+#[cfg(feature = "server")]
+pub(super) const LAUNCH: &str = "\
+Examples:
+  tokkata launch codex
+  tokkata launch claude --server http://127.0.0.1:8080";
+
+pub(super) const LICENCES: &str = "\
+Examples:
+  tokkata licences";
+
+pub(super) const COMPLETIONS: &str = "\
+Examples:
+  tokkata completions bash";
+
 pub(super) const DEVICES: &str = "\
 Examples:
   tokkata devices";

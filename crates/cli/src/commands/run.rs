@@ -5,7 +5,7 @@ mod commands;
 mod line;
 pub(super) mod named;
 mod show;
-mod think;
+pub(super) mod think;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -19,9 +19,10 @@ use tokkata::{ChatTemplate, Checkpoint, Error};
 use self::chat::Chat;
 use self::line::{Input, Lines};
 use self::think::ThinkArgs;
+use super::client::{Asked, conversed};
 use super::complete::Format;
 use super::examples;
-use crate::args::{DeviceArgs, ModelArgs, PromptArgs, SizeArgs, read_stdin};
+use crate::args::{DeviceArgs, ModelArgs, PromptArgs, ServerArgs, SizeArgs, read_stdin, usage};
 use crate::console::say;
 use crate::constrain::GrammarArgs;
 use crate::demo;
@@ -80,6 +81,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     think: ThinkArgs,
     #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
     sizes: SizeArgs,
     #[command(flatten)]
     device: DeviceArgs,
@@ -108,7 +111,51 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(text).map_err(|e| format!("found no JSON object: {e}"))
 }
 
+/// Asks a server.
+fn ask(args: &RunArgs, server: &str) -> Result<()> {
+    if args.chat_template.is_some() || args.chat_template_file.is_some() {
+        return Err(usage(
+            "the server has the chat template; it is given where the server is started",
+        ));
+    }
+    let (_, rest) = args.model.unsplit();
+    let text = |p: Vec<u8>| String::from_utf8(p).map_err(|_| anyhow!("the prompt is not UTF-8"));
+    let questions = args.prompt.read(rest)?.into_iter().map(text);
+    let questions = questions.collect::<Result<Vec<_>>>()?;
+    let mut body = args.sampling.body()?;
+    body.insert("max_tokens".to_owned(), args.predict.into());
+    body.insert("stop".to_owned(), args.stop.clone().into());
+    body.insert("model".to_owned(), args.model.name().into());
+    body.insert("enable_thinking".to_owned(), args.think.on().into());
+    body.insert("reasoning_effort".to_owned(), args.think.effort().into());
+    let message = Some(args.think.message()).filter(|m| !m.is_empty());
+    body.insert("reasoning_budget_message".to_owned(), message.into());
+    body.insert(
+        "thinking_token_budget".to_owned(),
+        args.think.budget().into(),
+    );
+    body.insert(
+        "chat_template_kwargs".to_owned(),
+        args.chat_template_kwargs.clone().into(),
+    );
+    let system = match &args.system_prompt_file {
+        Some(path) => {
+            Some(std::fs::read_to_string(path).map_err(|e| anyhow!("{}: {e}", path.display()))?)
+        }
+        None => args.system_prompt.clone(),
+    };
+    let asked = Asked {
+        server,
+        key: args.server.api_key.as_deref(),
+        body: body.into(),
+    };
+    conversed(&asked, system, &questions)
+}
+
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
+    if let Some(server) = &args.server.server {
+        return ask(args, server);
+    }
     let (path, rest) = named_or_demo(&args.model)?;
     let mut questions = args.prompt.read(rest)?;
     let piped = questions.is_empty() && !std::io::stdin().is_terminal();

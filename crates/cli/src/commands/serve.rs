@@ -9,12 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
 use tokkata::{ChatTemplate, Pooling};
-use tokkata_server::{Cross, Hosts, ReasoningNames, Server, ServerOptions};
+use tokkata_server::{Cross, Hosts, ReasoningNames, Server, ServerOptions, Thinking};
 
 use super::examples;
+use super::run::think::ThinkArgs;
 use crate::args::{DeviceArgs, ModelArgs, SizeArgs, usage};
 use crate::console::say;
-use crate::sampling::SamplingArgs;
+use crate::sampling::{SamplingArgs, ShiftArgs};
 
 /// Flags of `serve`.
 #[derive(Debug, Args)]
@@ -65,6 +66,10 @@ pub(crate) struct ServeArgs {
     device: DeviceArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    shift: ShiftArgs,
+    #[command(flatten)]
+    think: ThinkArgs,
     /// Log as JSON, an object per line
     #[arg(long, visible_alias = "log-jsonl", hide_short_help = true)]
     log_json: bool,
@@ -77,7 +82,7 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Listening")]
 struct ListenArgs {
-    /// Address to listen on
+    /// Address to listen on, or several with commas between
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,
     /// Port to listen on; 0 for any that is free
@@ -107,6 +112,24 @@ struct ListenArgs {
     /// Pages of these origins may ask, with commas between; * for all
     #[arg(long, value_name = "ORIGINS", hide_short_help = true)]
     cors_origins: Option<String>,
+    /// A file with this server's certificate and its chain, PEM: the server speaks TLS
+    #[arg(
+        long,
+        visible_alias = "ssl-certfile",
+        value_name = "FILE",
+        requires = "ssl_key_file",
+        hide_short_help = true
+    )]
+    ssl_cert_file: Option<PathBuf>,
+    /// The file with its key, PEM
+    #[arg(
+        long,
+        visible_alias = "ssl-keyfile",
+        value_name = "FILE",
+        requires = "ssl_cert_file",
+        hide_short_help = true
+    )]
+    ssl_key_file: Option<PathBuf>,
     /// No page at /
     #[arg(long, visible_alias = "no-webui", hide_short_help = true)]
     no_ui: bool,
@@ -165,6 +188,9 @@ struct LimitArgs {
         hide_short_help = true
     )]
     drain: u64,
+    /// Streams tell what they cost, whether asked to or not
+    #[arg(long, hide_short_help = true)]
+    enable_force_include_usage: bool,
     /// An unknown model is an error, even where only one is served
     #[arg(long, hide_short_help = true)]
     strict_model: bool,
@@ -216,7 +242,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     runtime.block_on(async {
         let server = Server::bind(options, models).await?;
         let (address, prefix) = (server.address(), &args.listen.api_prefix);
-        say(&format!("listening on http://{address}{prefix}"));
+        let scheme = match args.listen.ssl_key_file {
+            Some(_) => "https",
+            None => "http",
+        };
+        say(&format!("listening on {scheme}://{address}{prefix}"));
         server.run(told_to_end()).await?;
         say("stopped");
         Ok::<(), anyhow::Error>(())
@@ -262,8 +292,9 @@ impl ServeArgs {
                 names: listen
                     .allowed_host
                     .iter()
-                    .chain([&listen.host])
-                    .cloned()
+                    .flat_map(|h| h.split(','))
+                    .chain(listen.host.split(','))
+                    .map(|h| h.trim().to_owned())
                     .collect(),
             },
             cross: Cross {
@@ -276,6 +307,17 @@ impl ServeArgs {
             ping: ping.filter(|&s| s > 0).map(Duration::from_secs),
             drain: Duration::from_secs(limits.drain),
             sampling,
+            seed: self.sampling.seed(),
+            ignore_eos: self.sampling.ignores_end(),
+            thinking: Thinking {
+                on: self.think.on(),
+                effort: self.think.effort().map(str::to_owned),
+                budget: self.think.budget(),
+                message: self.think.message().to_owned(),
+            },
+            shift: self.shift.kept(usize::MAX),
+            verbose: self.verbose,
+            usage_always: limits.enable_force_include_usage,
             max_tokens: usize::try_from(self.predict).ok(),
             strict_model: limits.strict_model,
             strict_fields: limits.strict_fields,
@@ -288,6 +330,10 @@ impl ServeArgs {
             },
             slots: listen.slots && !listen.no_slots,
             metrics: !listen.no_metrics,
+            tls: listen
+                .ssl_cert_file
+                .clone()
+                .zip(listen.ssl_key_file.clone()),
             props: listen.props,
             page: !listen.no_ui,
             ..ServerOptions::default()

@@ -7,6 +7,7 @@ use super::Takes::{self, Maybe, Nothing, Value};
 pub(super) type Flag = (&'static str, Takes, Meaning);
 
 const DRAFT: &str = "a draft changes the speed alone, and none is used here";
+const RUNS: &str = "the server runs no tools; who asks runs them";
 const SERVER: &str = "it is for `tokkata serve`";
 const ROTATION: &str = "the model's file says how positions are rotated";
 const ADAPTERS: &str = "adapters cannot be applied; use a model that they are merged into";
@@ -403,7 +404,7 @@ const NEVER: &[Flag] = &[
     (
         "--completion-bash",
         Nothing,
-        Refused("there is no completion script"),
+        Refused("`tokkata completions bash` prints the script"),
     ),
     (
         "-oe --output-err",
@@ -489,20 +490,86 @@ pub(super) const SERVE: &[Flag] = &[
         Harmless,
     ),
     ("--threads-http", Value, Harmless),
+    ("--no-jinja", Nothing, Harmless),
+    (
+        "-kvu --kv-unified -no-kvu --no-kv-unified",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "-cis --cache-idle-slots -no-cis --no-cache-idle-slots",
+        Nothing,
+        Harmless,
+    ),
+    ("-bs --backend-sampling", Nothing, Harmless),
+    (
+        "-mcpconf --mcp-servers-config -mcpjson --mcp-servers-json --tools --tools-runtime",
+        Value,
+        Refused(RUNS),
+    ),
+    (
+        "--ui-mcp-proxy --webui-mcp-proxy --agent",
+        Nothing,
+        Refused(RUNS),
+    ),
     (
         "-spf",
         Value,
         Refused("requests bring their own system messages"),
     ),
     (
-        "--slot-save-path --models-preset --models-max --path",
+        "--slot-save-path",
         Value,
-        Refused("it is not known here"),
+        Refused("caches are not written to files; prefixes that were computed are kept in memory"),
+    ),
+    ("--path", Value, Refused("the page is inside the program")),
+    (
+        "--models-preset --models-dir",
+        Value,
+        Refused("name each model on the command line"),
     ),
     (
-        "--enable-auto-tool-choice --enable-prefix-caching --no-context-shift",
+        "--models-max --sleep-idle-seconds",
+        Value,
+        Refused("models stay loaded"),
+    ),
+    (
+        "--enable-auto-tool-choice --enable-prefix-caching --no-enable-prefix-caching",
         Nothing,
         Harmless,
+    ),
+    (
+        "--enable-prompt-tokens-details --enable-per-request-metrics --enable-chunked-prefill --enable-request-id-headers",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "--no-async-scheduling --async-scheduling --disable-log-stats --disable-log-requests --no-enable-log-requests",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "--structured-outputs-config.backend --guided-decoding-backend --structured-outputs-config",
+        Value,
+        Harmless,
+    ),
+    (
+        "--max-logprobs --seed-offset --generation-config --uvicorn-log-level",
+        Value,
+        Harmless,
+    ),
+    ("--dtype", Value, Noted(TYPES)),
+    (
+        "--uds",
+        Value,
+        Refused("it listens on addresses; put a proxy in front of it"),
+    ),
+    (
+        "--pooler-config --hf-overrides --root-path",
+        Value,
+        Refused(
+            "the model's file says how its rows become a vector; --pooling and --api-prefix are known",
+        ),
     ),
     (
         "--tensor-parallel-size -tp",

@@ -5,9 +5,10 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
+use crate::options::Thinking;
 use crate::params::{Params, text_format};
 use crate::served::Served;
-use crate::talk::{Talk, Thinking, ToolUse};
+use crate::talk::{Talk, ToolUse};
 
 /// What was asked for.
 pub(super) struct Asked {
@@ -36,12 +37,13 @@ pub(super) fn request(app: &App, model: &Served, fields: &mut Fields) -> Result<
     let tools = tools(fields)?;
     let (tool_use, parallel) = tool_choice(fields, !tools.is_empty())?;
     let (mut thinking, hides_thinking) = thinking(fields)?;
+    model.warn_of_template(fields, !tools.is_empty());
     let stop = fields.texts("stop_sequences")?;
     let tokenizer = model.service.tokenizer()?;
-    let mut params = Params::take(fields, &model.sampling, tokenizer)?;
+    let mut params = Params::take(fields, &model.defaults, tokenizer)?;
     params.stop.extend(stop.unwrap_or_default());
     params.stop.retain(|s| !s.is_empty());
-    params.max_tokens = fields.count(&["max_tokens"])?.or(model.max_tokens);
+    params.max_tokens = fields.count(&["max_tokens"])?.or(model.defaults.max_tokens);
     if params.max_tokens == Some(0) {
         return Err(ApiError::field(
             "max_tokens",

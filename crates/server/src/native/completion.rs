@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
-use tokkata::{EncodeOptions, Tokenizer};
+use tokkata::{EncodeOptions, Stats, Tokenizer};
 
 use crate::app::{App, Call, Shared, aside};
 use crate::error::{ApiError, Result};
@@ -77,27 +77,28 @@ fn extra(list: Vec<Value>) -> Result<Vec<(String, String)>> {
             let text = file[name].as_str().map(str::to_owned);
             text.ok_or_else(|| ApiError::field(format!("input_extra[{i}].{name}"), "is missing"))
         };
-        Ok((
-            text("filename").unwrap_or_else(|_| "tmp".to_owned()),
-            text("text")?,
-        ))
+        let name = match file["filename"] {
+            Value::Null => "tmp".to_owned(),
+            _ => text("filename")?,
+        };
+        Ok((name, text("text")?))
     };
     list.into_iter().enumerate().map(one).collect()
 }
 
 fn read(app: &App, model: &Served, fields: &mut Fields) -> Result<(Params, Wishes)> {
-    let mut params = Params::take(fields, &model.sampling, model.service.tokenizer()?)?;
+    let mut params = Params::take(fields, &model.defaults, model.service.tokenizer()?)?;
     let most = fields.integer(&["n_predict", "max_tokens"])?;
     params.max_tokens = most
         .and_then(|n| usize::try_from(n).ok())
-        .or(model.max_tokens);
+        .or(model.defaults.max_tokens);
     let wishes = Wishes {
         stream: fields.boolean("stream")?.unwrap_or(false),
         n_probs: fields.count(&["n_probs", "logprobs"])?.unwrap_or(0),
         tokens: fields.boolean("return_tokens")?.unwrap_or(false),
         timings: fields.boolean("timings_per_token")?.unwrap_or(false),
         progress: fields.boolean("return_progress")?.unwrap_or(false),
-        fields: fields.texts("response_fields")?,
+        fields: fields.texts("response_fields")?.filter(|f| !f.is_empty()),
     };
     if wishes.n_probs > MOST_LOGPROBS {
         let text = format!("found {}, expected at most {MOST_LOGPROBS}", wishes.n_probs);
@@ -118,7 +119,8 @@ fn read(app: &App, model: &Served, fields: &mut Fields) -> Result<(Params, Wishe
 /// One prompt, or several: a list of texts and tokens is one unless it holds lists or only texts.
 fn prepare(model: &Served, value: Value, params: &Params) -> Result<Vec<Prepared>> {
     let several = |items: &Vec<Value>| {
-        items.iter().all(|v| v.is_string() || v.is_array()) && !items.is_empty()
+        let whole = |v: &Value| v.is_string() || v.is_array() || v.is_object();
+        items.iter().all(whole) && !items.is_empty()
     };
     let values = match value {
         Value::Array(items) if several(&items) => items,
@@ -130,6 +132,7 @@ fn prepare(model: &Served, value: Value, params: &Params) -> Result<Vec<Prepared
         parse_special: true,
     };
     let one = |value: Value| {
+        let value = bare_prompt(value)?;
         let mut ids = mixed(tokenizer, "prompt", value, options)?;
         let special = tokenizer.special();
         if special.add_eos
@@ -142,6 +145,22 @@ fn prepare(model: &Served, value: Value, params: &Params) -> Result<Vec<Prepared
         Prepared::plain(model, ids, params.clone())
     };
     values.into_iter().map(one).collect()
+}
+
+/// The text of a prompt that may bring media along, which it must not.
+fn bare_prompt(value: Value) -> Result<Value> {
+    let Value::Object(mut members) = value else {
+        return Ok(value);
+    };
+    if members
+        .get("multimodal_data")
+        .is_some_and(|data| !data.is_null())
+    {
+        let text = "the model reads text alone";
+        return Err(ApiError::field("prompt.multimodal_data", text));
+    }
+    let text = members.shift_remove("prompt_string");
+    text.ok_or_else(|| ApiError::field("prompt.prompt_string", "is missing"))
 }
 
 async fn answer(
@@ -252,6 +271,9 @@ impl Writer {
             "repeat_last_n": s.repeat_last_n,
             "presence_penalty": s.presence_penalty,
             "frequency_penalty": s.frequency_penalty,
+            "logit_bias": self.biases(params),
+            "adaptive_target": -1.0,
+            "adaptive_decay": 0.9,
             "stop": params.stop,
             "ignore_eos": params.ignore_eos,
             "stream": self.wishes.stream,
@@ -271,7 +293,7 @@ impl Writer {
             "generation_settings": settings,
             "prompt": text,
             "has_new_line": content.contains('\n'),
-            "truncated": false,
+            "truncated": end.full,
             "stop_type": kind,
             "stopping_word": word,
             "system_fingerprint": fingerprint(),
@@ -281,6 +303,16 @@ impl Writer {
             object["warnings"] = self.warnings.clone().into();
         }
         object
+    }
+
+    /// Biases by token; none at all keeps a token out.
+    fn biases(&self, params: &Params) -> Value {
+        let ends = self.tokenizer().map_or(&[] as &[u32], |t| t.eog());
+        let ends = ends.iter().filter(|_| params.ignore_eos);
+        let ends = ends.map(|&id| (id, f32::NEG_INFINITY));
+        let all = ends.chain(params.sampling.bias.iter().copied());
+        all.map(|(token, bias)| json!({"token": token, "bias": bias}))
+            .collect()
     }
 
     async fn stream(
@@ -297,10 +329,38 @@ impl Writer {
             };
             match step {
                 None => return Ok(()),
-                Some(Ok(step)) => self.send(&run, step, &mut counts, &sender).await?,
+                Some(Ok(step)) => {
+                    if let Some(progress) =
+                        run.news_of_prompt(&step).filter(|_| self.wishes.progress)
+                    {
+                        self.progress(&run, step.choice, progress, &sender).await?;
+                    }
+                    self.send(&run, step, &mut counts, &sender).await?;
+                }
                 Some(Err(error)) => return sender.data(&json!({"error": error.object()})).await,
             }
         }
+    }
+
+    /// Tells how far a prompt has come.
+    async fn progress(
+        &self,
+        run: &Run,
+        index: usize,
+        progress: Value,
+        sender: &Sender,
+    ) -> std::result::Result<(), Gone> {
+        let mut object = json!({"index": index, "content": "", "tokens": [], "stop": false, "prompt_progress": progress});
+        if self.wishes.timings {
+            // Nothing has been drawn yet as far as the prompt is concerned.
+            let prompt = Stats {
+                generated_tokens: 0,
+                generate_ns: 0,
+                ..run.so_far(index)
+            };
+            object["timings"] = timings(&prompt);
+        }
+        sender.data(&object).await
     }
 
     async fn send(
@@ -311,13 +371,8 @@ impl Writer {
         sender: &Sender,
     ) -> std::result::Result<(), Gone> {
         let index = step.choice;
-        if let Some((cached, total)) = step.progress {
-            if self.wishes.progress {
-                let progress =
-                    json!({"total": total, "cache": 0, "processed": cached, "time_ms": 0});
-                let object = json!({"index": index, "content": "", "tokens": [], "stop": false, "prompt_progress": progress});
-                sender.data(&object).await?;
-            }
+        let so_far = run.so_far(index);
+        if step.progress.is_some() {
             return Ok(());
         }
         counts[index] += usize::from(step.token.is_some());
@@ -339,6 +394,9 @@ impl Writer {
                 "tokens_predicted": counts[index],
                 "tokens_evaluated": self.prompts[index / run.params(index).n.max(1)].len(),
             });
+            if self.wishes.timings {
+                object["timings"] = timings(&so_far);
+            }
             let tokens: Vec<Token> = token.into_iter().collect();
             if let Some(probabilities) = self.probabilities(&tokens) {
                 object["completion_probabilities"] = probabilities;
@@ -357,13 +415,12 @@ impl Writer {
     }
 }
 
-/// Only these members; `a/b` is the member `b` of `a`, and comes out under its last name.
+/// Only these members; `a/b` is the member `b` of `a`, and keeps that name.
 fn chosen(object: &Value, names: &[String]) -> Value {
     let mut out = Map::new();
     for name in names {
         if let Some(value) = object.pointer(&format!("/{name}")) {
-            let last = name.rsplit('/').next().unwrap_or(name);
-            out.insert(last.to_owned(), value.clone());
+            out.insert(name.clone(), value.clone());
         }
     }
     out.into()
@@ -377,6 +434,6 @@ mod tests {
     fn members_are_chosen_by_path() {
         let object = json!({"a": {"b": 1}, "c": 2});
         let names = ["a/b", "c", "d"].map(str::to_owned);
-        assert_eq!(chosen(&object, &names), json!({"b": 1, "c": 2}));
+        assert_eq!(chosen(&object, &names), json!({"a/b": 1, "c": 2}));
     }
 }

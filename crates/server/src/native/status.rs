@@ -12,6 +12,7 @@ use tokkata::Figures;
 
 use crate::app::{App, Shared};
 use crate::error::{ApiError, Result};
+use crate::metrics::Sums;
 use crate::served::Served;
 
 /// A silence of the engine that is no health: a step of a large model may take seconds, not minutes.
@@ -64,10 +65,13 @@ pub(crate) async fn metrics(app: Shared) -> Result<Response> {
         ));
     }
     let mut out = String::new();
+    let mut all = Sums::default();
     for model in app.models.all() {
         let now = figures(model).await?;
         model.metrics.write(&mut out, &model.id, now);
+        all.add(&model.metrics, now);
     }
+    all.write(&mut out);
     let started = crate::served::now().saturating_sub(app.started.elapsed().as_secs());
     let kind = [(
         header::CONTENT_TYPE,
@@ -120,9 +124,9 @@ pub(crate) async fn props(app: Shared) -> Result<Response> {
 
 /// How a request that says nothing is answered.
 fn settings(app: &App, model: &Served) -> Value {
-    let s = &model.sampling;
+    let s = &model.defaults.sampling;
     let params = json!({
-        "seed": -1,
+        "seed": model.defaults.seed.map_or(-1, |s| s as i64),
         "temperature": s.temperature,
         "top_k": s.top_k,
         "top_p": s.top_p,
@@ -135,8 +139,8 @@ fn settings(app: &App, model: &Served) -> Value {
         "repeat_last_n": s.repeat_last_n,
         "presence_penalty": s.presence_penalty,
         "frequency_penalty": s.frequency_penalty,
-        "n_predict": model.max_tokens.map_or(-1, |n| n as i64),
-        "max_tokens": model.max_tokens.map_or(-1, |n| n as i64),
+        "n_predict": model.defaults.max_tokens.map_or(-1, |n| n as i64),
+        "max_tokens": model.defaults.max_tokens.map_or(-1, |n| n as i64),
         "stream": false,
         "queue": app.options.queue,
     });
@@ -170,10 +174,12 @@ pub(crate) async fn slots(app: Shared) -> Result<Response> {
     let model = app.models.first()?;
     let now = figures(model).await?;
     let slot = |id: u32| {
-        let mut slot = settings(&app, model);
-        slot["id"] = id.into();
-        slot["is_processing"] = ((id as usize) < now.running).into();
-        slot
+        json!({
+            "id": id,
+            "n_ctx": model.service.limits().ctx,
+            "speculative": false,
+            "is_processing": (id as usize) < now.running,
+        })
     };
     let slots: Vec<Value> = (0..model.service.limits().seqs).map(slot).collect();
     Ok(crate::app::Json(Value::from(slots)).into_response())

@@ -9,9 +9,10 @@ use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
 use crate::openai::completions::infill;
 use crate::openai::messages::tools;
+use crate::options::Thinking;
 use crate::params::{MOST_LOGPROBS, Params};
 use crate::served::Served;
-use crate::talk::{Prepared, Talk, Thinking, ToolUse};
+use crate::talk::{Prepared, Talk, ToolUse};
 
 /// What the dialect alone asks for.
 #[derive(Clone, Debug)]
@@ -140,9 +141,9 @@ impl Generate {
 fn common(app: &App, model: &Served, fields: &mut Fields) -> Result<(Params, Wishes)> {
     let mut options = fields.nested("options")?.unwrap_or_default();
     let tokenizer = model.service.tokenizer()?;
-    let mut params = Params::take(&mut options, &model.sampling, tokenizer)?;
+    let mut params = Params::take(&mut options, &model.defaults, tokenizer)?;
     params.max_tokens = match options.integer(&["num_predict"])? {
-        None => model.max_tokens,
+        None => model.defaults.max_tokens,
         Some(n) => usize::try_from(n).ok(),
     };
     if let Some(wanted) = options.count(&["num_ctx"])? {

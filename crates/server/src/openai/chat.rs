@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
-use tokkata::Tokenizer;
+use tokkata::{Stats, Tokenizer};
 
 use crate::app::{App, Call, Shared, aside};
 use crate::error::{ApiError, Result};
@@ -28,6 +28,10 @@ pub(crate) struct Wishes {
     /// Each token's probability, and so many likeliest ones.
     logprobs: Option<usize>,
     timings: bool,
+    progress: bool,
+    verbose: bool,
+    /// What the reasoning is called; `None` where it is left out.
+    names: Option<ReasoningNames>,
     token_ids: bool,
     prompt_text: bool,
 }
@@ -46,15 +50,15 @@ pub(crate) async fn complete(app: Shared, request: Request) -> Result<Response> 
     let prompt = prepared.reading.as_ref().map(|r| r.prompt.clone());
     let ids = prepared.ids.clone();
     let run = Run::start(&model, vec![prepared])?;
-    let prompt_text = prompt.filter(|_| wishes.prompt_text);
+    let prompt = prompt.unwrap_or_default();
     let writer = Writer {
         id: id("chatcmpl-"),
         created: now(),
         model,
-        names: app.options.reasoning,
         warnings,
+        prompt_tokens: ids.len(),
         prompt_ids: wishes.token_ids.then_some(ids),
-        prompt_text,
+        prompt,
         wishes,
     };
     if writer.wishes.stream {
@@ -96,26 +100,31 @@ pub(crate) fn read(
     model: &Served,
     fields: &mut Fields,
 ) -> Result<(Talk, Params, Wishes)> {
-    let talk = messages::talk(fields, model, app.options.prefill)?;
+    let mut talk = messages::talk(fields, model, app.options.prefill)?;
     let tokenizer = model.service.tokenizer()?;
-    let mut params = Params::take(fields, &model.sampling, tokenizer)?;
+    let mut params = Params::take(fields, &model.defaults, tokenizer)?;
     let most = fields.integer(&["max_completion_tokens", "max_tokens", "n_predict"])?;
     params.max_tokens = most
         .and_then(|n| usize::try_from(n).ok())
-        .or(model.max_tokens);
+        .or(model.defaults.max_tokens);
     let mut wishes = Wishes {
         stream: fields.boolean("stream")?.unwrap_or(false),
         ..Wishes::default()
     };
+    wishes.usage = app.options.usage_always;
+    wishes.usage_always = wishes.usage;
     if let Some(mut options) = fields.nested("stream_options")? {
-        wishes.usage = options.boolean("include_usage")?.unwrap_or(false);
-        wishes.usage_always = options.boolean("continuous_usage_stats")?.unwrap_or(false);
+        let asked = options.boolean("include_usage")?;
+        wishes.usage |= asked.unwrap_or(false);
+        wishes.usage_always |= options.boolean("continuous_usage_stats")?.unwrap_or(false);
         options.labels(&["include_obfuscation"]);
         options.close(app.options.strict_fields, fields)?;
     }
     wishes.logprobs = logprobs(fields)?;
     params.logprobs = wishes.logprobs;
     wishes.timings = fields.boolean("timings_per_token")?.unwrap_or(false);
+    wishes.progress = fields.boolean("return_progress")?.unwrap_or(false);
+    wishes.verbose = fields.boolean("verbose")?.unwrap_or(app.options.verbose);
     wishes.token_ids = fields.boolean("return_token_ids")?.unwrap_or(false);
     wishes.prompt_text = fields.boolean("return_prompt_text")?.unwrap_or(false);
     if let Some(key) = fields.text("prompt_cache_key")? {
@@ -123,12 +132,13 @@ pub(crate) fn read(
         tracing::debug!(target: "tokkata::http", key);
     }
     fields.labels(&LABELS);
-    fields.labels(&[
-        "cache_prompt",
-        "reasoning_format",
-        "parse_tool_calls",
-        "include_reasoning",
-    ]);
+    fields.labels(&["cache_prompt"]);
+    wishes.names = names(fields, app.options.reasoning)?;
+    talk.raw_reasoning = wishes.names == Some(ReasoningNames::None);
+    if fields.boolean("parse_tool_calls")? == Some(false) {
+        let text = "calls are always told apart from text here; leave tools out for text alone";
+        return Err(ApiError::field("parse_tool_calls", text));
+    }
     fields.hints(&HINTS);
     fields.refuse(
         &["prompt_logprobs"],
@@ -136,6 +146,22 @@ pub(crate) fn read(
     )?;
     fields.finish(app.options.strict_fields)?;
     Ok((talk, params, wishes))
+}
+
+/// What the reasoning is called in the answer; `None` where it is left out.
+fn names(fields: &mut Fields, usual: ReasoningNames) -> Result<Option<ReasoningNames>> {
+    let shows = fields.boolean("include_reasoning")?.unwrap_or(true);
+    let names = match fields.text("reasoning_format")?.as_deref() {
+        None => usual,
+        Some("auto") => ReasoningNames::Both,
+        Some("deepseek" | "deepseek-legacy") => ReasoningNames::ReasoningContent,
+        Some("none") => ReasoningNames::None,
+        Some(other) => {
+            let text = format!("found '{other}', expected auto, deepseek or none");
+            return Err(ApiError::field("reasoning_format", text));
+        }
+    };
+    Ok(shows.then_some(names))
 }
 
 /// `logprobs` is a switch or a number of alternatives.
@@ -178,10 +204,10 @@ struct Writer {
     id: String,
     created: u64,
     model: Arc<Served>,
-    names: ReasoningNames,
     warnings: Vec<String>,
     prompt_ids: Option<Vec<u32>>,
-    prompt_text: Option<String>,
+    prompt_tokens: usize,
+    prompt: String,
     wishes: Wishes,
 }
 
@@ -215,10 +241,17 @@ impl Writer {
     }
 
     fn reason(&self, to: &mut Map<String, Value>, text: &str) {
-        if self.names != ReasoningNames::Reasoning {
+        let names = self.wishes.names;
+        if matches!(
+            names,
+            Some(ReasoningNames::Both | ReasoningNames::ReasoningContent)
+        ) {
             to.insert("reasoning_content".to_owned(), text.into());
         }
-        if self.names != ReasoningNames::ReasoningContent {
+        if matches!(
+            names,
+            Some(ReasoningNames::Both | ReasoningNames::Reasoning)
+        ) {
             to.insert("reasoning".to_owned(), text.into());
         }
     }
@@ -251,8 +284,11 @@ impl Writer {
         if let Some(ids) = &self.prompt_ids {
             body.insert("prompt_token_ids".to_owned(), ids.clone().into());
         }
-        if let Some(text) = &self.prompt_text {
-            body.insert("prompt_text".to_owned(), text.clone().into());
+        if self.wishes.prompt_text {
+            body.insert("prompt_text".to_owned(), self.prompt.clone().into());
+        }
+        if self.wishes.verbose {
+            body.insert("__verbose".to_owned(), json!({"prompt": self.prompt}));
         }
     }
 
@@ -308,7 +344,12 @@ impl Writer {
             begun: vec![false; run.len()],
             held: vec![Vec::new(); run.len()],
             ends: vec![None; run.len()],
-            usage: Usage::default(),
+            usage: Usage {
+                prompt: self.prompt_tokens,
+                ..Usage::default()
+            },
+            timings: None,
+            progress: None,
             first: true,
         };
         let mut next = first.map(Ok);
@@ -319,7 +360,11 @@ impl Writer {
             };
             match step {
                 None => break,
-                Some(Ok(step)) => self.send(step, &mut state, &sender).await?,
+                Some(Ok(step)) => {
+                    state.progress = run.news_of_prompt(&step).filter(|_| self.wishes.progress);
+                    let so_far = run.so_far(step.choice);
+                    self.send(step, &so_far, &mut state, &sender).await?;
+                }
                 Some(Err(error)) => {
                     sender.data(&json!({"error": error.object()})).await?;
                     return sender.done().await;
@@ -341,11 +386,12 @@ impl Writer {
     async fn send(
         &self,
         step: Step,
+        so_far: &Stats,
         state: &mut Stream,
         sender: &Sender,
     ) -> std::result::Result<(), Gone> {
         let index = step.choice;
-        if step.progress.is_some() {
+        if step.progress.is_some() && !self.wishes.progress {
             return Ok(());
         }
         if !state.begun[index] {
@@ -353,9 +399,17 @@ impl Writer {
             let delta = json!({"role": "assistant", "content": null});
             self.chunk(index, delta, None, state, sender).await?;
         }
+        if let Some(progress) = state.progress.take() {
+            self.progress(index, progress, sender).await?;
+        }
+        state.timings = self.wishes.timings.then(|| timings(so_far));
         state.usage.completion += usize::from(step.token.is_some());
         state.held[index].extend(step.token);
         for part in step.parts {
+            let is_reasoning = matches!(part, Part::Reasoning(_));
+            if is_reasoning && self.wishes.names.is_none() {
+                continue;
+            }
             let delta = self.delta(part);
             self.chunk(index, delta, None, state, sender).await?;
         }
@@ -365,6 +419,20 @@ impl Writer {
             self.chunk(index, json!({}), end, state, sender).await?;
         }
         Ok(())
+    }
+
+    /// Tells how far a prompt has come.
+    async fn progress(
+        &self,
+        index: usize,
+        progress: Value,
+        sender: &Sender,
+    ) -> std::result::Result<(), Gone> {
+        let mut chunk = self.head("chat.completion.chunk");
+        let choice = json!({"index": index, "delta": {}, "logprobs": null, "finish_reason": null});
+        chunk.insert("choices".to_owned(), json!([choice]));
+        chunk.insert("prompt_progress".to_owned(), progress);
+        sender.data(&Value::Object(chunk)).await
     }
 
     fn delta(&self, part: Part) -> Value {
@@ -429,11 +497,11 @@ impl Writer {
         } else if self.wishes.usage {
             chunk.insert("usage".to_owned(), Value::Null);
         }
-        if let Some(end) = end
-            .as_ref()
-            .filter(|_| !self.wishes.usage || self.wishes.timings)
-        {
+        let end = end.as_ref();
+        if let Some(end) = end.filter(|_| !self.wishes.usage || self.wishes.timings) {
             chunk.insert("timings".to_owned(), timings(&end.stats));
+        } else if let Some(timings) = state.timings.as_ref().filter(|_| says) {
+            chunk.insert("timings".to_owned(), timings.clone());
         }
         if std::mem::take(&mut state.first) {
             self.extras(&mut chunk);
@@ -449,6 +517,10 @@ struct Stream {
     held: Vec<Vec<Token>>,
     ends: Vec<Option<End>>,
     usage: Usage,
+    /// What the answer has cost so far, if that is wanted.
+    timings: Option<Value>,
+    /// How far the prompt has come, if that is to be told.
+    progress: Option<Value>,
     first: bool,
 }
 

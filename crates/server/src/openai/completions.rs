@@ -10,6 +10,7 @@ use tokkata::{DecodeOptions, EncodeOptions, Logprobs, Tokenizer};
 use crate::app::{App, Call, Shared, aside};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
+use crate::native::tokens::mixed;
 use crate::openai::chat::{finish_word, first};
 use crate::openai::logprobs::TextLogprobs;
 use crate::openai::{HINTS, LABELS, fingerprint};
@@ -30,6 +31,8 @@ struct Wishes {
     echo: bool,
     best_of: usize,
     token_ids: bool,
+    /// So many tokens of a prompt are kept: the last ones, or the first.
+    truncate: Option<(usize, bool)>,
 }
 
 /// A prompt as it came.
@@ -37,6 +40,8 @@ struct Wishes {
 pub(crate) enum Given {
     Text(String),
     Ids(Vec<u32>),
+    /// Texts and token ids, one after another.
+    Mixed(Vec<Value>),
 }
 
 /// Continues texts.
@@ -50,13 +55,19 @@ pub(crate) async fn complete(app: Shared, request: Request) -> Result<Response> 
     let prepared = {
         let model = Arc::clone(&model);
         let best_of = wishes.best_of.max(params.n);
+        let truncate = wishes.truncate;
         aside(move || {
             let params = Params {
                 n: best_of,
                 ..params
             };
             let one = |prompt: Given| {
-                let ids = encode(&model, &prompt, suffix.as_deref())?;
+                let mut ids = encode(&model, &prompt, suffix.as_deref())?;
+                match truncate.filter(|(most, _)| ids.len() > *most) {
+                    Some((most, true)) => drop(ids.drain(..ids.len() - most)),
+                    Some((most, false)) => ids.truncate(most),
+                    None => {}
+                }
                 Prepared::plain(&model, ids, params.clone())
             };
             prompts
@@ -94,10 +105,10 @@ type Asked = (Vec<Given>, Option<String>, Params, Wishes);
 fn read(app: &App, model: &Served, fields: &mut Fields) -> Result<Asked> {
     let prompts = prompts("prompt", fields.needed("prompt")?)?;
     let suffix = fields.text("suffix")?.filter(|s| !s.is_empty());
-    let mut params = Params::take(fields, &model.sampling, model.service.tokenizer()?)?;
+    let mut params = Params::take(fields, &model.defaults, model.service.tokenizer()?)?;
     let most = fields.integer(&["max_tokens", "max_completion_tokens", "n_predict"])?;
     params.max_tokens = match most {
-        None => Some(model.max_tokens.unwrap_or(16)),
+        None => Some(model.defaults.max_tokens.unwrap_or(16)),
         Some(n) => usize::try_from(n).ok(),
     };
     let mut wishes = Wishes {
@@ -107,9 +118,12 @@ fn read(app: &App, model: &Served, fields: &mut Fields) -> Result<Asked> {
         token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
         ..Wishes::default()
     };
+    wishes.usage = app.options.usage_always;
+    wishes.usage_always = wishes.usage;
     if let Some(mut options) = fields.nested("stream_options")? {
-        wishes.usage = options.boolean("include_usage")?.unwrap_or(false);
-        wishes.usage_always = options.boolean("continuous_usage_stats")?.unwrap_or(false);
+        let asked = options.boolean("include_usage")?;
+        wishes.usage |= asked.unwrap_or(false);
+        wishes.usage_always |= options.boolean("continuous_usage_stats")?.unwrap_or(false);
         options.labels(&["include_obfuscation"]);
         options.close(app.options.strict_fields, fields)?;
     }
@@ -132,17 +146,43 @@ fn read(app: &App, model: &Served, fields: &mut Fields) -> Result<Asked> {
     fields.labels(&["cache_prompt", "timings_per_token", "add_special_tokens"]);
     fields.hints(&HINTS);
     fields.refuse(
-        &["prompt_logprobs", "truncate_prompt_tokens", "prompt_embeds"],
-        "use echo and logprobs with a prompt that fits",
+        &["prompt_logprobs", "prompt_embeds"],
+        "use echo and logprobs, and prompts of texts or tokens",
     )?;
+    wishes.truncate = truncation(model, fields)?;
     fields.finish(app.options.strict_fields)?;
     Ok((prompts, suffix, params, wishes))
 }
 
-/// A prompt, or several: texts, token ids, or lists of token ids and texts.
+/// How a prompt is cut to so many tokens: its last ones are kept, or with `truncation_side` right its first ones.
+fn truncation(model: &Served, fields: &mut Fields) -> Result<Option<(usize, bool)>> {
+    let left = match fields.text("truncation_side")?.as_deref() {
+        None | Some("left") => true,
+        Some("right") => false,
+        Some(other) => {
+            let text = format!("found '{other}', expected left or right");
+            return Err(ApiError::field("truncation_side", text));
+        }
+    };
+    let ctx = model.service.limits().ctx as usize;
+    match fields.integer(&["truncate_prompt_tokens"])? {
+        None => Ok(None),
+        Some(-1) => Ok(Some((ctx.saturating_sub(1), left))),
+        Some(n) => match usize::try_from(n).ok().filter(|n| (1..=ctx).contains(n)) {
+            Some(n) => Ok(Some((n, left))),
+            None => Err(ApiError::field(
+                "truncate_prompt_tokens",
+                format!("found {n}, expected 1 to {ctx}, or -1 for as many as fit"),
+            )),
+        },
+    }
+}
+
+/// A prompt, or several: texts, token ids, lists of both, or objects that hold a text.
 pub(crate) fn prompts(name: &str, value: Value) -> Result<Vec<Given>> {
     let items = match value {
         Value::String(text) => return Ok(vec![Given::Text(text)]),
+        Value::Object(members) => return Ok(vec![held(name, members)?]),
         Value::Array(items) if items.is_empty() => {
             return Err(ApiError::field(
                 name,
@@ -152,34 +192,70 @@ pub(crate) fn prompts(name: &str, value: Value) -> Result<Vec<Given>> {
         Value::Array(items) => items,
         other => return Err(wrong(name, &other, "a string or a list")),
     };
-    if items.iter().all(Value::is_number) {
-        return Ok(vec![Given::Ids(token_list(name, &items)?)]);
+    if items.iter().any(Value::is_number) {
+        return Ok(vec![listed(name, items)?]);
     }
     let one = |value: Value| match value {
         Value::String(text) => Ok(Given::Text(text)),
-        Value::Array(ids) => Ok(Given::Ids(token_list(name, &ids)?)),
+        Value::Array(items) => listed(name, items),
+        Value::Object(members) => held(name, members),
         other => Err(wrong(name, &other, "a string or token ids")),
     };
     items.into_iter().map(one).collect()
+}
+
+/// A list of token ids, perhaps with texts between them.
+fn listed(name: &str, items: Vec<Value>) -> Result<Given> {
+    match items.iter().any(Value::is_string) {
+        true => Ok(Given::Mixed(items)),
+        false => Ok(Given::Ids(token_list(name, &items)?)),
+    }
+}
+
+/// The text of an object: `prompt_string`, or the parts of `content` as they follow each other.
+fn held(name: &str, mut members: Map<String, Value>) -> Result<Given> {
+    if let Some(Value::String(text)) = members.shift_remove("prompt_string") {
+        return Ok(Given::Text(text));
+    }
+    let Some(Value::Array(parts)) = members.shift_remove("content") else {
+        let path = format!("{name}.content");
+        return Err(ApiError::field(
+            path,
+            "is missing, expected a list of parts",
+        ));
+    };
+    let text = |(i, part): (usize, &Value)| {
+        let text = part["text"].as_str().filter(|_| part["type"] == "text");
+        text.map(str::to_owned).ok_or_else(|| {
+            let kind = part["type"].as_str().unwrap_or_default();
+            let why = format!("found a part of type '{kind}', and the model reads text alone");
+            ApiError::field(format!("{name}.content[{i}]"), why)
+        })
+    };
+    let texts: Result<Vec<String>> = parts.iter().enumerate().map(text).collect();
+    Ok(Given::Text(texts?.concat()))
 }
 
 /// The tokens of a prompt. A text gets what the file wants around a text; with a suffix, the model's marks for filling
 /// in the middle.
 pub(crate) fn encode(model: &Served, prompt: &Given, suffix: Option<&str>) -> Result<Vec<u32>> {
     let tokenizer = model.service.tokenizer()?;
+    let whole = EncodeOptions {
+        add_special: true,
+        parse_special: true,
+    };
     let text = match (prompt, suffix) {
         (Given::Ids(ids), None) => return Ok(ids.clone()),
-        (Given::Ids(_), Some(_)) => {
+        (Given::Mixed(parts), None) => {
+            return mixed(tokenizer, "prompt", parts.clone().into(), whole);
+        }
+        (Given::Ids(_) | Given::Mixed(_), Some(_)) => {
             return Err(ApiError::field("suffix", "needs a prompt that is a text"));
         }
         (Given::Text(text), _) => text,
     };
     let Some(suffix) = suffix else {
-        let options = EncodeOptions {
-            add_special: true,
-            parse_special: true,
-        };
-        let mut ids = tokenizer.encode(text, options);
+        let mut ids = tokenizer.encode(text, whole);
         // An end that the file puts after a whole text would end a prompt that is to go on.
         let special = tokenizer.special();
         if special.add_eos && special.eos.is_some() && ids.last() == special.eos.as_ref() {

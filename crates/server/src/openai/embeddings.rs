@@ -1,16 +1,18 @@
 //! `/v1/embeddings`.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use serde_json::{Value, json};
-use tokkata::{EventKind, Pooling, Urgency, normalize};
+use tokkata::{EncodeOptions, EventKind, Pooling, Urgency, normalize};
 
 use crate::app::{Call, Shared, aside};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
+use crate::native::tokens::mixed;
 use crate::openai::LABELS;
 use crate::openai::completions::{Given, prompts};
 use crate::served::Served;
@@ -27,6 +29,11 @@ pub(crate) async fn create(app: Shared, request: Request) -> Result<Response> {
     let given = fields.take_any(&["input", "content"]);
     let (name, value) = given.ok_or_else(|| ApiError::field("input", "is missing"))?;
     let inputs = prompts(&name, value)?;
+    if model.service.pooling() == Some(Pooling::None) {
+        return Err(ApiError::invalid(
+            "the server gives a vector per token (--pooling none), and this call is for one per text; use /embedding",
+        ));
+    }
     let base64 = match fields.text("encoding_format")?.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
@@ -112,11 +119,25 @@ impl Shape {
 /// Tokens of each text.
 pub(crate) fn tokens(model: &Served, inputs: Vec<Given>, shape: Shape) -> Result<Vec<Vec<u32>>> {
     let longest = model.service.longest_text();
+    if shape
+        .truncate
+        .is_some_and(|n| n > longest && n != usize::MAX)
+    {
+        let text = format!("expected at most {longest}, the longest text that gets a vector");
+        return Err(ApiError::field("truncate_prompt_tokens", text));
+    }
     let most = shape.truncate.unwrap_or(usize::MAX).min(longest);
     let one = |input: Given| {
         let mut ids = match input {
             Given::Ids(ids) => ids,
             Given::Text(text) => model.service.checkpoint().encode_text(text.as_bytes())?,
+            Given::Mixed(parts) => {
+                let options = EncodeOptions {
+                    add_special: true,
+                    parse_special: false,
+                };
+                mixed(model.service.tokenizer()?, "input", parts.into(), options)?
+            }
         };
         if ids.is_empty() {
             return Err(ApiError::field("input", "found a text without tokens"));
@@ -125,11 +146,20 @@ pub(crate) fn tokens(model: &Served, inputs: Vec<Given>, shape: Shape) -> Result
             ids.truncate(most);
         }
         match ids.len() > longest {
-            true => Err(ApiError::too_long(ids.len(), longest)),
+            true => Err(too_large(ids.len(), longest)),
             false => Ok(ids),
         }
     };
     inputs.into_iter().map(one).collect()
+}
+
+/// A text that is longer than what gets one vector.
+pub(crate) fn too_large(tokens: usize, longest: usize) -> ApiError {
+    let message = format!(
+        "the input ({tokens} tokens) is too large to process: a text has at most {longest} tokens; shorten it, give truncate_prompt_tokens, or start the server with a larger context (-c)"
+    );
+    let error = ApiError::too_long(tokens, longest);
+    ApiError { message, ..error }
 }
 
 /// The rows of each text's vector, and how many tokens there were.
@@ -143,6 +173,10 @@ pub(crate) async fn embed(
         return Err(ApiError::field("input", text));
     }
     let width = model.service.vector_width()?;
+    let shape = Shape {
+        raw: shape.raw || model.service.pooling() == Some(Pooling::None),
+        ..shape
+    };
     if shape.dimensions.is_some_and(|d| d > width) {
         let text = format!("expected at most {width}, the model's own");
         return Err(ApiError::field("dimensions", text));
@@ -170,6 +204,8 @@ pub(crate) async fn rows(model: &Arc<Served>, texts: Vec<Vec<u32>>) -> Result<Ve
     let width = model.service.vector_width()?;
     let pooled = model.service.pooling() != Some(Pooling::None);
     let _permit = model.admit()?;
+    let arrived = Instant::now();
+    let tokens: usize = texts.iter().map(Vec::len).sum();
     let ask = |ids: Vec<u32>| model.service.vector(ids, Urgency::default());
     let asked: tokkata::Result<Vec<tokkata::Answer>> = texts.into_iter().map(ask).collect();
     let mut out = Vec::new();
@@ -194,6 +230,7 @@ pub(crate) async fn rows(model: &Arc<Served>, texts: Vec<Vec<u32>>) -> Result<Ve
         }
         out.push(floats.chunks(width).map(<[f32]>::to_vec).collect());
     }
+    model.metrics.read(tokens, arrived.elapsed().as_secs_f64());
     Ok(out)
 }
 

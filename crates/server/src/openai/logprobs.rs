@@ -74,6 +74,10 @@ impl TextLogprobs {
             top.entry(text)
                 .or_insert_with(|| finite(one.logprob).into());
         }
+        // The token itself is always among them.
+        let own = finite(logprobs.picked.logprob);
+        top.entry(text_of(tokenizer, id))
+            .or_insert_with(|| own.into());
         self.top_logprobs.push(top.into());
     }
 

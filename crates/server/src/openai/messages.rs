@@ -5,8 +5,9 @@ use serde_json::{Map, Value, json};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, kind, wrong};
 use crate::openai::SENSES;
+use crate::options::Thinking;
 use crate::served::Served;
-use crate::talk::{Talk, Thinking, ToolUse};
+use crate::talk::{Talk, ToolUse};
 
 /// Reads what a chat request says of the conversation.
 pub(crate) fn talk(fields: &mut Fields, model: &Served, prefill: bool) -> Result<Talk> {
@@ -39,12 +40,19 @@ pub(crate) fn talk(fields: &mut Fields, model: &Served, prefill: bool) -> Result
     )?;
     let documents = fields.list("documents")?;
     let thinking = thinking(fields, &names)?;
+    model.warn_of_template(fields, !tools.is_empty());
     let is_answer = messages.last().is_some_and(|m| m["role"] == "assistant");
     let has_calls = messages.last().is_some_and(|m| m["tool_calls"].is_array());
-    let opens = fields.boolean("add_generation_prompt")?.unwrap_or(true);
+    let opens = fields.boolean("add_generation_prompt")?;
     let asked = fields.boolean("continue_final_message")?;
+    if (opens, asked) == (Some(true), Some(true)) {
+        return Err(ApiError::field(
+            "continue_final_message",
+            "does not go with add_generation_prompt",
+        ));
+    }
+    let opens = opens.unwrap_or(true);
     let continues = asked.unwrap_or(prefill && is_answer && !has_calls && opens);
-    let _ = model;
     Ok(Talk {
         messages,
         tools,
@@ -55,6 +63,7 @@ pub(crate) fn talk(fields: &mut Fields, model: &Served, prefill: bool) -> Result
         names,
         continues,
         opens,
+        raw_reasoning: false,
     })
 }
 

@@ -9,7 +9,7 @@ use tokkata::Stats;
 use super::read::{Asked, ToolKind};
 use crate::error::ApiError;
 use crate::openai::logprobs::chat_entry;
-use crate::run::{Call, End, Finish, Part, Step, Token, id};
+use crate::run::{Call, End, Finish, Part, Step, Token, id, timings};
 use crate::served::{Served, now};
 use crate::sse::{Gone, Sender};
 
@@ -39,6 +39,9 @@ pub(super) struct Builder {
     end: Option<End>,
     events: Vec<Event>,
     sequence: u64,
+    /// Each piece of text tells what the answer has cost so far.
+    timings: bool,
+    background: bool,
 }
 
 impl Builder {
@@ -57,17 +60,19 @@ impl Builder {
             end: None,
             events: Vec::new(),
             sequence: 0,
+            timings: asked.timings,
+            background: asked.background,
         }
     }
 
     /// The response with this status.
-    fn object(&self, status: &str) -> Value {
+    pub(super) fn object(&self, status: &str) -> Value {
         let mut object = json!({
             "id": self.id,
             "object": "response",
             "created_at": self.created,
             "status": status,
-            "background": false,
+            "background": self.background,
             "completed_at": null,
             "error": null,
             "incomplete_details": null,
@@ -85,12 +90,12 @@ impl Builder {
             "safety_identifier": null,
             "service_tier": "default",
             "store": true,
-            "temperature": self.model.sampling.temperature,
+            "temperature": self.model.defaults.sampling.temperature,
             "text": {"format": {"type": "text"}},
             "tool_choice": "auto",
             "tools": [],
             "top_logprobs": 0,
-            "top_p": self.model.sampling.top_p,
+            "top_p": self.model.defaults.sampling.top_p,
             "truncation": "disabled",
             "usage": null,
             "user": null,
@@ -363,9 +368,27 @@ impl Builder {
         self.flush(sender).await
     }
 
-    /// Takes a step and tells of it.
-    pub(super) async fn send(&mut self, step: Step, sender: &Sender) -> Result<(), Gone> {
+    /// Takes a step and tells of it; `so_far` is what the answer has cost.
+    pub(super) async fn send(
+        &mut self,
+        step: Step,
+        so_far: &Stats,
+        sender: &Sender,
+    ) -> Result<(), Gone> {
         self.take(step);
+        for (name, event) in &mut self.events {
+            if self.timings && *name == "response.output_text.delta" {
+                event["timings"] = timings(so_far);
+            }
+        }
+        self.flush(sender).await
+    }
+
+    /// Tells how far the prompt has come.
+    pub(super) async fn progress(&mut self, progress: Value, sender: &Sender) -> Result<(), Gone> {
+        let response = self.object("in_progress");
+        let event = json!({"response": response, "prompt_progress": progress});
+        self.tell("response.in_progress", event);
         self.flush(sender).await
     }
 
@@ -375,12 +398,16 @@ impl Builder {
             true => "response.incomplete",
             false => "response.completed",
         };
-        self.tell(name, json!({"response": response}));
+        let mut event = json!({"response": response});
+        if let Some(end) = &self.end {
+            event["timings"] = timings(&end.stats);
+        }
+        self.tell(name, event);
         self.flush(sender).await
     }
 
-    /// Tells that it failed.
-    pub(super) async fn fail(&mut self, error: &ApiError, sender: &Sender) -> Result<(), Gone> {
+    /// The response that failed.
+    pub(super) fn failed(&mut self, error: &ApiError) -> Value {
         let code = match error.kind {
             "exceed_context_size_error" => "context_length_exceeded",
             "rate_limit_error" | "overloaded_error" => "rate_limit_exceeded",
@@ -390,6 +417,12 @@ impl Builder {
         self.leave_as("incomplete");
         let mut response = self.object("failed");
         response["error"] = json!({"code": code, "message": error.message});
+        response
+    }
+
+    /// Tells that it failed.
+    pub(super) async fn fail(&mut self, error: &ApiError, sender: &Sender) -> Result<(), Gone> {
+        let response = self.failed(error);
         self.tell("response.failed", json!({"response": response}));
         self.flush(sender).await
     }

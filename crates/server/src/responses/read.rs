@@ -38,6 +38,12 @@ pub(super) struct Asked {
     pub(super) echo: Map<String, Value>,
     /// Each token's probability goes with the text.
     pub(super) logprobs: Option<usize>,
+    /// Each piece of text tells what the answer has cost so far.
+    pub(super) timings: bool,
+    /// The prompt's progress is told.
+    pub(super) progress: bool,
+    /// It is made while nobody waits for it.
+    pub(super) background: bool,
 }
 
 pub(super) fn request(app: &App, model: &Served, fields: &mut Fields) -> Result<Asked> {
@@ -67,17 +73,15 @@ pub(super) fn request(app: &App, model: &Served, fields: &mut Fields) -> Result<
         &["conversation", "prompt"],
         "give the whole input, or previous_response_id",
     )?;
-    if fields.boolean("background")? == Some(true) {
-        return Err(ApiError::field(
-            "background",
-            "nothing runs in the background here; stream instead",
-        ));
-    }
+    let background = fields.boolean("background")?.unwrap_or(false);
     let thinking = thinking(fields, &Map::new())?;
+    model.warn_of_template(fields, !tools.is_empty());
     let stream = fields.boolean("stream")?.unwrap_or(false);
-    let mut params = Params::take(fields, &model.sampling, model.service.tokenizer()?)?;
+    let mut params = Params::take(fields, &model.defaults, model.service.tokenizer()?)?;
     params.n = 1;
-    params.max_tokens = fields.count(&["max_output_tokens"])?.or(model.max_tokens);
+    params.max_tokens = fields
+        .count(&["max_output_tokens"])?
+        .or(model.defaults.max_tokens);
     if let Some(mut text) = fields.nested("text")? {
         if let Some(format) = text.nested("format")? {
             params.grammar = text_format(format, fields)?;
@@ -87,7 +91,14 @@ pub(super) fn request(app: &App, model: &Served, fields: &mut Fields) -> Result<
     }
     let logprobs = include(fields)?;
     params.logprobs = logprobs;
+    let timings = fields.boolean("timings_per_token")?.unwrap_or(false);
+    let progress = fields.boolean("return_progress")?.unwrap_or(false);
     let store = fields.boolean("store")?.unwrap_or(true);
+    if background && (stream || !store) {
+        let text =
+            "what runs in the background is stored, and asked for by its id; it is not streamed";
+        return Err(ApiError::field("background", text));
+    }
     if fields.text("truncation")?.is_some_and(|t| t == "auto") {
         let text = "truncation: nothing is cut; a prompt that does not fit is an error";
         fields.warnings.push(text.to_owned());
@@ -126,6 +137,9 @@ pub(super) fn request(app: &App, model: &Served, fields: &mut Fields) -> Result<
         kinds,
         echo,
         logprobs,
+        timings,
+        progress,
+        background,
     })
 }
 

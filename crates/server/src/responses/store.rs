@@ -1,9 +1,10 @@
 //! Responses that are kept, for the next turn and for whoever asks again.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
+use tokio::task::AbortHandle;
 
 /// Responses that are kept at most.
 const MOST: usize = 1000;
@@ -25,6 +26,8 @@ pub(crate) struct Stored {
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     kept: Mutex<Kept>,
+    /// Those that are made in the background.
+    working: Mutex<HashMap<String, AbortHandle>>,
 }
 
 #[derive(Debug, Default)]
@@ -46,7 +49,7 @@ impl Kept {
 }
 
 impl Store {
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -55,6 +58,7 @@ impl Store {
         let messages = stored.messages.iter().map(|m| m.to_string().len());
         let bytes = 2 * messages.sum::<usize>() + stored.response.to_string().len();
         let mut kept = self.kept();
+        kept.remove(id);
         kept.bytes += bytes;
         kept.by_id.insert(id.to_owned(), (Arc::new(stored), bytes));
         kept.order.push_back(id.to_owned());
@@ -64,6 +68,39 @@ impl Store {
             };
             kept.remove(&oldest);
         }
+    }
+
+    fn working(&self) -> MutexGuard<'_, HashMap<String, AbortHandle>> {
+        self.working.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers how to end what is made in the background.
+    pub(crate) fn hold(&self, id: &str, work: AbortHandle) {
+        if !work.is_finished() {
+            self.working().insert(id.to_owned(), work);
+        }
+    }
+
+    /// What was made in the background is over.
+    pub(crate) fn let_go(&self, id: &str) {
+        self.working().remove(id);
+    }
+
+    /// Ends what is made in the background; what there is of it stays.
+    pub(crate) fn cancel(&self, id: &str) {
+        let Some(work) = self.working().remove(id) else {
+            return;
+        };
+        work.abort();
+        let Some(stored) = self.get(id) else { return };
+        let mut response = stored.response.clone();
+        response["status"] = "cancelled".into();
+        let stored = Stored {
+            response,
+            input: stored.input.clone(),
+            messages: stored.messages.clone(),
+        };
+        self.put(id, stored);
     }
 
     /// A response.
@@ -76,6 +113,7 @@ impl Store {
 
     /// Forgets a response; says whether there was one.
     pub(crate) fn remove(&self, id: &str) -> bool {
+        self.cancel(id);
         self.kept().remove(id)
     }
 }

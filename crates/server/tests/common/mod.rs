@@ -15,7 +15,7 @@ pub fn demo() -> Named {
     let options = OpenOptions {
         seqs: 4,
         ctx: NonZeroU32::new(1024),
-        threads: Some(2),
+        threads: Some(1),
         ..OpenOptions::default()
     };
     let model = Model::open(path, &options).expect("the model in the box");
@@ -24,6 +24,7 @@ pub fn demo() -> Named {
         aliases: vec!["small".to_owned()],
         tags: Vec::new(),
         service: model.serve().expect("a thread"),
+        borrowed_template: false,
     }
 }
 

@@ -9,7 +9,7 @@ use tokkata::{ChatTemplate, EncodeOptions, Message, Tokenizer};
 /// What a model that can think is told about it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Reasoning")]
-pub(super) struct ThinkArgs {
+pub(crate) struct ThinkArgs {
     /// Think before the answer, if the model can
     #[arg(long, value_name = "WHEN", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "on", default_value_t = When::Auto, hide_default_value = true)]
     think: When,
@@ -66,6 +66,31 @@ pub(super) struct Thought {
 }
 
 impl ThinkArgs {
+    /// Whether to think, if it was said.
+    pub(crate) fn on(&self) -> Option<bool> {
+        match self.think {
+            _ if self.no_think => Some(false),
+            When::Auto => None,
+            When::On => Some(true),
+            When::Off => Some(false),
+        }
+    }
+
+    /// Tokens of thought at most, if it was said.
+    pub(crate) fn budget(&self) -> Option<usize> {
+        usize::try_from(self.reasoning_budget).ok()
+    }
+
+    /// What the model has thought last when the budget ends.
+    pub(crate) fn message(&self) -> &str {
+        &self.reasoning_budget_message
+    }
+
+    /// How hard to think, if it was said.
+    pub(crate) fn effort(&self) -> Option<&str> {
+        self.reasoning_effort.as_deref()
+    }
+
     /// Adds the names that the template reads.
     pub(super) fn settle(
         &self,

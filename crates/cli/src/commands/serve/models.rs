@@ -46,6 +46,10 @@ fn open(args: &ServeArgs, path: &Path, alias: Option<&String>) -> Result<Named> 
         let trained = checkpoint.trained_ctx().filter(|&n| n > 0);
         let own = trained.unwrap_or(CTX).min(CTX);
         options.ctx = options.ctx.or(NonZeroU32::new(own));
+        let ctx = options.ctx.map_or(own, NonZeroU32::get);
+        if checkpoint.spec(ctx)?.encoder.is_none() {
+            options.purpose = Purpose::Both(args.pooling);
+        }
         options.kv_memory = options.kv_memory.or(kv_memory(&checkpoint, &options)?);
     }
     let names = names(path, alias);
@@ -55,8 +59,15 @@ fn open(args: &ServeArgs, path: &Path, alias: Option<&String>) -> Result<Named> 
         (None, Some(path)) => Some(crate::commands::template::read_template(path)?),
         (None, None) => None,
     };
+    let mut borrowed_template = false;
     if template.is_some() {
         service.set_template(template);
+    } else if service.writes() && service.template().is_none() {
+        say(
+            "the file has no chat template, and chatml stands in for it; --chat-template names another",
+        );
+        service.set_template(crate::commands::run::named::template("chatml").ok());
+        borrowed_template = true;
     }
     let limits = service.limits();
     say(&format!(
@@ -69,6 +80,7 @@ fn open(args: &ServeArgs, path: &Path, alias: Option<&String>) -> Result<Named> 
         aliases: names[1..].to_vec(),
         tags: tags.filter(|t| !t.is_empty()).map(str::to_owned).collect(),
         service,
+        borrowed_template,
     })
 }
 

@@ -1,0 +1,97 @@
+"""Small models for the suites of others: `python models.py TESTDATA FOLDER`. Their words mean nothing; their shapes do."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+TESTDATA, FOLDER = Path(sys.argv[1]), Path(sys.argv[2])
+WIDTH, HEADS, INNER, LAYERS, POSITIONS = 64, 4, 128, 2, 1024
+draws = np.random.default_rng(7)
+
+
+def weights(*shape):
+    return (draws.standard_normal(shape) * shape[-1] ** -0.5).astype(np.float32)
+
+
+def copy_fields(reader, writer, prefix, leave=()):
+    for field in reader.fields.values():
+        if not field.name.startswith(prefix) or field.name in leave:
+            continue
+        kind = field.types[0]
+        sub = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(field.name, field.contents(), kind, sub_type=sub)
+
+
+def infill(source, out):
+    """The model that tells stories, with tokens for what comes before, behind and between."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(out, "llama")
+    copy_fields(reader, writer, ("llama.", "tokenizer.", "general.name"))
+    for place, name in enumerate(["fim_pre", "fim_suf", "fim_mid", "fim_rep", "fim_sep"]):
+        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", 4 + place)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, np.array(tensor.data))
+    finish(writer)
+
+
+def bert(vocab, out, labels):
+    """An encoder with a real vocabulary; with `labels` it scores documents."""
+    reader = gguf.GGUFReader(vocab)
+    writer = gguf.GGUFWriter(out, "bert")
+    writer.add_name("tiny encoder")
+    copy_fields(reader, writer, "tokenizer.")
+    for name, count in {
+        "context_length": POSITIONS,
+        "embedding_length": WIDTH,
+        "block_count": LAYERS,
+        "feed_forward_length": INNER,
+        "attention.head_count": HEADS,
+        "pooling_type": 4 if labels else 2,
+    }.items():
+        writer.add_uint32(f"bert.{name}", count)
+    writer.add_float32("bert.attention.layer_norm_epsilon", 1e-12)
+    writer.add_bool("bert.attention.causal", False)
+    words = len(reader.fields["tokenizer.ggml.tokens"].data)
+    tensors = {"token_embd.weight": (words, WIDTH), "token_types.weight": (2, WIDTH), "position_embd.weight": (POSITIONS, WIDTH)}
+    norms = ["token_embd_norm"]
+    for layer in range(LAYERS):
+        name = f"blk.{layer}."
+        linear = dict.fromkeys(["attn_q", "attn_k", "attn_v", "attn_output"], (WIDTH, WIDTH))
+        linear |= {"ffn_up": (INNER, WIDTH), "ffn_down": (WIDTH, INNER)}
+        for part, shape in linear.items():
+            tensors |= {f"{name}{part}.weight": shape, f"{name}{part}.bias": shape[:1]}
+        norms += [name + "attn_output_norm", name + "layer_output_norm"]
+    if labels:
+        tensors |= {"cls.weight": (WIDTH, WIDTH), "cls.bias": (WIDTH,)}
+        tensors |= {"cls.output.weight": (1, WIDTH), "cls.output.bias": (1,)}
+    for name, shape in tensors.items():
+        writer.add_tensor(name, weights(*shape))
+    for name in norms:
+        writer.add_tensor(name + ".weight", np.ones(WIDTH, np.float32))
+        writer.add_tensor(name + ".bias", np.zeros(WIDTH, np.float32))
+    finish(writer)
+
+
+def finish(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main():
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    tiny = TESTDATA / "models/dreams-260k.gguf"
+    if tiny.exists():
+        shutil.copyfile(tiny, FOLDER / "tiny.gguf")
+        infill(tiny, FOLDER / "infill.gguf")
+    vocab = TESTDATA / "vocab/ggml-vocab-bert-bge.gguf"
+    if vocab.exists():
+        bert(vocab, FOLDER / "bert.gguf", labels=False)
+        bert(vocab, FOLDER / "reranker.gguf", labels=True)
+
+
+main()

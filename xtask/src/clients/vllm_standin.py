@@ -1,0 +1,173 @@
+"""A pytest plug-in: vLLM's server tests, unedited, without vLLM.
+
+`tests.utils` is replaced by a server of ours with the model in the box under the name that a test asks for, and modules of
+`vllm` by empty ones. Whatever a test needs of them beyond that skips it by name.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import time
+import types
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+SERVE = os.environ["CLIENTS_SERVE"]
+MODELS = Path(os.environ["CLIENTS_MODELS"])
+ENCODERS = ("MiniLM", "e5-", "bge-base", "arctic-embed", "bge-m3")
+RANKERS = ("reranker", "ms-marco", "apeach")
+# Flags of vLLM's that ask for what is so anyway, or for a model that the one in the box stands in for.
+DROPPED = {"--dtype", "--tokenizer", "--runner", "--hf-overrides", "--load-format", "--max-logprobs", "--trust-remote-code", "--async-scheduling"}
+
+
+class Missing(types.ModuleType):
+    """A module of which nothing is there."""
+
+    __path__ = []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Stub(f"{self.__name__}.{name}")
+
+
+class Stub:
+    """Something of vLLM's, which a test may hold but not use."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, *_, **__):
+        pytest.skip(f"needs {self.name}")
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if self.name.endswith("current_platform") and name.startswith("is_"):
+            return lambda *_: False
+        if name == "model_validate":
+            return Loose
+        return Stub(f"{self.name}.{name}")
+
+
+class Loose(types.SimpleNamespace):
+    """An object of JSON whose members are attributes."""
+
+    def __init__(self, value):
+        super().__init__(**{k: loose(v) for k, v in value.items()})
+
+
+def loose(value):
+    if isinstance(value, dict):
+        return Loose(value)
+    return [loose(v) for v in value] if isinstance(value, list) else value
+
+
+ABSENT = {"vllm"} | {name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None}
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ABSENT:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        return Missing(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+class RemoteOpenAIServer:
+    DUMMY_API_KEY = "token-abc123"
+
+    def __init__(self, model, vllm_serve_args=(), *, env_dict=None, max_wait_seconds=None, **_):
+        args, self.host, self.port = list(map(str, vllm_serve_args)), "127.0.0.1", None
+        kept, skip = [], False
+        for i, arg in enumerate(args):
+            if skip:
+                skip = False
+            elif arg in DROPPED:
+                skip = i + 1 < len(args) and not args[i + 1].startswith("--")
+            elif arg == "--port":
+                self.port, skip = int(args[i + 1]), True
+            else:
+                kept.append(arg)
+        if self.port is None:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.port = probe.getsockname()[1]
+        file, more = "demo", []
+        if any(name in model for name in RANKERS):
+            file, more = str(MODELS / "reranker.gguf"), ["--reranking"]
+        elif any(name in model for name in ENCODERS):
+            file, more = str(MODELS / "bert.gguf"), ["--embeddings"]
+        if "--served-model-name" not in kept:
+            more += ["--alias", model]
+        command = [SERVE, "-m", file, "--port", str(self.port), "--strict-model", *more, *kept]
+        self.process = subprocess.Popen(command, env=os.environ | (env_dict or {}), stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 30
+        while True:
+            if self.process.poll() is not None:
+                pytest.skip(f"does not start: {self.process.stderr.read().strip().splitlines()[-1]}")
+            try:
+                urllib.request.urlopen(self.url_for("health"), timeout=1)
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def url_root(self):
+        return f"http://{self.host}:{self.port}"
+
+    def url_for(self, *parts):
+        return self.url_root + "/" + "/".join(parts)
+
+    def options(self, more):
+        return {"api_key": self.DUMMY_API_KEY, "max_retries": 0, "timeout": 60} | more
+
+    def get_client(self, **more):
+        import openai
+
+        return openai.OpenAI(base_url=self.url_for("v1"), **self.options(more))
+
+    def get_async_client(self, **more):
+        import openai
+
+        return openai.AsyncOpenAI(base_url=self.url_for("v1"), **self.options(more))
+
+    def get_client_anthropic(self, **more):
+        import anthropic
+
+        return anthropic.Anthropic(base_url=self.url_root, **self.options(more))
+
+    def get_async_client_anthropic(self, **more):
+        import anthropic
+
+        return anthropic.AsyncAnthropic(base_url=self.url_root, **self.options(more))
+
+
+sys.meta_path.insert(0, Finder())
+utils = Missing("tests.utils")
+utils.RemoteOpenAIServer = RemoteOpenAIServer
+utils.VLLM_PATH = Path(".")
+utils.ROCM_EXTRA_ARGS, utils.ROCM_ENV_OVERRIDES = [], {}
+for name in ("multi_gpu_test", "create_new_process_for_each_test", "large_gpu_test"):
+    setattr(utils, name, lambda *_, **__: lambda function: function)
+sys.modules["tests.utils"] = utils

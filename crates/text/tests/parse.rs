@@ -391,6 +391,26 @@ fn held_back_text_is_only_what_may_be_a_marker() {
     assert_eq!(shown("at>"), " <tool_cat>");
 }
 
+/// A marker behind a call that no second call follows is text.
+#[test]
+fn a_marker_without_a_call_stays_behind_a_call() {
+    let call = r#"<tool_call>{"name": "f", "arguments": {}}"#;
+    for rest in [
+        "<tool_call>all",
+        "<tool_call>",
+        "</tool_call>\n<tool_call>no",
+        "<tool",
+    ] {
+        let text = format!("{call}{rest}");
+        let said = parse(&tagged(), "", &text);
+        assert_eq!(said.tool_calls.len(), 1, "{text}");
+        let kept = rest.trim_start_matches("</tool_call>").trim();
+        assert_eq!(said.content, kept, "{text}");
+    }
+    let two = format!("{call}</tool_call>\n{call}</tool_call>");
+    assert_eq!(parse(&tagged(), "", &two).tool_calls.len(), 2);
+}
+
 /// Marker fragments in random order: every byte comes out again, however the text is cut.
 #[test]
 fn no_text_is_ever_lost() {

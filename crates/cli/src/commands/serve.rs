@@ -246,8 +246,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
             Some(_) => "https",
             None => "http",
         };
+        // Whoever reads where it listens may end it at once.
+        let signals = Signals::new();
         say(&format!("listening on {scheme}://{address}{prefix}"));
-        server.run(told_to_end()).await?;
+        server.run(told_to_end(signals)).await?;
         say("stopped");
         Ok::<(), anyhow::Error>(())
     })?;
@@ -342,32 +344,52 @@ impl ServeArgs {
 }
 
 /// Comes with the first signal to end; a second one ends the program where it stands.
-async fn told_to_end() {
-    signal().await;
+async fn told_to_end(mut signals: Signals) {
+    signals.next().await;
     say("ending when the answers under way are done; again to end at once");
-    tokio::spawn(async {
-        signal().await;
+    tokio::spawn(async move {
+        signals.next().await;
         std::process::exit(130);
     });
 }
 
+/// The signals to end, heard from the moment that this is made.
 #[cfg(unix)]
-async fn signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());
-    // Where no handler can be installed, signals end the program as usual.
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(interrupt), signal(terminate)) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+struct Signals(Option<[tokio::signal::unix::Signal; 2]>);
+
+#[cfg(unix)]
+impl Signals {
+    /// Where no handler can be installed, signals end the program as usual.
+    fn new() -> Self {
+        use tokio::signal::unix::{SignalKind, signal};
+        let interrupt = signal(SignalKind::interrupt()).ok();
+        let terminate = signal(SignalKind::terminate()).ok();
+        Signals(interrupt.zip(terminate).map(|(i, t)| [i, t]))
+    }
+
+    async fn next(&mut self) {
+        let Some([interrupt, terminate]) = &mut self.0 else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
     }
 }
 
 #[cfg(not(unix))]
-async fn signal() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending().await
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> Self {
+        Signals
+    }
+
+    async fn next(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending().await
+        }
     }
 }

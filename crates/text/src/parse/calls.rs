@@ -121,8 +121,17 @@ fn json_step(calls: &Calls, keys: &JsonKeys, text: &str, read: usize, last: bool
     if lead > space && starts(rest, &calls.close) {
         return Step::Markup(lead, Place::Inside { calls: read });
     }
+    if begins(rest, &calls.open, last) {
+        return Step::More;
+    }
     if starts(rest, &calls.open) {
-        return Step::Markup(lead + calls.open.len(), Place::Inside { calls: read });
+        // As at the start, a marker is markup only if a call follows.
+        let inside = Place::Inside { calls: read + 1 };
+        return match first_step(calls, rest, last, &[]) {
+            Step::Calls(found, len, _) => Step::Calls(found, lead + len, inside),
+            Step::More => Step::More,
+            _ => Step::End(lead.min(space)),
+        };
     }
     if !rest.starts_with('{') {
         return if read > 0 {

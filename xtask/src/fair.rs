@@ -14,8 +14,8 @@ const USAGE: &str = "usage: cargo xtask fair [--threads N] [--prompt TOKENS] [--
 
 /// Tokens of a short prompt.
 const SHORT: usize = 100;
-/// Tokens of an answer that is measured alone.
-const ALONE: usize = 64;
+/// Tokens of the answer before the long prompt comes.
+const BEFORE: usize = 16;
 
 struct Options {
     threads: Option<usize>,
@@ -65,8 +65,8 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         options.prompt
     );
     for _ in 0..options.runs {
-        let alone = Alone::measured(&mut model, options.prompt);
         let together = Together::measured(&mut model, options.prompt);
+        let alone = Alone::measured(&mut model, options.prompt, together.gaps.len());
         tell(&alone, &together);
     }
     Ok(())
@@ -96,7 +96,8 @@ struct Alone {
 }
 
 impl Alone {
-    fn measured(model: &mut Model, prompt: usize) -> Self {
+    /// The answer is measured where it was beside the prompt: behind its first tokens, for as many.
+    fn measured(model: &mut Model, prompt: usize, tokens: usize) -> Self {
         let n_vocab = model.n_vocab();
         let mut first = |prompt, answer| {
             let started = Instant::now();
@@ -116,11 +117,11 @@ impl Alone {
             }
             times
         };
-        let _ = first(SHORT, ALONE);
-        let tokens = first(SHORT, ALONE);
+        let _ = first(SHORT, BEFORE);
+        let times = first(SHORT, BEFORE + tokens);
         Alone {
-            token: (tokens[ALONE - 1] - tokens[0]) / (ALONE as u32 - 1),
-            short: tokens[0],
+            token: (times[BEFORE + tokens - 1] - times[BEFORE - 1]) / tokens as u32,
+            short: times[0],
             long: first(prompt, 1)[0],
         }
     }
@@ -143,7 +144,7 @@ impl Together {
         let answer = engine.submit(request(1, SHORT, 1 << 20, n_vocab));
         let answer = answer.expect("it fits");
         let mut written = 0;
-        while written < 16 {
+        while written < BEFORE {
             engine.wait();
             written += count(engine, answer);
         }

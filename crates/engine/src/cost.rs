@@ -14,6 +14,8 @@ const LEAST_ROWS: usize = 32;
 const EVEN_ROWS: usize = 8;
 /// Steps of answers that a slice lasts.
 const SLICE: f64 = 6.0;
+/// Steps of answers that may be owed before even prompts that are short, or have not begun, wait.
+const MOST_OWED: f64 = 64.0;
 /// Positions from which what a row costs beyond the usual is laid to those before it.
 const DEEP: usize = 512;
 
@@ -51,6 +53,10 @@ impl Costs {
         }
         let base = self.answers_ns.filter(|_| answers > 0).unwrap_or(0.0);
         let of_prompts = (ns - base).max(ns / 8.0);
+        if answers > 0 {
+            // What it was thought to take is noted already.
+            self.owed_ns = (self.owed_ns + of_prompts - self.all(prompts)).max(0.0);
+        }
         let depths = prompts.iter().map(|p| p.rows * p.depth).sum::<usize>();
         let depth = depths as f64 / rows as f64;
         let deep = self.row_ns.filter(|_| depth >= DEEP as f64);
@@ -79,9 +85,20 @@ impl Costs {
         ns.map(|ns| Slice { ns })
     }
 
+    /// What these rows add to a step.
+    fn all(&self, prompts: &[PromptRows]) -> f64 {
+        let ns = |p: &PromptRows| self.row(p.depth).unwrap_or(0.0) * p.rows as f64;
+        prompts.iter().map(ns).sum()
+    }
+
     /// Whether prompts have had their time until answers have had theirs.
     pub(crate) fn owes(&self) -> bool {
         self.owed_ns > 0.0
+    }
+
+    /// Whether they have had so much that no prompt may go before.
+    pub(crate) fn owes_much(&self) -> bool {
+        self.owed_ns > MOST_OWED * self.answers_ns.unwrap_or(0.0)
     }
 
     /// A work was formed with so many steps of answers, if any, and these prompt rows; whether there are answers at all.
@@ -89,8 +106,7 @@ impl Costs {
         let answers = self.answers_ns.unwrap_or(f64::MAX) * steps as f64;
         self.owed_ns = (self.owed_ns - answers).max(0.0);
         if beside {
-            let ns = |p: &PromptRows| self.row(p.depth).unwrap_or(0.0) * p.rows as f64;
-            self.owed_ns += prompts.iter().map(ns).sum::<f64>();
+            self.owed_ns += self.all(prompts);
         } else {
             self.owed_ns = 0.0;
         }
@@ -197,7 +213,15 @@ mod tests {
             steps += 1;
         }
         assert_eq!(steps, 4, "40 ms of prompts, 10 ms a step of answers");
-        costs.formed(0, &[at(0, 40)], true);
+        costs.formed(1, &[at(0, 40)], true);
+        costs.saw(1, &[at(0, 40)], ms(90));
+        assert!(
+            (costs.owed_ns / 1e6 - 80.0).abs() < 1.0,
+            "it took twice as long"
+        );
+        assert!(!costs.owes_much());
+        costs.formed(0, &[at(0, 1000)], true);
+        assert!(costs.owes_much());
         costs.formed(0, &[at(0, 40)], false);
         assert!(!costs.owes(), "nothing is owed to nobody");
     }

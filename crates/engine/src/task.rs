@@ -16,6 +16,9 @@ use crate::sampling::Sampling;
 use crate::sequence::Sequence;
 use crate::stop::StopStrings;
 
+/// Rows of a prompt that are soon done.
+const SHORT_PROMPT: usize = 128;
+
 /// A request that is waiting or running.
 pub(crate) struct Task {
     pub(crate) id: RequestId,
@@ -296,9 +299,9 @@ impl Task {
         self.fresh = true;
     }
 
-    /// Whether it is a prompt that others' answers may keep waiting: it has begun.
-    pub(crate) fn may_be_held(&self) -> bool {
-        self.started.is_some() && !self.is_decoding()
+    /// Whether it has begun a prompt of which much is left.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.started.is_some() && self.pending().len() > SHORT_PROMPT
     }
 
     /// A step with rows of this task begins.

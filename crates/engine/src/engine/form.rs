@@ -1,7 +1,7 @@
 //! Which rows run next.
 //!
 //! Answers under way come first, one row each. Beside them prompts run in slices, and wait after a slice until answers
-//! have had as much time; one that has not begun does not wait. Of the slices every other one is shared by all prompts,
+//! have had as much time; one that is short or has not begun does not wait, within bounds. Of the slices every other one is shared by all prompts,
 //! and every other one belongs to the prompt that needs fewest rows. Cutting a prompt never changes a bit of it.
 
 use std::time::Duration;
@@ -87,14 +87,19 @@ impl Engine {
     fn next_role(&self) -> Option<PlanRole> {
         let held = self.holds_prompts();
         let ready = self.running.iter();
-        let ready = ready.filter(|t| !(held && t.may_be_held()) && self.chance(t).is_some());
+        let ready = ready.filter(|t| !self.is_held(t, held) && self.chance(t).is_some());
         let mut roles: Vec<PlanRole> = ready.map(Task::role).collect();
         roles.dedup();
         let other = roles.iter().find(|&&r| Some(r) != self.last_role);
         other.or(roles.first()).copied()
     }
 
-    /// Whether prompts that have begun wait: answers run, or are about to, that are owed time.
+    /// Whether a task waits where prompts are held.
+    fn is_held(&self, task: &Task, held: bool) -> bool {
+        held && !task.is_decoding() && (task.goes_on() || self.costs.owes_much())
+    }
+
+    /// Whether prompts wait: answers run, or are about to, that are owed time.
     fn holds_prompts(&self) -> bool {
         let runs = |t: &Task| t.is_decoding() && (t.flights > 0 || self.chance(t).is_some());
         self.costs.owes() && self.running.iter().any(runs)
@@ -123,7 +128,7 @@ impl Engine {
         let held = self.holds_prompts();
         let (answers, prompts): (Vec<usize>, Vec<usize>) = (0..self.running.len())
             .filter(|&i| of_role(&self.running[i]) && lonely.is_none_or(|l| l == i))
-            .filter(|&i| !(held && self.running[i].may_be_held()))
+            .filter(|&i| !self.is_held(&self.running[i], held))
             .filter(|&i| self.chance(&self.running[i]).is_some())
             .partition(|&i| self.running[i].is_decoding());
         for i in answers {

@@ -21,6 +21,9 @@ use crate::late::Late;
 use crate::models::Failure;
 use requests::{Kind, Plan, Plans};
 
+/// Works that nobody waits for any more end within this.
+const SETTLES: Duration = Duration::from_secs(10);
+
 /// Positions of a sequence.
 const CTX: u32 = 4096;
 /// Sequences of a step.
@@ -102,11 +105,17 @@ pub fn run(golden: &Golden, device: &dyn Device, load: Load) -> Result<Figures, 
     let started = Instant::now();
     let together = all(&handle, &plans, load, &mut figures);
     figures.took.0 = started.elapsed();
-    let unused = handle.with(|engine| {
-        engine.forget_prefixes();
-        (engine.is_idle(), engine.cache().pools().is_unused())
-    });
-    if unused.map_err(|e| e.to_string())? != (true, true) {
+    // Works of those who were cancelled may still be under way.
+    let ended = Instant::now();
+    let mut unused = (false, false);
+    while !unused.0 && ended.elapsed() < SETTLES {
+        let look = handle.with(|engine| {
+            engine.forget_prefixes();
+            (engine.is_idle(), engine.cache().pools().is_unused())
+        });
+        unused = look.map_err(|e| e.to_string())?;
+    }
+    if unused != (true, true) {
         figures.faults.push("blocks were not given back".to_owned());
     }
     drop(handle);

@@ -144,8 +144,7 @@ impl Slice {
 
     /// Rows of it are given away.
     pub(crate) fn take(&mut self, costs: &Costs, rows: PromptRows) {
-        let taken = costs.row(rows.depth).unwrap_or(0.0) * rows.rows as f64;
-        self.ns = (self.ns - taken).max(0.0);
+        self.ns = (self.ns - costs.all(&[rows])).max(0.0);
     }
 }
 

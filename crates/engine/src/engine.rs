@@ -75,6 +75,9 @@ struct Ports {
     embeds: Option<ValueId>,
 }
 
+/// Tells the time.
+type Clock = Box<dyn Fn() -> Instant + Send>;
+
 /// How a task ended.
 type Ending = Result<FinishReason, EngineError>;
 
@@ -100,6 +103,7 @@ pub struct Engine {
     turns: OnceCell<Result<Turns, &'static str>>,
     masks: MaskPool,
     pub(crate) costs: Costs,
+    pub(crate) clock: Clock,
     out: VecDeque<Event>,
     /// Requests whose events nobody wants any more.
     unheard: Vec<RequestId>,
@@ -150,6 +154,7 @@ impl Engine {
             turns: OnceCell::new(),
             masks: MaskPool::new(),
             costs: Costs::default(),
+            clock: Box::new(Instant::now),
             out: VecDeque::new(),
             unheard: Vec::new(),
             last_role: None,
@@ -241,7 +246,8 @@ impl Engine {
             PlanRole::Encoder => None,
             _ => Some(request.encoder),
         };
-        let mut seq = self.sequence(request.salt, self.usual);
+        let adapter = self.attached(request.adapter)?;
+        let mut seq = self.sequence(request.salt, adapter);
         if read.role == PlanRole::Encoder {
             seq.encoded = request.tokens.len();
         }
@@ -542,7 +548,7 @@ impl Engine {
 
     /// Ends cancelled tasks and those whose time is up.
     fn reap(&mut self) {
-        let now = Instant::now();
+        let now = (self.clock)();
         let over = |urgency: &Urgency| urgency.deadline.is_some_and(|d| now >= d);
         let ends = |task: &Task| task.cancelled || over(&task.urgency);
         let (ended, waiting): (Vec<Task>, _) = std::mem::take(&mut self.waiting)

@@ -4,13 +4,14 @@
 //! state that was not copied changes the answer.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokkata_core::DType;
 use tokkata_ir::adapter::Places;
 use tokkata_ir::sample::{BadLogits, Scratch, sample, uniform};
-use tokkata_ir::step::{NO_BLOCK, ROW_EMBEDS};
+use tokkata_ir::step::{NO_BLOCK, ROW_EMBEDS, ROW_PROMPT};
 use tokkata_ir::{
     Adapter, ArenaLayout, BackendError, CacheGroup, CacheKind, GroupId, Lead, Limits, Machine,
     Plan, PlanRole, Port, Program, Shape, SlotDef, StepInputs, StepState, ValType, ValueDef,
@@ -20,6 +21,12 @@ use tokkata_ir::{
 use crate::kind::CacheTraits;
 
 pub(crate) const N_VOCAB: u32 = 64;
+/// What a step takes on its clock, as weights are read whatever the rows.
+const STEP: Duration = Duration::from_millis(20);
+/// What each row beyond the first adds.
+const ROW: Duration = Duration::from_millis(1);
+/// What each position before a row adds.
+const POSITION: Duration = Duration::from_nanos(250);
 /// Its row's logits are not numbers.
 pub(crate) const NAN_TOKEN: u32 = 63;
 /// A step with its row fails as a whole.
@@ -32,6 +39,10 @@ pub(crate) struct Fake {
     logits: Vec<f32>,
     picked: Vec<i32>,
     pub(crate) rows: Arc<AtomicUsize>,
+    /// Nanoseconds that its steps took on its clock.
+    pub(crate) spent: Arc<AtomicU64>,
+    /// Rows that it computed, by token and position, and whether they were a prompt's.
+    pub(crate) seen: Arc<Mutex<Vec<(u32, usize, bool)>>>,
     /// Steps until the device is lost.
     pub(crate) lost_after: Arc<AtomicUsize>,
     /// By number: the how-manieth it is of all that were attached.
@@ -186,6 +197,8 @@ impl Fake {
             logits: vec![],
             picked: vec![],
             rows: Arc::default(),
+            spent: Arc::default(),
+            seen: Arc::default(),
             lost_after: Arc::new(AtomicUsize::new(usize::MAX)),
             adapters: Places::new(program.limits.adapters),
             attached: 0,
@@ -270,6 +283,12 @@ fn entries(step: &StepState, embeds: Option<&[f32]>, adapters: &Places<u64>) -> 
     (0..step.n_rows()).map(of).collect()
 }
 
+/// What a step takes on the clock of the fake.
+fn cost(step: &StepState) -> Duration {
+    let before: u32 = (0..step.n_rows()).map(|row| step.pos(row)).sum();
+    STEP + ROW * (step.n_rows() as u32 - 1) + POSITION * before
+}
+
 impl Machine for Fake {
     fn replay(
         &mut self,
@@ -291,6 +310,15 @@ impl Machine for Fake {
         self.lost_after
             .store(left.saturating_sub(1), Ordering::Relaxed);
         self.rows.fetch_add(step.n_rows(), Ordering::Relaxed);
+        let spent = cost(step).as_nanos() as u64;
+        self.spent.fetch_add(spent, Ordering::Relaxed);
+        self.seen
+            .lock()
+            .unwrap()
+            .extend((0..step.n_rows()).map(|row| {
+                let prompt = step.flags(row) & ROW_PROMPT != 0;
+                (step.tokens()[row], step.pos(row) as usize, prompt)
+            }));
         let left = entries(step, inputs.embeds, &self.adapters);
         if plan == 1 {
             self.write(step, &left, |kind| kind == CacheKind::Cross);

@@ -63,11 +63,11 @@ impl Part {
 }
 
 impl Flight {
-    pub(crate) fn new(parts: Vec<Part>) -> Self {
+    pub(crate) fn new(parts: Vec<Part>, submitted: Instant) -> Self {
         Flight {
             ticket: None,
             parts,
-            submitted: Instant::now(),
+            submitted,
             begun: false,
             turning: None,
         }

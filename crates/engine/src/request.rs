@@ -126,7 +126,9 @@ pub struct ReadRequest {
     pub role: PlanRole,
     /// Whether the rows see each other in both directions, so that all run in one step.
     pub whole: bool,
-    /// Requests share cached prefixes only within one salt.
+    /// The adapter that its rows go through.
+    pub adapter: Through,
+    /// Requests share cached prefixes only within one salt, and one adapter.
     pub salt: u64,
     /// Where it stands among requests, and until when it is worth anything.
     pub urgency: Urgency,
@@ -143,6 +145,7 @@ impl ReadRequest {
             output: output.to_owned(),
             role,
             whole: false,
+            adapter: Through::default(),
             salt: 0,
             urgency: Urgency::default(),
         }

@@ -27,6 +27,8 @@ pub(crate) struct Task {
     /// Prompt and answer.
     pub(crate) tokens: Vec<u32>,
     pub(crate) prompt_len: usize,
+    /// By position: which of the rows that it had once were an answer's. They are computed again as they were.
+    pub(crate) had: Vec<bool>,
     pub(crate) media: AllMedia,
     pub(crate) encode: Option<Encode>,
     /// What the ports of its plan hold.
@@ -148,6 +150,7 @@ impl Task {
                 ..Stats::default()
             },
             prompt_len: tokens.len(),
+            had: Vec::new(),
             tokens,
             media,
             encode,
@@ -250,9 +253,31 @@ impl Task {
     pub(crate) fn runnable(&self) -> usize {
         let (pending, at) = (self.pending().len(), self.seq.end());
         let pending = pending.min(self.media.end_of_stretch(at).saturating_sub(at));
-        match self.prompt_len.saturating_sub(at) {
-            0 => pending,
-            prompt => pending.min(prompt),
+        pending.min(self.end_of_kind(at).saturating_sub(at))
+    }
+
+    /// First position whose row is of another kind than the one here.
+    fn end_of_kind(&self, at: usize) -> usize {
+        let answer = self.is_answer(at);
+        let known = self.had.len().max(at);
+        let other = self.had.iter().skip(at).position(|&kind| kind != answer);
+        match other {
+            Some(rows) => at + rows,
+            None if self.is_answer(known) != answer => known,
+            None if answer => usize::MAX,
+            None => self.prompt_len,
+        }
+    }
+
+    /// Whether the row at a position is an answer's.
+    pub(crate) fn is_answer(&self, at: usize) -> bool {
+        self.had.get(at).copied().unwrap_or(at >= self.prompt_len)
+    }
+
+    /// Its rows are about to be lost, and will be computed again as they were.
+    pub(crate) fn note_kinds(&mut self) {
+        if self.had.len() < self.seq.answers.len() {
+            self.had.clone_from(&self.seq.answers);
         }
     }
 
@@ -273,9 +298,7 @@ impl Task {
 
     /// By position: which rows of its tokens are an answer's.
     pub(crate) fn kinds(&self) -> Vec<bool> {
-        (0..self.tokens.len())
-            .map(|i| i >= self.prompt_len)
-            .collect()
+        (0..self.tokens.len()).map(|i| self.is_answer(i)).collect()
     }
 
     /// Tokens that it may have in a context of so many positions.
@@ -296,6 +319,8 @@ impl Task {
         self.tokens.drain(keep..keep + count);
         let gone = self.prompt_len.saturating_sub(keep).min(count);
         self.prompt_len -= gone;
+        let had = self.had.len();
+        self.had.drain(keep.min(had)..(keep + count).min(had));
         self.fresh = true;
     }
 

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex};
 
 use tokkata_ir::{CacheKind, Executor, HostExecutor, Limits};
 
@@ -69,6 +69,7 @@ mod adapters;
 mod basics;
 mod constraints;
 mod drafts;
+mod fairness;
 mod inputs;
 mod many;
 mod shift;
@@ -83,6 +84,10 @@ fn engine(kinds: &[CacheKind], block_size: u32, positions: u32, limits: Limits) 
 struct Model {
     /// Rows that it has computed.
     rows: Arc<AtomicUsize>,
+    /// Nanoseconds on its clock.
+    spent: Arc<AtomicU64>,
+    /// Rows by token and position, and whether they were a prompt's.
+    seen: Arc<Mutex<Vec<(u32, usize, bool)>>>,
     /// Steps until it is lost.
     lost_after: Arc<AtomicUsize>,
 }
@@ -106,6 +111,8 @@ fn engine_and_model(
     let fake = Fake::new(&program);
     let model = Model {
         rows: fake.rows.clone(),
+        spent: fake.spent.clone(),
+        seen: fake.seen.clone(),
         lost_after: fake.lost_after.clone(),
     };
     let executor = HostExecutor::new(fake, program.clone(), arena);

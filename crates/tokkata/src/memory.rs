@@ -1,6 +1,6 @@
 //! What a program needs and what the machine has.
 
-use tokkata_ir::{Program, RawRows, WeightSource};
+use tokkata_ir::{Adapter, Program, RawRows, WeightSource};
 
 /// Bytes that a loaded program occupies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub struct MemoryNeed {
     pub least_caches: u64,
     /// Logits of every logit row.
     pub logits: u64,
+    /// What is added to weights after loading, as the device keeps it.
+    pub adapters: u64,
 }
 
 impl MemoryNeed {
@@ -35,23 +37,34 @@ impl MemoryNeed {
             caches: least_caches.saturating_mul(program.limits.seqs.into()),
             least_caches,
             logits,
+            adapters: 0,
+        }
+    }
+
+    /// The same with an adapter attached.
+    #[must_use]
+    pub fn with(self, adapter: Option<&Adapter>) -> Self {
+        MemoryNeed {
+            adapters: adapter.map_or(0, Adapter::bytes),
+            ..self
         }
     }
 
     /// All together.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.weights
-            .saturating_add(self.caches)
-            .saturating_add(self.logits)
+        self.beside(self.caches)
     }
 
     /// What cannot be done without.
     #[must_use]
     pub fn least(&self) -> u64 {
-        self.weights
-            .saturating_add(self.least_caches)
-            .saturating_add(self.logits)
+        self.beside(self.least_caches)
+    }
+
+    fn beside(&self, caches: u64) -> u64 {
+        let rest = [self.logits, self.adapters, caches];
+        rest.into_iter().fold(self.weights, u64::saturating_add)
     }
 }
 
@@ -71,4 +84,23 @@ pub fn weight_bytes(source: &dyn WeightSource, recipe: &tokkata_ir::Recipe) -> u
 #[must_use]
 pub fn available() -> Option<u64> {
     tokkata_backend_cpu::available_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_counts_and_none_overflows() {
+        let need = MemoryNeed {
+            weights: 1000,
+            caches: 400,
+            least_caches: 100,
+            logits: 20,
+            adapters: 3,
+        };
+        assert_eq!((need.total(), need.least()), (1423, 1123));
+        let caches = u64::MAX;
+        assert_eq!(MemoryNeed { caches, ..need }.total(), u64::MAX);
+    }
 }

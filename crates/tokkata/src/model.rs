@@ -99,12 +99,14 @@ impl Model {
             None => &plain,
         };
         let adapter = merged(&checkpoint, &options.adapters, (&*program, weights))?;
-        check_memory(&checkpoint, MemoryNeed::of(&program, weights), &limits)?;
+        let need = MemoryNeed::of(&program, weights).with(adapter.as_ref());
+        check_memory(&checkpoint, need, &limits)?;
         let load = options.load_options();
         let loaded = backend.load(program.clone(), weights, &load);
         let loaded = loaded.map_err(Error::backend(checkpoint.path()))?;
         drop(recast);
-        let arena = arena(&program, loaded.as_ref(), options.kv_memory);
+        let bytes = options.kv_memory;
+        let arena = arena(&program, loaded.as_ref(), (bytes, need.adapters));
         let executor = loaded.open(arena);
         let executor = executor.map_err(Error::backend(checkpoint.path()))?;
         let cache = CacheOptions {
@@ -308,8 +310,12 @@ fn check_memory(checkpoint: &Checkpoint, need: MemoryNeed, limits: &Limits) -> R
 }
 
 /// An arena of so many bytes; without a number, for whole contexts of all sequences, or of as many as the memory left
-/// allows, one at least.
-pub(crate) fn arena(program: &Program, loaded: &dyn Loaded, bytes: Option<u64>) -> ArenaLayout {
+/// allows, one at least. Some bytes stay free for what comes after it.
+fn arena(
+    program: &Program,
+    loaded: &dyn Loaded,
+    (bytes, later): (Option<u64>, u64),
+) -> ArenaLayout {
     let block_bytes = loaded.block_bytes();
     if let Some(bytes) = bytes {
         return ArenaLayout::new(&block_bytes, bytes);
@@ -319,7 +325,8 @@ pub(crate) fn arena(program: &Program, loaded: &dyn Loaded, bytes: Option<u64>) 
         program.caches.iter().map(of).collect::<Vec<u64>>()
     };
     let all = ArenaLayout::for_counts(&block_bytes, &counts(program.limits.seqs.into()));
-    match loaded.available_bytes() {
+    let available = loaded.available_bytes();
+    match available.map(|bytes| bytes.saturating_sub(later)) {
         Some(available) if all.bytes() > available / 16 * 15 => {
             let one = ArenaLayout::for_counts(&block_bytes, &counts(1));
             let most = ArenaLayout::new(&block_bytes, available / 16 * 15);

@@ -86,7 +86,7 @@ impl Engine {
             let answers = task.kinds();
             let wanted = Wanted {
                 answers: &answers,
-                exactly: false,
+                exactly: !task.had.is_empty(),
             };
             self.cache.reuse(&mut task.seq, &task.tokens, &wanted);
         }
@@ -112,6 +112,7 @@ impl Engine {
         let mut task = self.running.remove(i);
         self.slots.extend(task.slot.take());
         self.cache.abandon(&mut task.seq);
+        task.note_kinds();
         self.cache.snapshot(&mut task.seq);
         self.cache.clear(&mut task.seq);
         self.waiting.push_front(task);

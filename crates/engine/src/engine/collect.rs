@@ -1,7 +1,6 @@
 //! What works under way have done.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
 
 use tokkata_ir::{BackendError, Lead, Progress, RowResult, RowStatus};
 
@@ -71,7 +70,7 @@ impl Engine {
 
     /// Learns from how long a work's first step took.
     fn time(&mut self, flight: &Flight) {
-        let now = Instant::now();
+        let now = (self.clock)();
         let since = self
             .last_news
             .map_or(flight.submitted, |t| t.max(flight.submitted));
@@ -141,9 +140,11 @@ impl Engine {
         let rows = rows.min(task.seq.ahead);
         let tokens = task.tokens[at..at + rows].to_vec();
         task.computed(rows);
-        self.cache.commit(&mut task.seq, &tokens, part.answer);
+        // A chain goes on from a prompt with an answer.
+        let answer = part.answer || at >= part.start + part.rows;
+        self.cache.commit(&mut task.seq, &tokens, answer);
         let cached = task.seq.len();
-        if part.answer {
+        if answer {
             return;
         }
         let due = cached - task.seq.snapshot_len.min(cached) >= SNAPSHOT_TOKENS;
@@ -280,6 +281,7 @@ impl Engine {
         }
         self.cache.abandon(&mut task.seq);
         if recurrent {
+            task.note_kinds();
             self.cache.clear(&mut task.seq);
             task.forget_encoded();
         }

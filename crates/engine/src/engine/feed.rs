@@ -1,7 +1,6 @@
 //! Steps by hand: tokens fed to sessions outside of any request, for tools that look at what comes out.
 
 use std::ops::Range;
-use std::time::Instant;
 
 use tokkata_ir::{Delta, LogitRow, SeqRows, SeqSlot, StepTime, Ticket, ValueId, Work};
 
@@ -85,7 +84,7 @@ impl Engine {
         let rows = MEASURED_ROWS.min(limits.rows).min(limits.ctx / 4).max(1) as usize;
         let tokens = vec![0; rows];
         for (kind, rows) in [(RowKind::Answer, 1), (RowKind::Prompt, rows)] {
-            let started = Instant::now();
+            let started = (self.clock)();
             let feed = Feed {
                 session,
                 tokens: &tokens[..rows],
@@ -99,7 +98,7 @@ impl Engine {
                 RowKind::Prompt => (0, &prompt[..]),
             };
             if counts {
-                self.costs.saw(answers, prompts, started.elapsed());
+                self.costs.saw(answers, prompts, (self.clock)() - started);
             }
         }
         Ok(())

@@ -1,8 +1,9 @@
 //! Which rows run next.
 //!
 //! Answers under way come first, one row each. Beside them prompts run in slices, and wait after a slice until answers
-//! have had as much time; one that is short or has not begun does not wait, within bounds. Of the slices every other one is shared by all prompts,
-//! and every other one belongs to the prompt that needs fewest rows. Cutting a prompt never changes a bit of it.
+//! have had as much time; one that is short or has not begun does not wait, within bounds. Of the slices every other one
+//! is shared by all prompts, and every other one belongs to the prompt that needs fewest rows. Cutting a prompt never
+//! changes a bit of it.
 
 use std::time::Duration;
 
@@ -47,18 +48,20 @@ impl Engine {
     /// The next work, if anything can run.
     pub(super) fn form(&mut self) -> Option<(Work, Flight)> {
         loop {
-            let role = self.next_role()?;
+            let held = self.holds_prompts();
+            let role = self.next_role(held)?;
             let mut work = Work {
                 plan: self.program.plan(role)?.0,
                 ..Work::default()
             };
-            let (mut parts, starved) = self.choose(role, &mut work);
+            let (mut parts, starved) = self.choose((role, held), &mut work);
             if !parts.is_empty() {
                 self.chain(&mut parts, &mut work);
-                self.account(&parts, &work);
                 self.last_role = Some(role);
                 self.note_reads(&mut work, &parts);
-                return Some((work, Flight::new(parts)));
+                let flight = Flight::new(parts, (self.clock)());
+                self.account(&flight, work.chained);
+                return Some((work, flight));
             }
             if !starved || !self.flights.is_empty() || !self.leaving.is_empty() {
                 return None;
@@ -84,8 +87,7 @@ impl Engine {
     }
 
     /// The plan whose tasks are served next: each in its turn.
-    fn next_role(&self) -> Option<PlanRole> {
-        let held = self.holds_prompts();
+    fn next_role(&self, held: bool) -> Option<PlanRole> {
         let ready = self.running.iter();
         let ready = ready.filter(|t| !self.is_held(t, held) && self.chance(t).is_some());
         let mut roles: Vec<PlanRole> = ready.map(Task::role).collect();
@@ -106,16 +108,15 @@ impl Engine {
     }
 
     /// Notes the time that a work gives to answers and to prompts.
-    fn account(&mut self, parts: &[Part], work: &Work) {
-        let answers = parts.iter().any(|p| p.answer);
-        let steps = usize::from(answers) * (1 + work.chained as usize);
-        let prompts: Vec<PromptRows> = parts.iter().filter_map(Part::prompt).collect();
-        let beside = answers || self.running.iter().any(Task::is_decoding);
+    fn account(&mut self, flight: &Flight, chained: u32) {
+        let (answers, prompts) = flight.rows();
+        let steps = usize::from(answers > 0) * (1 + chained as usize);
+        let beside = answers > 0 || self.running.iter().any(Task::is_decoding);
         self.costs.formed(steps, &prompts, beside);
     }
 
     /// Fills a work with rows. Says also whether some task could not have blocks.
-    fn choose(&mut self, role: PlanRole, work: &mut Work) -> (Vec<Part>, bool) {
+    fn choose(&mut self, (role, held): (PlanRole, bool), work: &mut Work) -> (Vec<Part>, bool) {
         let limits = *self.limits();
         let mut budget = Budget {
             rows: limits.rows as usize,
@@ -125,7 +126,6 @@ impl Engine {
         let (mut parts, mut starved) = (Vec::new(), false);
         let of_role = |t: &Task| t.role() == role;
         let lonely = self.running.iter().position(|t| t.alone && of_role(t));
-        let held = self.holds_prompts();
         let (answers, prompts): (Vec<usize>, Vec<usize>) = (0..self.running.len())
             .filter(|&i| of_role(&self.running[i]) && lonely.is_none_or(|l| l == i))
             .filter(|&i| !self.is_held(&self.running[i], held))
@@ -364,7 +364,7 @@ impl Engine {
         let start = if encodes { 0 } else { task.seq.end() - rows };
         work.deltas
             .extend(task.deltas(start).into_iter().map(|d| (slot, d)));
-        let answer = start >= task.prompt_len;
+        let answer = task.is_answer(start);
         let (input, fed) = task.input(start, rows);
         let fed = fed.map(<[f32]>::to_vec);
         let span_end = match task.media.at(start) {

@@ -98,7 +98,7 @@ impl Engine {
             }
             None => turning.given.clear(),
         }
-        let mut flight = Flight::new(Vec::new());
+        let mut flight = Flight::new(Vec::new(), (self.clock)());
         flight.turning = Some(turning);
         Some((work, flight))
     }

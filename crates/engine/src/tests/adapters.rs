@@ -11,6 +11,7 @@ everywhere! {
     a_session_may_change_its_adapter
     an_adapter_that_is_used_stays
     what_is_let_go_is_no_longer_usual
+    values_are_read_through_adapters
 }
 
 fn through(prompt: &[u32], n: usize, adapter: Through) -> Request {
@@ -137,4 +138,35 @@ fn what_is_let_go_is_no_longer_usual() {
         run(&mut engine)[&id].tokens,
         adapted(&prompt, 8, &[FULL], 0)
     );
+}
+
+fn values_are_read_through_adapters() {
+    let mut engine = engine(&[FULL], 16, 1000, limits());
+    let one = engine.attach(&Arc::default()).unwrap();
+    engine.use_adapter(Some(one)).unwrap();
+    let text = prompt(20, 8);
+    for (way, adapter) in [
+        (Through::Usual, 1),
+        (Through::Bare, 0),
+        (Through::Adapter(one), 1),
+    ] {
+        let read = ReadRequest {
+            adapter: way,
+            ..ReadRequest::new(text.clone(), tokkata_ir::PlanRole::Main, "logits")
+        };
+        engine.submit_read(read).unwrap();
+        let mut last = Vec::new();
+        while !engine.is_idle() {
+            for event in engine.step() {
+                if let EventKind::Values { values, width } = event.kind {
+                    last = values[values.len() - width..].to_vec();
+                }
+            }
+        }
+        let reads = Reads {
+            adapter,
+            ..given(&text)
+        };
+        assert_eq!(last, expected(reads, &[FULL]), "{way:?}");
+    }
 }

@@ -222,6 +222,27 @@ fn a_short_pool_preempts_the_youngest_and_loses_nothing() {
     }
 }
 
+fn rows_are_computed_again_as_what_they_were() {
+    let (mut engine, model) = engine_and_model(KINDS[0], 4, 120, limits());
+    let session = engine.open_session(0);
+    let mut tokens = prompt(20, 1);
+    let first = engine.submit_to(session, request(&tokens, 12)).unwrap();
+    tokens.extend(&run(&mut engine)[&first].tokens);
+    let reply: Vec<(u32, usize)> = (20..31).map(|pos| (tokens[pos], pos)).collect();
+    let large = engine.submit(request(&[1; 40], 60)).unwrap();
+    tokens.extend(prompt(10, 2));
+    let second = engine.submit_to(session, request(&tokens, 40)).unwrap();
+    let answers = run(&mut engine);
+    assert_eq!(answers[&large].tokens, greedy(&[1; 40], 60, KINDS[0]));
+    assert_eq!(answers[&second].tokens, greedy(&tokens, 40, KINDS[0]));
+    let seen = model.seen.lock().unwrap();
+    let of_reply = |row: &&(u32, usize, bool)| row.0 != 1 && reply.contains(&(row.0, row.1));
+    let of_reply: Vec<_> = seen.iter().filter(of_reply).collect();
+    assert!(of_reply.len() > reply.len() + 3, "rows were computed again");
+    let of_prompt = of_reply.iter().find(|row| row.2);
+    assert_eq!(of_prompt, None, "they are a reply's, in whatever prompt");
+}
+
 fn a_pool_too_small_for_one_request_is_an_error() {
     let mut engine = engine(KINDS[0], 4, 24, limits());
     let id = engine.submit(request(&prompt(20, 1), 30)).unwrap();
@@ -443,6 +464,7 @@ everywhere! {
     a_request_may_only_fill_the_cache
     logits_that_are_not_numbers_fail_their_request_alone
     a_short_pool_preempts_the_youngest_and_loses_nothing
+    rows_are_computed_again_as_what_they_were
     a_pool_too_small_for_one_request_is_an_error
     an_idle_session_makes_room
     cancelling_and_stop_ids_end_an_answer

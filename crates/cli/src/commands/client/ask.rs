@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
-use ureq::Agent;
+use ureq::{Agent, RequestBuilder};
 
 /// What a server is asked.
 #[derive(Debug)]
@@ -48,12 +48,16 @@ impl Caller {
         &self.base
     }
 
+    fn keyed<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
+        match &self.key {
+            Some(key) => request.header("authorization", format!("Bearer {key}")),
+            None => request,
+        }
+    }
+
     /// What is at a path.
     pub(super) fn get(&self, path: &str) -> Result<Value> {
-        let mut request = self.agent.get(format!("{}{path}", self.base));
-        if let Some(key) = &self.key {
-            request = request.header("authorization", format!("Bearer {key}"));
-        }
+        let request = self.keyed(self.agent.get(format!("{}{path}", self.base)));
         let mut response = request.call().with_context(|| self.base.clone())?;
         let text = response.body_mut().read_to_string()?;
         serde_json::from_str(&text).with_context(|| format!("{}{path} gave no JSON", self.base))
@@ -66,11 +70,8 @@ impl Caller {
         body: &Value,
         mut take: impl FnMut(Value) -> Result<()>,
     ) -> Result<()> {
-        let mut request = self.agent.post(format!("{}{path}", self.base));
-        request = request.header("content-type", "application/json");
-        if let Some(key) = &self.key {
-            request = request.header("authorization", format!("Bearer {key}"));
-        }
+        let request = self.keyed(self.agent.post(format!("{}{path}", self.base)));
+        let request = request.header("content-type", "application/json");
         let sent = request.send(body.to_string());
         let mut response = sent.with_context(|| self.base.clone())?;
         if !response.status().is_success() {

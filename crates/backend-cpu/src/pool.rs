@@ -3,7 +3,8 @@
 //! The caller is worker 0. Waiting spins for a short while and then sleeps, so the pool stays
 //! correct, and does not burn cores, when there are more threads than cores. When a worker panics,
 //! everyone leaves its barrier and [`Pool::run`] returns the message; the next run is not concerned.
-//! Models of one process share a pool ([`Pools`]): runs of several callers take turns.
+//! Models of one process share a pool ([`Pools`]): runs of several callers take turns. Where other programs have the
+//! cores, [`Pool::run_beside`] leaves out workers that would keep the others waiting.
 //!
 //! ```
 //! use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +20,7 @@
 //! ```
 #![allow(unsafe_code)]
 
+mod crowd;
 #[cfg(all(test, loom))]
 mod model;
 mod shared;
@@ -30,13 +32,14 @@ use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use shared::Pools;
 pub use tokkata_ir::tape::share;
 
-use signal::{Padded, Signal};
-use sync::{AtomicBool, AtomicUsize, Builder, Cell, JoinHandle, Mutex, Ordering};
+use crowd::Crowd;
+use signal::{Nap, Padded, Signal};
+use sync::{AtomicBool, AtomicU32, AtomicUsize, Builder, Cell, JoinHandle, Mutex, Ordering, Watch};
 use turns::Turns;
 
 /// How long an idle worker spins for the next run before it sleeps: longer than the host's work
@@ -68,10 +71,20 @@ pub enum Pinning {
 
 type Job = *const (dyn Fn(&Worker<'_>) + Sync);
 
+/// Workers of a run, as the number of runs tells them: the low bits of it.
+const WORKERS: u32 = (1 << 12) - 1;
+
+/// Most workers of a pool.
+pub const MOST_WORKERS: usize = WORKERS as usize;
+
 struct Shared {
     count: usize,
-    /// Bumped once per run; an odd number of workers may still be asleep on it.
+    /// Which run it is, and in the low bits how many workers it has.
     epoch: Padded<Signal>,
+    /// Changes when a run has more workers than the last: those who were left out wait for it.
+    called: Signal,
+    /// By worker: for how much of its last run others had its core, in microseconds.
+    robbed: Vec<Padded<AtomicU32>>,
     done: Padded<Signal>,
     arrived: Padded<AtomicUsize>,
     generation: Padded<Signal>,
@@ -93,6 +106,7 @@ unsafe impl Send for Shared {}
 pub struct Pool {
     shared: Arc<Shared>,
     turns: Turns,
+    crowd: Mutex<Crowd>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -107,14 +121,18 @@ impl std::fmt::Debug for Pool {
 /// What a closure knows of the thread that runs it.
 pub struct Worker<'a> {
     index: usize,
+    /// Workers of the run.
+    count: usize,
     shared: &'a Shared,
+    /// Its sleep for this run.
+    nap: std::cell::Cell<Nap>,
 }
 
 /// Carries the unwinding of a worker whose neighbour panicked.
 struct LeftPoisoned;
 
 impl Pool {
-    /// A pool of `count` workers (at least 1), the caller among them.
+    /// A pool of `count` workers (1 to [`MOST_WORKERS`]), the caller among them.
     #[must_use]
     pub fn new(count: usize) -> Self {
         Self::with_pinning(count, Pinning::Free)
@@ -123,7 +141,7 @@ impl Pool {
     /// A pool of `count` workers, placed as `pinning` says.
     #[must_use]
     pub fn with_pinning(count: usize, pinning: Pinning) -> Self {
-        let shared = Arc::new(Shared::new(count.max(1)));
+        let shared = Arc::new(Shared::new(count.clamp(1, MOST_WORKERS)));
         let spawn = |index| {
             let shared = Arc::clone(&shared);
             let body = move || {
@@ -135,8 +153,9 @@ impl Pool {
         };
         let threads = (1..shared.count).map(spawn).collect();
         Self {
-            shared,
             turns: Turns::default(),
+            crowd: Mutex::new(Crowd::new(shared.count)),
+            shared,
             threads,
         }
     }
@@ -153,6 +172,27 @@ impl Pool {
     /// When a worker panics.
     pub fn run(&self, body: &(dyn Fn(&Worker<'_>) + Sync)) -> Result<(), PoolError> {
         let _turn = self.turns.take();
+        self.run_on(self.count(), body)
+    }
+
+    /// As [`Pool::run`], but on as many workers as have lately had a core of their own: one that others push aside keeps
+    /// all who meet it waiting. Returns how many that were.
+    ///
+    /// # Errors
+    /// As [`Pool::run`].
+    pub fn run_beside(&self, body: &(dyn Fn(&Worker<'_>) + Sync)) -> Result<usize, PoolError> {
+        let _turn = self.turns.take();
+        let mut crowd = self.crowd.lock().unwrap_or_else(PoisonError::into_inner);
+        let (workers, start) = (crowd.workers(), Instant::now());
+        self.run_on(workers, body)?;
+        let robbed = self.shared.robbed[..workers].iter();
+        let robbed = robbed.map(|us| Duration::from_micros(us.load(Ordering::Relaxed).into()));
+        crowd.saw(start.elapsed(), robbed);
+        Ok(workers)
+    }
+
+    /// A run of somebody whose turn it is.
+    fn run_on(&self, workers: usize, body: &(dyn Fn(&Worker<'_>) + Sync)) -> Result<(), PoolError> {
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes. Every worker counts itself in `done` after its last
         // use, and this function waits for all of them before it returns.
@@ -161,11 +201,17 @@ impl Pool {
         shared.job.with_mut(|to| unsafe { *to = Some(job) });
         shared.done.set(0);
         shared.ticket.store(0, Ordering::Relaxed);
-        shared.epoch.add(1);
-        shared.execute(0, body);
-        shared
+        let before = shared.epoch.get();
+        let next = (before | WORKERS).wrapping_add(1) | workers as u32;
+        shared.epoch.add(next.wrapping_sub(before));
+        if workers > (before & WORKERS) as usize {
+            shared.called.add(1);
+        }
+        shared.execute((0, workers), Nap::default(), body);
+        let (_, nap) = shared
             .done
-            .wait(IDLE_SPIN, |done| done as usize == shared.count - 1);
+            .wait(IDLE_SPIN, |done| done as usize == workers - 1);
+        shared.robbed[0].fetch_add(micros(nap.late), Ordering::Relaxed);
         shared.settle()
     }
 }
@@ -173,7 +219,8 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.epoch.add(1);
+        self.shared.epoch.add(WORKERS + 1);
+        self.shared.called.add(1);
         for thread in self.threads.drain(..) {
             drop(thread.join());
         }
@@ -185,6 +232,8 @@ impl Shared {
         Self {
             count,
             epoch: Padded::default(),
+            called: Signal::default(),
+            robbed: (0..count).map(|_| Padded::default()).collect(),
             done: Padded::default(),
             arrived: Padded::default(),
             generation: Padded::default(),
@@ -200,25 +249,50 @@ impl Shared {
     fn serve(&self, index: usize) {
         let mut seen = 0;
         loop {
-            seen = self.epoch.wait(IDLE_SPIN, |epoch| epoch != seen);
+            let called = self.called.get();
+            let (now, nap) = self.epoch.wait(IDLE_SPIN, |epoch| epoch != seen);
+            seen = now;
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
-            // SAFETY: `run` wrote the job before it bumped `epoch` and keeps it alive until `done`.
+            let workers = (seen & WORKERS) as usize;
+            if index >= workers {
+                // Whoever calls bumps `epoch` first: if that was before `called` was read, `seen` is the newer run.
+                self.called.wait(Duration::ZERO, |now| now != called);
+                continue;
+            }
+            // SAFETY: `run_on` wrote the job before it bumped `epoch` and keeps it alive until `done`, which it does
+            // not see before this worker, one of the run's, has counted itself.
             let job = self.job.with(|job| unsafe { *job });
             let job = job.expect("a bumped epoch comes with a job");
+            let before = Nap {
+                slept: Duration::ZERO,
+                ..nap
+            };
             // SAFETY: as above.
-            self.execute(index, unsafe { &*job });
+            self.execute((index, workers), before, unsafe { &*job });
             self.done.add(1);
         }
     }
 
-    fn execute(&self, index: usize, body: &(dyn Fn(&Worker<'_>) + Sync)) {
+    /// A worker's part of a run, for which it came `nap.late`.
+    fn execute(
+        &self,
+        (index, count): (usize, usize),
+        nap: Nap,
+        body: &(dyn Fn(&Worker<'_>) + Sync),
+    ) {
         let worker = Worker {
             index,
+            count,
             shared: self,
+            nap: std::cell::Cell::new(nap),
         };
-        let Err(payload) = catch_unwind(AssertUnwindSafe(|| body(&worker))) else {
+        let watch = Watch::start();
+        let ended = catch_unwind(AssertUnwindSafe(|| body(&worker)));
+        let robbed = watch.robbed(worker.nap.get());
+        self.robbed[index].store(micros(robbed), Ordering::Relaxed);
+        let Err(payload) = ended else {
             return;
         };
         if !payload.is::<LeftPoisoned>() {
@@ -244,6 +318,10 @@ impl Shared {
     }
 }
 
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}
+
 fn message_of(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| payload.downcast_ref::<String>().cloned())
@@ -260,25 +338,28 @@ impl Worker<'_> {
     /// Number of workers in the run.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.shared.count
+        self.count
     }
 
     /// Returns once every worker has called it; what others wrote before is visible after.
     pub fn barrier(&self) {
         let shared = self.shared;
-        if shared.count == 1 {
+        if self.count == 1 {
             return;
         }
         let generation = shared.generation.get();
         // A panic after this look bumps the generation; one before it shows here.
         self.leave_if_poisoned();
-        if shared.arrived.fetch_add(1, Ordering::AcqRel) + 1 == shared.count {
+        if shared.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.count {
             shared.arrived.store(0, Ordering::Relaxed);
             shared.generation.add(1);
         } else {
-            shared
+            let (_, nap) = shared
                 .generation
                 .wait(BARRIER_SPIN, |now| now != generation);
+            let mut all = self.nap.get();
+            all += nap;
+            self.nap.set(all);
         }
         self.leave_if_poisoned();
     }

@@ -391,7 +391,7 @@ impl CpuInstance {
         };
         let lowered = &self.plans[plan];
         let done = match &mut self.times {
-            None => self.pool.run(&|worker| {
+            None => self.pool.run_beside(&|worker| {
                 let cx = cx(worker);
                 walk::work(lowered, (&cx, worker), |_, _| cx.watch.pause());
             }),
@@ -399,15 +399,15 @@ impl CpuInstance {
                 let fresh = Mutex::new(Vec::new());
                 let timed =
                     |worker: &Worker<'_>| walk::work_timed(lowered, (&cx(worker), worker), &fresh);
-                let done = self.pool.run(&timed);
+                let done = self.pool.run_beside(&timed);
                 *times = fresh.into_inner().unwrap_or_else(PoisonError::into_inner);
                 done
             }
         };
+        let workers = *done.as_ref().unwrap_or(&0);
         self.lost = done.err();
         self.alive()?;
-        self.watcher
-            .check(&self.plans[plan], self.pool.count(), counts);
+        self.watcher.check(&self.plans[plan], workers, counts);
         let failure = failure.into_inner().unwrap_or_else(PoisonError::into_inner);
         failure.map_or(Ok(()), Err)
     }

@@ -82,3 +82,16 @@ fn callers_have_the_workers_to_themselves() {
         assert_eq!((cells[0].get(), cells[1].get()), (2, 2));
     });
 }
+
+#[test]
+fn one_that_was_left_out_comes_when_it_is_called() {
+    explore(2, || {
+        let pool = Pool::new(2);
+        let cells = [Watched::new(), Watched::new()];
+        let body = |worker: &Worker<'_>| cells[worker.index()].add();
+        for workers in [1, 1, 2] {
+            pool.run_on(workers, &body).expect("no worker panics");
+        }
+        assert_eq!((cells[0].get(), cells[1].get()), (3, 1));
+    });
+}

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use super::sync::{AtomicU32, Condvar, LOOKS, Mutex, Ordering, patience, settle};
+use super::sync::{AtomicU32, Condvar, LOOKS, Mutex, Ordering, Stamp, patience, settle};
 
 /// Keeps its content on cache lines of its own (two, for the adjacent-line prefetcher).
 #[derive(Default)]
@@ -21,8 +21,26 @@ impl<T> std::ops::Deref for Padded<T> {
 pub(super) struct Signal {
     value: AtomicU32,
     sleepers: AtomicU32,
+    /// When sleepers were last called.
+    called: Stamp,
     lock: Mutex<()>,
     wake: Condvar,
+}
+
+/// A thread's sleep while it waited.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Nap {
+    /// All of it.
+    pub(super) slept: Duration,
+    /// From when it was called until it had a core again.
+    pub(super) late: Duration,
+}
+
+impl std::ops::AddAssign for Nap {
+    fn add_assign(&mut self, other: Nap) {
+        self.slept += other.slept;
+        self.late += other.late;
+    }
 }
 
 impl Signal {
@@ -41,15 +59,22 @@ impl Signal {
         // A sleeper announces itself before its last look at the value (both sequentially
         // consistent), so either it sees the new value or this sees the sleeper.
         if self.sleepers.load(Ordering::SeqCst) > 0 {
+            self.called.set();
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.wake.notify_all();
         }
     }
 
-    /// Waits until `ready(value)`, spinning for at most `spin`; returns the value.
-    pub(super) fn wait(&self, spin: Duration, ready: impl Fn(u32) -> bool) -> u32 {
-        self.spin(spin, &ready)
-            .unwrap_or_else(|| self.sleep(&ready))
+    /// Waits until `ready(value)`, spinning for at most `spin`; returns the value, and its sleep.
+    pub(super) fn wait(&self, spin: Duration, ready: impl Fn(u32) -> bool) -> (u32, Nap) {
+        if let Some(value) = self.spin(spin, &ready) {
+            return (value, Nap::default());
+        }
+        let start = Instant::now();
+        let value = self.sleep(&ready);
+        let slept = start.elapsed();
+        let late = self.called.elapsed().min(slept);
+        (value, Nap { slept, late })
     }
 
     fn spin(&self, limit: Duration, ready: &impl Fn(u32) -> bool) -> Option<u32> {

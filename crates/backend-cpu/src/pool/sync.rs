@@ -2,7 +2,11 @@
 
 #[cfg(not(loom))]
 mod threads {
-    use std::time::Duration;
+    use std::sync::LazyLock;
+    use std::sync::atomic::AtomicU64;
+    use std::time::{Duration, Instant};
+
+    use crate::pool::signal::Nap;
 
     pub(in crate::pool) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
     pub(in crate::pool) use std::sync::{Condvar, Mutex};
@@ -37,11 +41,75 @@ mod threads {
     /// Orders what is before with what is after for all threads. Sequentially consistent accesses do so already.
     #[inline]
     pub(in crate::pool) fn settle() {}
+
+    /// A moment that threads tell each other.
+    #[derive(Default)]
+    pub(in crate::pool) struct Stamp(AtomicU64);
+
+    /// What moments are counted from.
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+    impl Stamp {
+        pub(in crate::pool) fn set(&self) {
+            let now = START.elapsed().as_nanos() as u64;
+            self.0.store(now, Ordering::Relaxed);
+        }
+
+        /// How long ago that was.
+        pub(in crate::pool) fn elapsed(&self) -> Duration {
+            let then = Duration::from_nanos(self.0.load(Ordering::Relaxed));
+            START.elapsed().saturating_sub(then)
+        }
+    }
+
+    /// Tells for how much of a time others had the core of this thread.
+    pub(in crate::pool) struct Watch {
+        wall: Instant,
+        own: Option<Duration>,
+    }
+
+    impl Watch {
+        pub(in crate::pool) fn start() -> Self {
+            Watch {
+                wall: Instant::now(),
+                own: thread_time(),
+            }
+        }
+
+        /// Of the time since, that in which it neither ran nor slept of its own will.
+        pub(in crate::pool) fn robbed(&self, nap: Nap) -> Duration {
+            let (wall, now) = (self.wall.elapsed(), thread_time());
+            let (Some(own), Some(now)) = (self.own, now) else {
+                return Duration::ZERO;
+            };
+            let ran = now.saturating_sub(own);
+            wall.saturating_sub(ran + nap.slept) + nap.late
+        }
+    }
+
+    /// How long this thread has run, as far as the system tells.
+    #[cfg(unix)]
+    fn thread_time() -> Option<Duration> {
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: the call writes a time and nothing else.
+        let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        (failed == 0).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+    }
+
+    #[cfg(not(unix))]
+    fn thread_time() -> Option<Duration> {
+        None
+    }
 }
 
 #[cfg(loom)]
 mod threads {
     use std::time::Duration;
+
+    use crate::pool::signal::Nap;
 
     pub(in crate::pool) use loom::cell::UnsafeCell as Cell;
     pub(in crate::pool) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -59,6 +127,31 @@ mod threads {
     /// The model takes sequentially consistent accesses for weaker ones, but not fences.
     pub(in crate::pool) fn settle() {
         loom::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    /// A model has no clock.
+    #[derive(Default)]
+    pub(in crate::pool) struct Stamp;
+
+    impl Stamp {
+        pub(in crate::pool) fn set(&self) {}
+
+        pub(in crate::pool) fn elapsed(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    /// In a model nobody else has the cores.
+    pub(in crate::pool) struct Watch;
+
+    impl Watch {
+        pub(in crate::pool) fn start() -> Self {
+            Watch
+        }
+
+        pub(in crate::pool) fn robbed(&self, _: Nap) -> Duration {
+            Duration::ZERO
+        }
     }
 }
 

@@ -181,3 +181,23 @@ fn callers_take_turns() {
         });
     });
 }
+
+/// Whoever is left out of a run does nothing in it, and is there again when it is called.
+#[test]
+fn runs_may_have_fewer_workers() {
+    let pool = Pool::new(4);
+    let hits: Vec<AtomicU64> = (0..4).map(|_| AtomicU64::new(0)).collect();
+    let mut wanted = [0; 4];
+    for round in 0..400 {
+        let workers = [4, 1, 3, 3, 2, 1][round % 6];
+        let body = |w: &Worker<'_>| {
+            assert_eq!(w.count(), workers);
+            hits[w.index()].fetch_add(1, Ordering::Relaxed);
+            w.barrier();
+        };
+        pool.run_on(workers, &body).unwrap();
+        wanted[..workers].iter_mut().for_each(|n| *n += 1);
+        let seen: Vec<u64> = hits.iter().map(|h| h.load(Ordering::Relaxed)).collect();
+        assert_eq!(seen, wanted);
+    }
+}

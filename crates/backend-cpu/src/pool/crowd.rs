@@ -1,0 +1,123 @@
+//! How many workers to use on a machine whose cores others want too.
+//!
+//! Workers meet at barriers many times a run. One whose core another program has for a few milliseconds keeps all the
+//! others waiting that long, so that many workers are slower than one. Such workers are seen by their clocks: they
+//! neither ran nor slept of their own will. Runs go on without so many of them, and try again now and then.
+
+use std::time::Duration;
+
+/// Share of a run's time from which a worker counts as pushed aside.
+const MUCH: f64 = 0.3;
+/// Weight of the newest run.
+const NEWEST: f64 = 0.25;
+/// What a worker that was left out begins with when it is tried again: it is soon seen whether nothing has changed.
+const DOUBT: f64 = 0.2;
+/// Runs without the workers that were left out before they are tried again: at first, and at most.
+const PATIENCE: (u32, u32) = (16, 1024);
+
+/// What was seen of workers lately.
+#[derive(Debug)]
+pub(super) struct Crowd {
+    /// By worker: running means of the share of time that others had its core.
+    robbed: Vec<f64>,
+    workers: usize,
+    /// Runs until all are tried again.
+    left: u32,
+    patience: u32,
+}
+
+impl Crowd {
+    pub(super) fn new(count: usize) -> Self {
+        Crowd {
+            robbed: vec![0.0; count],
+            workers: count,
+            left: 0,
+            patience: PATIENCE.0,
+        }
+    }
+
+    /// How many the next run has.
+    pub(super) fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// A run ended: how long it took, and for how much of that others had the core of each of its workers.
+    pub(super) fn saw(&mut self, took: Duration, robbed: impl Iterator<Item = Duration>) {
+        for (mean, robbed) in self.robbed.iter_mut().zip(robbed) {
+            let share = robbed.as_secs_f64() / took.as_secs_f64().max(1e-9);
+            *mean += NEWEST * (share.min(1.0) - *mean);
+        }
+        let all = self.robbed.len();
+        let aside = self.robbed[..self.workers].iter();
+        let aside = aside.filter(|&&mean| mean > MUCH).count();
+        // Alone a worker keeps nobody waiting.
+        if aside > 0 && self.workers > 1 {
+            self.workers = (self.workers - aside).max(1);
+            self.left = self.patience;
+            self.patience = (2 * self.patience).min(PATIENCE.1);
+            self.robbed.fill(0.0);
+        } else if self.workers < all {
+            self.left -= 1;
+            if self.left == 0 {
+                self.workers = all;
+                self.robbed.fill(DOUBT);
+            }
+        } else if self.robbed.iter().all(|&mean| mean < MUCH / 8.0) {
+            self.patience = PATIENCE.0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: Duration = Duration::ZERO;
+    const HALF: Duration = Duration::from_millis(5);
+    const WHOLE: Duration = Duration::from_millis(10);
+
+    /// Runs until the number of workers changes, which others keep from theirs so long.
+    fn until_changed(crowd: &mut Crowd, robbed: Duration) -> usize {
+        let before = crowd.workers();
+        for run in 1..10_000 {
+            crowd.saw(WHOLE, std::iter::repeat_n(robbed, before));
+            if crowd.workers() != before {
+                return run;
+            }
+        }
+        panic!("nothing changes");
+    }
+
+    #[test]
+    fn where_every_core_is_wanted_one_worker_goes_on() {
+        let mut crowd = Crowd::new(4);
+        assert!(until_changed(&mut crowd, HALF) < 6);
+        assert_eq!(crowd.workers(), 1);
+        assert_eq!(until_changed(&mut crowd, HALF), 16, "robbed or not");
+        assert_eq!(crowd.workers(), 4);
+        assert!(until_changed(&mut crowd, HALF) < 4, "soon seen again");
+        assert_eq!(until_changed(&mut crowd, NOTHING), 32, "and left longer");
+        for _ in 0..40 {
+            crowd.saw(WHOLE, [NOTHING; 4].into_iter());
+        }
+        until_changed(&mut crowd, WHOLE);
+        assert_eq!(until_changed(&mut crowd, NOTHING), 16, "forgotten in peace");
+    }
+
+    #[test]
+    fn one_that_is_pushed_aside_is_left_out_and_noise_is_not() {
+        let mut crowd = Crowd::new(16);
+        for run in 0..100 {
+            let noise = |worker: u32| if worker == run % 16 { WHOLE } else { NOTHING };
+            crowd.saw(WHOLE, (0..16).map(noise));
+            assert_eq!(crowd.workers(), 16);
+        }
+        for _ in 0..8 {
+            // Fifteen find a core of their own each.
+            let wanted = crowd.workers() == 16;
+            let hog = |worker: u32| if worker == 3 && wanted { HALF } else { NOTHING };
+            crowd.saw(WHOLE, (0..crowd.workers() as u32).map(hog));
+        }
+        assert_eq!(crowd.workers(), 15);
+    }
+}

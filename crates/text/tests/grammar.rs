@@ -81,6 +81,29 @@ fn allowed(state: &mut GrammarState, trie: &TokenTrie) -> Vec<u32> {
         .collect()
 }
 
+/// As many tools as an agent could have: each a kind of object of its own.
+#[test]
+fn a_choice_of_thousands_is_followed() {
+    let object = |i: usize| {
+        let name = format!("tool{i}");
+        json!({
+            "type": "object",
+            "properties": {name.clone(): {"type": "string"}},
+            "required": [name],
+            "additionalProperties": false,
+        })
+    };
+    let schema = json!({"anyOf": (0..5000).map(object).collect::<Vec<_>>()});
+    let grammar = compile(GrammarSource::JsonSchema(schema));
+    let trie = trie();
+    let mut state = grammar.start();
+    for byte in "{\"tool4321\":\"a".bytes() {
+        assert!(allowed(&mut state, &trie).contains(&byte.into()));
+        state.accept(byte.into()).expect("it is allowed");
+    }
+    assert!(!matches(&grammar, "{\"tool5000\":\"a\"}"));
+}
+
 fn gbnf(source: &str, valid: &[&str], invalid: &[&str]) {
     check(&GrammarSource::Gbnf(source.into()), valid, invalid);
 }

@@ -89,6 +89,11 @@ fn spells_parts(tokens: &[Vec<u8>]) -> bool {
         .all(|byte: usize| found[byte])
 }
 
+/// Ways that a grammar may branch at one place: a choice of thousands of tools, not one that explodes.
+const ROW_ITEMS: usize = 20_000;
+/// Steps of the parser for one mask.
+const MASK_ITEMS: usize = 1_000_000;
+
 impl TokenTrie {
     /// Prepares a vocabulary. Without an encoder [`GrammarState::forced`](super::GrammarState::forced) finds nothing.
     ///
@@ -139,7 +144,10 @@ impl TokenTrie {
         let mut factory = ParserFactory::new(&env, caps, &SlicedBiasComputer::general_slices())
             .map_err(|error| GrammarError::Refused(first_line(&error)))?;
         factory.quiet();
-        factory.limits_mut().verbose_errors = false;
+        let limits = factory.limits_mut();
+        limits.verbose_errors = false;
+        limits.max_items_in_row = ROW_ITEMS;
+        limits.step_max_items = MASK_ITEMS;
         Ok(TokenTrie {
             factory: Arc::new(factory),
             tokens: Arc::new(tokens),

@@ -4,7 +4,7 @@
 //! correct, and does not burn cores, when there are more threads than cores. When a worker panics,
 //! everyone leaves its barrier and [`Pool::run`] returns the message; the next run is not concerned.
 //! Models of one process share a pool ([`Pools`]): runs of several callers take turns. Where other programs have the
-//! cores, [`Pool::run_beside`] leaves out workers that would keep the others waiting.
+//! cores, [`Pool::run_some`] leaves out workers that would keep the others waiting.
 //!
 //! ```
 //! use std::sync::atomic::{AtomicUsize, Ordering};
@@ -175,15 +175,22 @@ impl Pool {
         self.run_on(self.count(), body)
     }
 
-    /// As [`Pool::run`], but on as many workers as have lately had a core of their own: one that others push aside keeps
-    /// all who meet it waiting. Returns how many that were.
+    /// As [`Pool::run`], but on at most so many workers, and on no more than have lately had a core of their own: one
+    /// that others push aside keeps all who meet it waiting. Without a number on all. Returns how many that were.
     ///
     /// # Errors
     /// As [`Pool::run`].
-    pub fn run_beside(&self, body: &(dyn Fn(&Worker<'_>) + Sync)) -> Result<usize, PoolError> {
+    pub fn run_some(
+        &self,
+        most: Option<usize>,
+        body: &(dyn Fn(&Worker<'_>) + Sync),
+    ) -> Result<usize, PoolError> {
+        let Some(most) = most else {
+            return self.run(body).map(|()| self.count());
+        };
         let _turn = self.turns.take();
         let mut crowd = self.crowd.lock().unwrap_or_else(PoisonError::into_inner);
-        let (workers, start) = (crowd.workers(), Instant::now());
+        let (workers, start) = (crowd.workers().min(most.max(1)), Instant::now());
         self.run_on(workers, body)?;
         let robbed = self.shared.robbed[..workers].iter();
         let robbed = robbed.map(|us| Duration::from_micros(us.load(Ordering::Relaxed).into()));

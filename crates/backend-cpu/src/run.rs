@@ -11,6 +11,7 @@ mod cache;
 mod chain;
 mod conv1d;
 pub(crate) mod cx;
+mod gain;
 mod indexer;
 mod linear;
 mod lower;
@@ -28,6 +29,7 @@ pub(crate) mod weights;
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use tokkata_ir::tape::{Instr, ResourceId, Tape};
 use tokkata_ir::{
@@ -46,6 +48,7 @@ use attention::Scratch as AttentionScratch;
 use cache::Caches;
 use chain::Finder;
 use cx::{Cx, Memory, Own, Scratch, Ticket, count};
+use gain::Gain;
 use lower::Lower;
 use moe::{Scratch as MoeScratch, Sizes};
 use rope::{TurnSpec, TurnTable};
@@ -61,6 +64,7 @@ const PARTIALS: usize = 2 << 20;
 pub struct CpuInstance {
     program: Arc<Program>,
     pool: Arc<Pool>,
+    gain: Gain,
     kernel: Set,
     plans: Vec<Lowered>,
     caches: Caches,
@@ -273,6 +277,7 @@ impl CpuInstance {
                 .collect(),
             scratch: (0..workers).map(|_| scratch()).collect(),
             tickets: (0..tickets).map(|_| Ticket::default()).collect(),
+            gain: Gain::new(weights.bytes(), pool.count()),
             weight_bytes: weights.bytes(),
             times: None,
             lost: None,
@@ -390,8 +395,14 @@ impl CpuInstance {
             ..shared
         };
         let lowered = &self.plans[plan];
+        let (rows, start) = (step.n_rows(), Instant::now());
+        let most = match cfg!(debug_assertions) {
+            // So that what workers share is looked at wherever it is watched.
+            true => None,
+            false => Some(self.gain.most(rows)),
+        };
         let done = match &mut self.times {
-            None => self.pool.run_beside(&|worker| {
+            None => self.pool.run_some(most, &|worker| {
                 let cx = cx(worker);
                 walk::work(lowered, (&cx, worker), |_, _| cx.watch.pause());
             }),
@@ -399,11 +410,12 @@ impl CpuInstance {
                 let fresh = Mutex::new(Vec::new());
                 let timed =
                     |worker: &Worker<'_>| walk::work_timed(lowered, (&cx(worker), worker), &fresh);
-                let done = self.pool.run_beside(&timed);
+                let done = self.pool.run_some(most, &timed);
                 *times = fresh.into_inner().unwrap_or_else(PoisonError::into_inner);
                 done
             }
         };
+        self.gain.saw(rows, start.elapsed());
         let workers = *done.as_ref().unwrap_or(&0);
         self.lost = done.err();
         self.alive()?;

@@ -52,7 +52,10 @@ pub(crate) fn open_at(
 /// Loads the weights of an opened file.
 pub(crate) fn load(checkpoint: Checkpoint, options: &OpenOptions) -> Result<Model> {
     let wait = Wait::new(format!("loading {}", name_of(checkpoint.path())));
-    let progress = |done, total| wait.set(done, total);
+    let progress = |done, total| {
+        wait.set(done, total);
+        std::ops::ControlFlow::Continue(())
+    };
     Ok(Model::load(checkpoint, options, Some(&progress))?)
 }
 

@@ -1,7 +1,6 @@
 //! A command line that makes no sense, told with what was probably meant.
 
 use std::ffi::OsString;
-use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
@@ -10,8 +9,8 @@ use tokkata::archs::near::nearest;
 use crate::{console, peers};
 
 /// Prints help as it is, and a mistake with all of its lines.
-pub(crate) fn tell(mut error: Error, commands: &Command, args: &[OsString]) -> ExitCode {
-    let code = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+pub(crate) fn tell(mut error: Error, commands: &Command, args: &[OsString]) -> u8 {
+    let code = u8::try_from(error.exit_code()).unwrap_or(2);
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         // Help goes to a stream that may be closed; there is nobody to tell.
         let _ = error.print();

@@ -8,6 +8,7 @@ mod admit;
 mod collect;
 mod feed;
 mod form;
+mod keep;
 mod shift;
 
 use std::cell::OnceCell;
@@ -20,6 +21,7 @@ use tokkata_ir::{BackendError, Executor, Lead, Limits, PlanRole, Port, Program, 
 pub use adapters::{AdapterId, Through};
 pub(crate) use adapters::{Attached, family};
 pub use feed::{Fed, Feed, FeedLogits, RowKind};
+pub use keep::KeptSession;
 
 use crate::cache::{Cache, CacheOptions};
 use crate::cost::Costs;

@@ -59,6 +59,25 @@ enum Command {
     Submit(Ask, Arc<Shared>),
     Cancel(Arc<Shared>),
     Call(Call),
+    /// The same when no request is under way.
+    IdleCall(Call),
+}
+
+/// Ends a request from any thread, while another one waits for its events.
+#[derive(Clone)]
+pub struct Canceller {
+    shared: Arc<Shared>,
+    commands: Sender<Command>,
+}
+
+impl Canceller {
+    /// Ends the request; its last event still comes.
+    pub fn cancel(&self) {
+        // An engine that is gone has ended it.
+        let _ = self
+            .commands
+            .send(Command::Cancel(Arc::clone(&self.shared)));
+    }
 }
 
 /// What a request is for.
@@ -119,13 +138,32 @@ impl EngineHandle {
         &self,
         call: impl FnOnce(&mut Engine) -> T + Send + 'static,
     ) -> Result<T, EngineError> {
+        self.call(Command::Call, call)
+    }
+
+    /// The same once no request is under way, as steps by hand need; requests that come meanwhile wait.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::with`].
+    pub fn with_idle<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut Engine) -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
+        self.call(Command::IdleCall, call)
+    }
+
+    fn call<T: Send + 'static>(
+        &self,
+        command: fn(Call) -> Command,
+        call: impl FnOnce(&mut Engine) -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
         let gone = || EngineError::Gone("it was shut down".to_owned());
         let (give, take) = channel();
         let call: Call = Box::new(move |engine| {
             // Nobody may be waiting any more.
             let _ = give.send(call(engine));
         });
-        let sent = self.commands.send(Command::Call(call));
+        let sent = self.commands.send(command(call));
         sent.map_err(|_| gone())?;
         take.recv().map_err(|_| gone())
     }
@@ -191,10 +229,16 @@ impl Answer {
 
     /// Ends the request; its last event still comes.
     pub fn cancel(&self) {
-        // An engine that is gone has ended it.
-        let _ = self
-            .commands
-            .send(Command::Cancel(Arc::clone(&self.shared)));
+        self.canceller().cancel();
+    }
+
+    /// What ends the request from any thread.
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        Canceller {
+            shared: Arc::clone(&self.shared),
+            commands: self.commands.clone(),
+        }
     }
 }
 
@@ -228,6 +272,8 @@ impl Engine {
                 engine: self,
                 queue,
                 answers: HashMap::new(),
+                idle_calls: VecDeque::new(),
+                held: Vec::new(),
             };
             // A panic is a bug of ours: those who wait hear of it by name, and the process goes on.
             if catch_unwind(AssertUnwindSafe(|| server.serve())).is_err() {
@@ -243,6 +289,10 @@ struct Server {
     engine: Engine,
     queue: Receiver<Command>,
     answers: HashMap<RequestId, Arc<Shared>>,
+    /// What waits until no request is under way.
+    idle_calls: VecDeque<Call>,
+    /// Requests that wait for those calls.
+    held: Vec<(Ask, Arc<Shared>)>,
 }
 
 impl Server {
@@ -253,6 +303,7 @@ impl Server {
             } else {
                 self.take_commands()
             };
+            self.call_if_idle();
             if !open && self.engine.is_idle() {
                 return;
             }
@@ -287,24 +338,47 @@ impl Server {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Submit(ask, shared) => {
-                let submitted = match ask {
-                    Ask::Answer(None, request) => self.engine.submit(*request),
-                    Ask::Answer(Some(session), request) => self.engine.submit_to(session, *request),
-                    Ask::Read(request) => self.engine.submit_read(request),
-                };
-                match submitted {
-                    Ok(id) => drop(self.answers.insert(id, shared)),
-                    Err(error) => shared.change(|s| s.close(Some(error))),
-                }
-            }
+            Command::Submit(ask, shared) if self.idle_calls.is_empty() => self.submit(ask, shared),
+            Command::Submit(ask, shared) => self.held.push((ask, shared)),
             Command::Cancel(shared) => {
+                let is_held = |(_, s): &(Ask, Arc<Shared>)| Arc::ptr_eq(s, &shared);
+                if let Some(place) = self.held.iter().position(is_held) {
+                    let (ask, shared) = self.held.remove(place);
+                    self.submit(ask, shared);
+                }
                 let own = |(_, s): &(&RequestId, &Arc<Shared>)| Arc::ptr_eq(s, &shared);
                 if let Some((&id, _)) = self.answers.iter().find(own) {
                     self.engine.cancel(id);
                 }
             }
             Command::Call(call) => call(&mut self.engine),
+            Command::IdleCall(call) => self.idle_calls.push_back(call),
+        }
+    }
+
+    fn submit(&mut self, ask: Ask, shared: Arc<Shared>) {
+        let submitted = match ask {
+            Ask::Answer(None, request) => self.engine.submit(*request),
+            Ask::Answer(Some(session), request) => self.engine.submit_to(session, *request),
+            Ask::Read(request) => self.engine.submit_read(request),
+        };
+        match submitted {
+            Ok(id) => drop(self.answers.insert(id, shared)),
+            Err(error) => shared.change(|s| s.close(Some(error))),
+        }
+    }
+
+    /// Does what has waited for an engine without requests, and then lets those in that have waited for it.
+    fn call_if_idle(&mut self) {
+        while self.engine.is_idle()
+            && let Some(call) = self.idle_calls.pop_front()
+        {
+            call(&mut self.engine);
+        }
+        if self.idle_calls.is_empty() {
+            for (ask, shared) in std::mem::take(&mut self.held) {
+                self.submit(ask, shared);
+            }
         }
     }
 

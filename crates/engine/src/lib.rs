@@ -47,9 +47,11 @@ mod tests;
 
 pub use cache::{Cache, CacheOptions};
 pub use dry::Dry;
-pub use engine::{AdapterId, Engine, EngineOptions, Fed, Feed, FeedLogits, RowKind, Through};
+pub use engine::{
+    AdapterId, Engine, EngineOptions, Fed, Feed, FeedLogits, KeptSession, RowKind, Through,
+};
 pub use error::EngineError;
-pub use handle::{Answer, EngineHandle};
+pub use handle::{Answer, Canceller, EngineHandle};
 pub use input::{EncoderInput, Media};
 pub use kind::{CacheTraits, Truncate};
 pub use request::{

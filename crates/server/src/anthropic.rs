@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::app::{Call, Dialect, Json, Shared, aside};
 use crate::error::Result;
-use crate::openai::chat::first;
+use crate::openai::first;
 use crate::run::{Run, id};
 use crate::sse;
 

@@ -16,7 +16,7 @@ use subtle::ConstantTimeEq;
 
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
-use crate::options::ServerOptions;
+use crate::options::{ServerOptions, Style};
 use crate::responses::Store;
 use crate::run::id;
 use crate::served::{Models, Served};
@@ -25,6 +25,8 @@ use crate::sse::Manner;
 /// Everything that handlers share.
 pub(crate) struct App {
     pub(crate) options: ServerOptions,
+    /// How requests are read.
+    pub(crate) style: Style,
     pub(crate) models: Models,
     pub(crate) started: Instant,
     /// Responses that are kept.
@@ -41,6 +43,7 @@ pub(crate) type Shared = State<Arc<App>>;
 impl App {
     pub(crate) fn new(options: ServerOptions, models: Models) -> Self {
         App {
+            style: options.style(),
             options,
             models,
             started: Instant::now(),

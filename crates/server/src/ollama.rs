@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use crate::app::{App, Call, Dialect, Json, Shared, aside};
 use crate::error::{ApiError, Result};
-use crate::openai::chat::first;
-use crate::openai::completions::prompts;
 use crate::openai::embeddings::{Shape, embed};
+use crate::openai::first;
+use crate::prompts::prompts;
 use crate::run::Run;
 use crate::served::{Served, now};
 use crate::sse;

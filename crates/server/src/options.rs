@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use tokkata::Sampling;
+pub use tokkata_requests::style::{ReasoningNames, Style, Thinking};
 
 /// Choices of a server.
 #[derive(Clone, Debug)]
@@ -111,52 +112,17 @@ impl Default for ServerOptions {
     }
 }
 
-/// How a model that can think does so.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Thinking {
-    /// Whether to think; `None` as the template has it.
-    pub on: Option<bool>,
-    /// How hard, in the template's words.
-    pub effort: Option<String>,
-    /// Tokens of reasoning at most.
-    pub budget: Option<usize>,
-    /// What the model has thought last when the budget ends.
-    pub message: String,
-}
-
-impl Thinking {
-    /// What this says, and what the other one says where this says nothing.
-    #[must_use]
-    pub fn or(self, other: &Thinking) -> Thinking {
-        // A request that says whether to think, or how long, has said both.
-        let says = self.on.is_some() || self.budget.is_some();
-        let (on, budget) = match says {
-            true => (self.on, self.budget),
-            false => (other.on, other.budget),
-        };
-        Thinking {
-            on,
-            budget,
-            effort: self.effort.or_else(|| other.effort.clone()),
-            message: match self.message.is_empty() {
-                true => other.message.clone(),
-                false => self.message,
-            },
+impl ServerOptions {
+    /// How requests are read and answers written.
+    pub(crate) fn style(&self) -> Style {
+        Style {
+            strict_fields: self.strict_fields,
+            prefill: self.prefill,
+            usage_always: self.usage_always,
+            verbose: self.verbose,
+            reasoning: self.reasoning,
         }
     }
-}
-
-/// What the answer's reasoning is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReasoningNames {
-    /// `reasoning_content` and `reasoning`.
-    Both,
-    /// `reasoning_content`.
-    ReasoningContent,
-    /// `reasoning`.
-    Reasoning,
-    /// It stays in the content, as the model wrote it.
-    None,
 }
 
 /// Names under which a server may be asked. A page of another host that was given our address cannot use its own name.
@@ -227,19 +193,6 @@ impl Cross {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_request_s_own_thinking_comes_first() {
-        let own = |on, budget| Thinking {
-            on,
-            budget,
-            ..Thinking::default()
-        };
-        let usual = own(Some(true), Some(9));
-        assert_eq!(Thinking::default().or(&usual), usual);
-        assert_eq!(own(Some(false), None).or(&usual), own(Some(false), None));
-        assert_eq!(own(None, Some(3)).or(&usual), own(None, Some(3)));
-    }
 
     #[test]
     fn localhost_stands_for_pages_of_this_machine() {

@@ -10,9 +10,9 @@ use tokkata::{Labels, Pooling, pair};
 use crate::app::{Call, Json, Shared, aside};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
-use crate::openai::LABELS;
-use crate::openai::completions::prompts;
+use crate::names::LABELS;
 use crate::openai::embeddings::{Shape, rows, tokens, too_large};
+use crate::prompts::prompts;
 use crate::run::id;
 use crate::served::Served;
 

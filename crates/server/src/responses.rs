@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::app::{App, Call, Json, Shared, aside};
 use crate::error::{ApiError, Result};
-use crate::openai::chat::first;
+use crate::openai::first;
 use crate::run::{Run, Step};
 use crate::sse::{self, Gone, Sender};
 use build::Builder;

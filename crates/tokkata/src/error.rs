@@ -109,6 +109,10 @@ pub enum Error {
         "{file}: a diffusion model answers one caller at a time and cannot be served; use `run` or `complete`"
     )]
     NotServed { file: String },
+    #[error(
+        "{file}: found no session of this model and kind of cache, expected what was saved with it"
+    )]
+    Kept { file: String },
     #[error("the engine's thread cannot be started: {source}")]
     Thread { source: std::io::Error },
     #[error("{file}: the logits that were asked for do not exist: {why}")]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use tokkata_formats::FormatError;
 
+pub(crate) use collect::product_values;
 pub use collect::{Collected, Collector};
 pub use statistics::{LayerStatistics, TensorStatistics, layers, tensors};
 

@@ -49,6 +49,7 @@ pub mod rank;
 pub mod recast;
 pub mod rules;
 pub mod service;
+pub mod session;
 pub mod synthetic;
 pub mod vectors;
 mod vocabulary;
@@ -64,20 +65,22 @@ pub use model::{Generation, Model};
 pub use options::{OpenOptions, Purpose};
 pub use rank::{Labels, pair};
 pub use service::{Figures, Prompt, Service};
+pub use session::{Feeding, Session, Tapped};
 pub use tokkata_archs as archs;
 pub use tokkata_backend_cpu::rates as measure;
 pub use tokkata_backend_cpu::tuning;
 pub use tokkata_core::{Array, DType, Metadata, Value};
 pub use tokkata_engine::{
-    Answer, Constraint, Dry, EncoderInput, Engine, EngineError, Event, EventKind, Feed, FeedLogits,
-    FinishReason, Logprob, Logprobs, Media, ReadRequest, Request, RequestId, RowKind, Sampling,
-    ScorePlan, SessionId, Stats, StopRules, Urgency,
+    Answer, Canceller, Constraint, Dry, EncoderInput, Engine, EngineError, EngineHandle, Event,
+    EventKind, Feed, FeedLogits, FinishReason, Logprob, Logprobs, Media, ReadRequest, Request,
+    RequestId, RowKind, Sampling, ScorePlan, SessionId, Stats, StopRules, Urgency,
 };
 pub use tokkata_formats::{
     Container, ModelFile, PackedWeight, SafetensorsOutput, SafetensorsWriter, ShardLimit,
     TensorInfo, copy_gguf, remove_unfinished,
 };
-pub use tokkata_ir::{ConstData, Limits, ModelSpec, Program, StepTime};
+pub use tokkata_ir::sample;
+pub use tokkata_ir::{BackendError, ConstData, Limits, ModelSpec, Program, StepTime};
 pub use tokkata_plan::{BuildOptions, dump};
 pub use tokkata_quant::mix::{MixOptions, PRESETS, Preset};
 pub use tokkata_text::parse as answer;

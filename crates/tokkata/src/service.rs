@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokkata_engine::{Answer, Engine, EngineError, EngineHandle, ReadRequest, Request, Urgency};
-use tokkata_ir::{GroupId, Limits, PlanRole};
+use tokkata_ir::{GroupId, Limits, PlanRole, Program};
 use tokkata_text::parse::OutputFormat;
 use tokkata_text::template::{ChatRequest, ChatTemplate};
 use tokkata_text::tokenizer::Tokenizer;
@@ -44,6 +44,7 @@ const GRAMMARS: usize = 64;
 pub struct Service {
     checkpoint: Checkpoint,
     handle: EngineHandle,
+    program: Arc<Program>,
     limits: Limits,
     n_vocab: u32,
     device: &'static str,
@@ -107,6 +108,7 @@ impl Model {
             ..
         } = self;
         let mut engine = engine;
+        let program = Arc::clone(engine.program());
         if writes && !encodes {
             engine.measure_costs()?;
         }
@@ -114,6 +116,7 @@ impl Model {
         let mut service = Service {
             checkpoint,
             handle,
+            program,
             limits,
             n_vocab,
             device,
@@ -142,6 +145,18 @@ impl Service {
     #[must_use]
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
+    }
+
+    /// The engine, from any thread.
+    #[must_use]
+    pub fn handle(&self) -> &EngineHandle {
+        &self.handle
+    }
+
+    /// What it computes.
+    #[must_use]
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
     }
 
     /// The sizes it was loaded for.

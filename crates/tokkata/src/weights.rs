@@ -1,13 +1,14 @@
 //! A model file as a backend reads it.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokkata_core::DType;
 use tokkata_formats::ModelFile;
 use tokkata_ir::{BackendError, Mapped, WeightSource};
 
-/// Reports how much of a load is done: bytes read, bytes in all.
-pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
+/// Hears how much of a load is done: bytes read, bytes in all. A break ends the load.
+pub type Progress<'a> = &'a (dyn Fn(u64, u64) -> ControlFlow<()> + Sync);
 
 /// The tensors of a file, read with `pread` and never through the map.
 pub struct FileWeights<'a> {
@@ -44,7 +45,9 @@ impl WeightSource for FileWeights<'_> {
         self.inner.read(name, offset, out)?;
         if let Some(progress) = self.progress {
             let done = self.read.fetch_add(out.len() as u64, Ordering::Relaxed) + out.len() as u64;
-            progress(done.min(self.total), self.total);
+            if progress(done.min(self.total), self.total).is_break() {
+                return Err(BackendError::Weight("the load was cancelled".to_owned()));
+            }
         }
         Ok(())
     }

@@ -212,7 +212,7 @@ impl Engine {
     }
 
     /// Submits a work and waits until it is done.
-    fn run(&mut self, work: Work) -> Result<Ticket, EngineError> {
+    pub(super) fn run(&mut self, work: Work) -> Result<Ticket, EngineError> {
         let ticket = match self.executor.submit(work) {
             Ok(ticket) => ticket,
             Err(tokkata_ir::Refusal::Backend(error)) => return Err(error.into()),

@@ -116,7 +116,7 @@ pub(crate) async fn props(app: Shared) -> Result<Response> {
         "chat_template": template,
         "bos_token": bos,
         "eos_token": eos,
-        "build_info": crate::openai::fingerprint(),
+        "build_info": crate::names::fingerprint(),
         "is_sleeping": false,
     }))
     .into_response())

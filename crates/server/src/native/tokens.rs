@@ -9,10 +9,10 @@ use tokkata::{DecodeOptions, EncodeOptions, Tokenizer};
 
 use crate::app::{Call, Shared, aside};
 use crate::error::{ApiError, Result};
-use crate::fields::wrong;
-use crate::openai::LABELS;
+use crate::names::LABELS;
 use crate::openai::chat;
 use crate::params::token_list;
+use crate::prompts::mixed;
 
 /// Tokens of a text, or of a conversation.
 pub(crate) async fn tokenize(app: Shared, request: Request) -> Result<Response> {
@@ -23,9 +23,8 @@ pub(crate) async fn tokenize(app: Shared, request: Request) -> Result<Response> 
     let pieces = fields.boolean("with_pieces")?.unwrap_or(false);
     let strings = fields.boolean("return_token_strs")?.unwrap_or(false);
     let ids = if fields.has("messages") {
-        let (talk, ..) = chat::read(&app, &model, fields)?;
-        let model = Arc::clone(&model);
-        aside(move || talk.render(&model)).await?.ids
+        let asked = tokkata_requests::chat::read(&app.style, &model, fields)?;
+        chat::render(&model, asked).await?.ids
     } else {
         // A text of vLLM's is a whole prompt, one of llama.cpp's is a piece.
         let is_prompt = fields.has("prompt");
@@ -58,35 +57,6 @@ pub(crate) async fn tokenize(app: Shared, request: Request) -> Result<Response> 
         body["token_strs"] = ids.iter().map(text).collect();
     }
     Ok(crate::app::Json(body).into_response())
-}
-
-/// Tokens of a text, or of a list of texts and tokens; only the first text gets what the file wants around a text.
-pub(crate) fn mixed(
-    tokenizer: &Tokenizer,
-    name: &str,
-    value: Value,
-    options: EncodeOptions,
-) -> Result<Vec<u32>> {
-    let parts = match value {
-        Value::String(text) => return Ok(tokenizer.encode(&text, options)),
-        Value::Array(parts) => parts,
-        other => return Err(wrong(name, &other, "a string")),
-    };
-    let (mut ids, mut add_special) = (Vec::new(), options.add_special);
-    for part in parts {
-        match part {
-            Value::String(text) => {
-                let options = EncodeOptions {
-                    add_special,
-                    ..options
-                };
-                ids.extend(tokenizer.encode(&text, options));
-            }
-            number => ids.extend(token_list(name, &[number])?),
-        }
-        add_special = false;
-    }
-    Ok(ids)
 }
 
 fn piece(tokenizer: &Tokenizer, id: u32) -> Value {

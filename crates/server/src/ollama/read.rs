@@ -7,10 +7,10 @@ use tokkata::grammar::GrammarSource;
 use crate::app::App;
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
-use crate::openai::completions::infill;
-use crate::openai::messages::tools;
+use crate::messages::tools;
 use crate::options::Thinking;
 use crate::params::{MOST_LOGPROBS, Params};
+use crate::prompts::infill;
 use crate::served::Served;
 use crate::talk::{Prepared, Talk, ToolUse};
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::read::Wishes;
 use crate::app::Json;
 use crate::error::{ApiError, Result};
-use crate::openai::logprobs::chat_entry;
+use crate::logprobs::chat_entry;
 use crate::run::{Call, End, Finish, Part, Run, Step, Token, collect};
 use crate::served::{Served, now};
 use crate::sse::{Gone, Sender};

@@ -12,9 +12,9 @@ use tokkata::{EncodeOptions, EventKind, Pooling, Urgency, normalize};
 use crate::app::{Call, Shared, aside};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
-use crate::native::tokens::mixed;
-use crate::openai::LABELS;
-use crate::openai::completions::{Given, prompts};
+use crate::names::LABELS;
+use crate::prompts::mixed;
+use crate::prompts::{Given, prompts};
 use crate::served::Served;
 
 /// Texts of one call at most.

@@ -8,7 +8,7 @@ use tokkata::Stats;
 
 use super::read::{Asked, ToolKind};
 use crate::error::ApiError;
-use crate::openai::logprobs::chat_entry;
+use crate::logprobs::chat_entry;
 use crate::run::{Call, End, Finish, Part, Step, Token, id, timings};
 use crate::served::{Served, now};
 use crate::sse::{Gone, Sender};

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
-use crate::openai::LABELS;
-use crate::openai::messages::{text_content, thinking};
+use crate::messages::{text_content, thinking};
+use crate::names::LABELS;
 use crate::params::{MOST_LOGPROBS, Params, text_format};
 use crate::served::Served;
 use crate::talk::{Talk, ToolUse};
@@ -436,7 +436,7 @@ fn tool_choice(fields: &mut Fields, tools: Vec<Value>) -> Result<(Vec<Value>, To
         let text = format!("a tool of type {kind} is not run here");
         return Err(ApiError::field("tool_choice", text));
     }
-    crate::openai::messages::tool_choice(choice, tools)
+    crate::messages::tool_choice(choice, tools)
 }
 
 #[cfg(test)]

@@ -125,6 +125,13 @@ fn add_routed(entry: &mut Inputs, values: &[f32], width: usize, (ids, routes): (
     }
 }
 
+/// What goes into every product of the main plan: the weight's name, the value and its columns. Products of experts are
+/// left out, whose rows are several.
+pub(crate) fn product_values(program: &Program) -> Vec<(String, ValueId, usize)> {
+    let plain = all_taps(program).into_iter().filter(|t| t.routes.is_none());
+    plain.map(|t| (t.weight, t.input, t.width)).collect()
+}
+
 fn all_taps(program: &Program) -> Vec<Tap> {
     let Some((_, plan)) = program.plan(PlanRole::Main) else {
         return Vec::new();

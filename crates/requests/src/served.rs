@@ -29,31 +29,40 @@ pub struct Named {
 }
 
 /// A model that is served.
-pub(crate) struct Served {
-    pub(crate) id: String,
-    pub(crate) aliases: Vec<String>,
-    pub(crate) tags: Vec<String>,
-    pub(crate) path: PathBuf,
-    pub(crate) service: Service,
-    pub(crate) manners: Manners,
+pub struct Served {
+    /// What answers call it.
+    pub id: String,
+    /// Other names of it.
+    pub aliases: Vec<String>,
+    /// Words that describe it.
+    pub tags: Vec<String>,
+    /// Its file.
+    pub path: PathBuf,
+    /// The model.
+    pub service: Service,
+    /// What its template allows.
+    pub manners: Manners,
     /// What holds where a request says nothing.
-    pub(crate) defaults: Defaults,
+    pub defaults: Defaults,
     /// The template is not the file's own.
-    pub(crate) borrowed_template: bool,
-    pub(crate) metrics: Metrics,
-    pub(crate) created: u64,
+    pub borrowed_template: bool,
+    /// What was counted.
+    pub metrics: Metrics,
+    /// Seconds since 1970 at which it was loaded.
+    pub created: u64,
     /// Answers under way, waiting ones included.
     busy: AtomicUsize,
     most: usize,
 }
 
 /// The right to one answer, until it is dropped.
-pub(crate) struct Permit {
+pub struct Permit {
     model: Arc<Served>,
 }
 
 impl Served {
-    pub(crate) fn new(named: Named, defaults: Defaults, queue: usize) -> Self {
+    /// A model with what holds where requests say nothing, and so many that may wait.
+    pub fn new(named: Named, defaults: Defaults, queue: usize) -> Self {
         let Named {
             id,
             aliases,
@@ -78,14 +87,29 @@ impl Served {
         }
     }
 
+    /// The only model of a process, called as its file.
+    #[must_use]
+    pub fn alone(service: Service) -> Self {
+        let path = service.checkpoint().path();
+        let id = path.file_stem().unwrap_or(path.as_os_str());
+        let named = Named {
+            id: id.to_string_lossy().into_owned(),
+            aliases: Vec::new(),
+            tags: Vec::new(),
+            service,
+            borrowed_template: false,
+        };
+        Served::new(named, Defaults::default(), usize::MAX)
+    }
+
     /// Answers under way, waiting ones included, and how many run at once.
-    pub(crate) fn load(&self) -> (usize, usize) {
+    pub fn load(&self) -> (usize, usize) {
         let busy = self.busy.load(Ordering::Relaxed);
         (busy, self.service.limits().seqs as usize)
     }
 
     /// The right to one more answer.
-    pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit> {
+    pub fn admit(self: &Arc<Self>) -> Result<Permit> {
         let more = |n: usize| (n < self.most).then_some(n + 1);
         let taken = self
             .busy
@@ -109,7 +133,7 @@ impl Served {
     }
 
     /// Tells whoever chats that the template is not the model's own.
-    pub(crate) fn warn_of_template(&self, fields: &mut Fields, has_tools: bool) {
+    pub fn warn_of_template(&self, fields: &mut Fields, has_tools: bool) {
         if has_tools && !self.service.format().has_tool_calls() {
             let text = "tools: the model's chat template shows none, and they are described to it in words";
             fields.warnings.push(text.to_owned());
@@ -121,7 +145,7 @@ impl Served {
     }
 
     /// What the file says of itself, as llama.cpp names it.
-    pub(crate) fn meta(&self) -> Value {
+    pub fn meta(&self) -> Value {
         let checkpoint = self.service.checkpoint();
         let metadata = checkpoint.metadata();
         let tensors = checkpoint.file().tensors();
@@ -154,38 +178,40 @@ impl Drop for Permit {
 }
 
 /// Seconds since 1970.
-pub(crate) fn now() -> u64 {
+pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |d| d.as_secs())
 }
 
 /// The models of a server.
-pub(crate) struct Models {
+pub struct Models {
     all: Vec<Arc<Served>>,
     strict: bool,
 }
 
 impl Models {
-    pub(crate) fn new(all: Vec<Served>, strict: bool) -> Self {
+    /// These models; a strict server knows none by another name.
+    pub fn new(all: Vec<Served>, strict: bool) -> Self {
         Models {
             all: all.into_iter().map(Arc::new).collect(),
             strict,
         }
     }
 
-    pub(crate) fn all(&self) -> &[Arc<Served>] {
+    /// All of them.
+    pub fn all(&self) -> &[Arc<Served>] {
         &self.all
     }
 
     /// The first model, which answers where none is named.
-    pub(crate) fn first(&self) -> Result<&Arc<Served>> {
+    pub fn first(&self) -> Result<&Arc<Served>> {
         self.all
             .first()
             .ok_or_else(|| ApiError::unavailable("no model is loaded"))
     }
 
     /// The model that is called so. A server of one model answers to any name, unless it is strict.
-    pub(crate) fn named(&self, name: Option<&str>) -> Result<&Arc<Served>> {
+    pub fn named(&self, name: Option<&str>) -> Result<&Arc<Served>> {
         let Some(name) = name.filter(|n| !n.is_empty()) else {
             return self.first();
         };

@@ -6,17 +6,17 @@ use crate::error::{ApiError, Result};
 
 /// The members of a JSON object that have not been read yet. A member that is `null` counts as absent.
 #[derive(Debug, Default)]
-pub(crate) struct Fields {
+pub struct Fields {
     /// What the object is called in messages: empty for the body, else a path with a dot at its end.
     path: String,
     left: Map<String, Value>,
     /// What a caller should know.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 impl Fields {
     /// The members of the body.
-    pub(crate) fn body(value: Value) -> Result<Self> {
+    pub fn body(value: Value) -> Result<Self> {
         match value {
             Value::Object(left) => Ok(Fields {
                 left,
@@ -30,7 +30,7 @@ impl Fields {
     }
 
     /// The members of an object called `path`.
-    pub(crate) fn of(path: &str, value: Value) -> Result<Self> {
+    pub fn of(path: &str, value: Value) -> Result<Self> {
         match value {
             Value::Object(left) => Ok(Fields {
                 path: format!("{path}."),
@@ -46,12 +46,12 @@ impl Fields {
     }
 
     /// The member, if it is there.
-    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
+    pub fn take(&mut self, name: &str) -> Option<Value> {
         self.left.shift_remove(name).filter(|v| !v.is_null())
     }
 
     /// The first of several names that is there; all are read.
-    pub(crate) fn take_any(&mut self, names: &[&str]) -> Option<(String, Value)> {
+    pub fn take_any(&mut self, names: &[&str]) -> Option<(String, Value)> {
         let mut found = None;
         for &name in names {
             let value = self.take(name);
@@ -61,23 +61,23 @@ impl Fields {
     }
 
     /// The member, which stays unread.
-    pub(crate) fn peek(&self, name: &str) -> Option<&Value> {
+    pub fn peek(&self, name: &str) -> Option<&Value> {
         self.left.get(name).filter(|v| !v.is_null())
     }
 
     /// Whether the member is there.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.peek(name).is_some()
     }
 
     /// A member that must be there.
-    pub(crate) fn needed(&mut self, name: &str) -> Result<Value> {
+    pub fn needed(&mut self, name: &str) -> Result<Value> {
         self.take(name)
             .ok_or_else(|| ApiError::field(self.name(name), "is missing"))
     }
 
     /// A text.
-    pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>> {
+    pub fn text(&mut self, name: &str) -> Result<Option<String>> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -86,7 +86,7 @@ impl Fields {
     }
 
     /// True or false.
-    pub(crate) fn boolean(&mut self, name: &str) -> Result<Option<bool>> {
+    pub fn boolean(&mut self, name: &str) -> Result<Option<bool>> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::Bool(value)) => Ok(Some(value)),
@@ -95,7 +95,7 @@ impl Fields {
     }
 
     /// A whole number, perhaps negative.
-    pub(crate) fn integer(&mut self, names: &[&str]) -> Result<Option<i64>> {
+    pub fn integer(&mut self, names: &[&str]) -> Result<Option<i64>> {
         let Some((name, value)) = self.take_any(names) else {
             return Ok(None);
         };
@@ -105,7 +105,7 @@ impl Fields {
     }
 
     /// A number of things.
-    pub(crate) fn count(&mut self, names: &[&str]) -> Result<Option<usize>> {
+    pub fn count(&mut self, names: &[&str]) -> Result<Option<usize>> {
         let Some((name, value)) = self.take_any(names) else {
             return Ok(None);
         };
@@ -116,7 +116,7 @@ impl Fields {
     }
 
     /// A number, and the name it came under.
-    pub(crate) fn number(&mut self, names: &[&str]) -> Result<Option<(String, f64)>> {
+    pub fn number(&mut self, names: &[&str]) -> Result<Option<(String, f64)>> {
         let Some((name, value)) = self.take_any(names) else {
             return Ok(None);
         };
@@ -127,7 +127,7 @@ impl Fields {
     }
 
     /// A number from `low` to `high`.
-    pub(crate) fn within(&mut self, names: &[&str], low: f64, high: f64) -> Result<Option<f32>> {
+    pub fn within(&mut self, names: &[&str], low: f64, high: f64) -> Result<Option<f32>> {
         let Some((name, number)) = self.number(names)? else {
             return Ok(None);
         };
@@ -146,7 +146,7 @@ impl Fields {
     }
 
     /// A list.
-    pub(crate) fn list(&mut self, name: &str) -> Result<Option<Vec<Value>>> {
+    pub fn list(&mut self, name: &str) -> Result<Option<Vec<Value>>> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::Array(items)) => Ok(Some(items)),
@@ -155,7 +155,7 @@ impl Fields {
     }
 
     /// A list of texts, or one text.
-    pub(crate) fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>> {
+    pub fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>> {
         let Some(value) = self.take(name) else {
             return Ok(None);
         };
@@ -171,7 +171,7 @@ impl Fields {
     }
 
     /// An object.
-    pub(crate) fn object(&mut self, name: &str) -> Result<Option<Map<String, Value>>> {
+    pub fn object(&mut self, name: &str) -> Result<Option<Map<String, Value>>> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::Object(members)) => Ok(Some(members)),
@@ -180,7 +180,7 @@ impl Fields {
     }
 
     /// An object, field by field.
-    pub(crate) fn nested(&mut self, name: &str) -> Result<Option<Fields>> {
+    pub fn nested(&mut self, name: &str) -> Result<Option<Fields>> {
         match self.take(name) {
             None => Ok(None),
             Some(value) => Fields::of(&self.name(name), value).map(Some),
@@ -188,7 +188,7 @@ impl Fields {
     }
 
     /// Hints that change no answer here: each that is there and says something is told.
-    pub(crate) fn hints(&mut self, names: &[&str]) {
+    pub fn hints(&mut self, names: &[&str]) {
         for &name in names {
             let said = self.take(name).is_some_and(|v| says_something(&v));
             if said {
@@ -199,12 +199,12 @@ impl Fields {
     }
 
     /// Fields that are accepted in silence, since nothing could differ: identifiers of the caller and the like.
-    pub(crate) fn labels(&mut self, names: &[&str]) {
+    pub fn labels(&mut self, names: &[&str]) {
         names.iter().for_each(|name| drop(self.take(name)));
     }
 
     /// Refuses fields that would change the answer, and cannot be honoured.
-    pub(crate) fn refuse(&mut self, names: &[&str], why: &str) -> Result<()> {
+    pub fn refuse(&mut self, names: &[&str], why: &str) -> Result<()> {
         for &name in names {
             if let Some(value) = self.take(name)
                 && says_something(&value)
@@ -219,7 +219,7 @@ impl Fields {
     }
 
     /// What is left is unknown: told, or with `strict` refused.
-    pub(crate) fn finish(&mut self, strict: bool) -> Result<()> {
+    pub fn finish(&mut self, strict: bool) -> Result<()> {
         let left = std::mem::take(&mut self.left);
         let unknown = left.into_iter().filter(|(_, v)| !v.is_null());
         for (name, _) in unknown {
@@ -234,7 +234,7 @@ impl Fields {
     }
 
     /// The same for an object within another one, which hears the warnings.
-    pub(crate) fn close(mut self, strict: bool, outer: &mut Fields) -> Result<()> {
+    pub fn close(mut self, strict: bool, outer: &mut Fields) -> Result<()> {
         self.finish(strict)?;
         outer.warnings.append(&mut self.warnings);
         Ok(())
@@ -259,7 +259,7 @@ fn says_something(value: &Value) -> bool {
 }
 
 /// What a value is, in words.
-pub(crate) fn kind(value: &Value) -> &'static str {
+pub fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
@@ -271,7 +271,7 @@ pub(crate) fn kind(value: &Value) -> &'static str {
 }
 
 /// A value of the wrong kind.
-pub(crate) fn wrong(name: &str, found: &Value, expected: &str) -> ApiError {
+pub fn wrong(name: &str, found: &Value, expected: &str) -> ApiError {
     ApiError::field(name, format!("found {}, expected {expected}", kind(found)))
 }
 

@@ -25,7 +25,7 @@ const TOKENS: &[f64] = &[
 
 /// How often something fell below each edge, how often at all, and the sum.
 #[derive(Debug)]
-pub(crate) struct Histogram {
+pub struct Histogram {
     edges: &'static [f64],
     state: Mutex<(Vec<u64>, u64, f64)>,
 }
@@ -38,7 +38,8 @@ impl Histogram {
         }
     }
 
-    pub(crate) fn observe(&self, value: f64) {
+    /// Counts a value.
+    pub fn observe(&self, value: f64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = self.edges.iter().position(|&edge| value <= edge) {
             state.0[place] += 1;
@@ -48,7 +49,7 @@ impl Histogram {
     }
 
     /// How often, and the sum.
-    pub(crate) fn total(&self) -> (u64, f64) {
+    pub fn total(&self) -> (u64, f64) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         (state.1, state.2)
     }
@@ -76,11 +77,15 @@ impl Histogram {
 
 /// What is counted of one model.
 #[derive(Debug)]
-pub(crate) struct Metrics {
-    pub(crate) prompt_tokens: AtomicU64,
-    pub(crate) cached_tokens: AtomicU64,
-    pub(crate) generated_tokens: AtomicU64,
-    pub(crate) refused: AtomicU64,
+pub struct Metrics {
+    /// Tokens of prompts.
+    pub prompt_tokens: AtomicU64,
+    /// Those of them that were cached.
+    pub cached_tokens: AtomicU64,
+    /// Tokens of answers.
+    pub generated_tokens: AtomicU64,
+    /// Requests that found no place.
+    pub refused: AtomicU64,
     prompt_ns: AtomicU64,
     generate_ns: AtomicU64,
     /// Calls for vectors.
@@ -89,16 +94,20 @@ pub(crate) struct Metrics {
     longest: AtomicU64,
     /// By how answers ended.
     ended: [AtomicU64; ENDS.len()],
-    pub(crate) first_token: Histogram,
-    pub(crate) gap: Histogram,
+    /// Seconds to the first token.
+    pub first_token: Histogram,
+    /// Seconds between tokens.
+    pub gap: Histogram,
     per_token: Histogram,
-    pub(crate) whole: Histogram,
+    /// Seconds of whole answers.
+    pub whole: Histogram,
     queue: Histogram,
     prefill: Histogram,
     decode: Histogram,
     prompt_size: Histogram,
     answer_size: Histogram,
-    pub(crate) most_tokens: Histogram,
+    /// Tokens that requests allow.
+    pub most_tokens: Histogram,
 }
 
 /// How answers end, in vLLM's words.
@@ -132,7 +141,7 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Counts an answer that has ended; `first` and `whole` are seconds from its arrival.
-    pub(crate) fn ended(&self, how: &str, stats: Option<&Stats>, first: Option<f64>, whole: f64) {
+    pub fn ended(&self, how: &str, stats: Option<&Stats>, first: Option<f64>, whole: f64) {
         if let Some(place) = ENDS.iter().position(|e| *e == how) {
             self.ended[place].fetch_add(1, Ordering::Relaxed);
         }
@@ -163,7 +172,7 @@ impl Metrics {
     }
 
     /// Counts texts that were read for their vectors.
-    pub(crate) fn read(&self, tokens: usize, seconds: f64) {
+    pub fn read(&self, tokens: usize, seconds: f64) {
         self.prompt_tokens
             .fetch_add(tokens as u64, Ordering::Relaxed);
         self.reads.fetch_add(1, Ordering::Relaxed);
@@ -171,7 +180,7 @@ impl Metrics {
     }
 
     /// After how many seconds a place is free, with so many waiting for `seqs` places.
-    pub(crate) fn wait_seconds(&self, waiting: usize, seqs: u32) -> u64 {
+    pub fn wait_seconds(&self, waiting: usize, seqs: u32) -> u64 {
         let (count, sum) = self.whole.total();
         let each = if count == 0 { 1.0 } else { sum / count as f64 };
         let rounds = (waiting + 1) as f64 / f64::from(seqs.max(1));
@@ -179,7 +188,7 @@ impl Metrics {
     }
 
     /// As text; `now` is what the engine is doing, and `name` what the model is called.
-    pub(crate) fn write(&self, out: &mut String, name: &str, now: Figures) {
+    pub fn write(&self, out: &mut String, name: &str, now: Figures) {
         let model = name.replace('\\', "\\\\").replace('"', "\\\"");
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed) as f64;
         let mut one = |kind: &str, name: &str, value: f64| {
@@ -245,7 +254,7 @@ impl Metrics {
     }
 
     /// The same figures as an object.
-    pub(crate) fn object(&self, name: &str, now: Figures) -> Value {
+    pub fn object(&self, name: &str, now: Figures) -> Value {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let spread = |h: &Histogram| {
             let (count, sum) = h.total();
@@ -269,7 +278,7 @@ impl Metrics {
 
 /// llama.cpp's figures, which know no models: those of all of them together.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sums {
+pub struct Sums {
     prompt: f64,
     cached: f64,
     generated: f64,
@@ -284,7 +293,7 @@ pub(crate) struct Sums {
 
 impl Sums {
     /// Adds a model's.
-    pub(crate) fn add(&mut self, metrics: &Metrics, now: Figures) {
+    pub fn add(&mut self, metrics: &Metrics, now: Figures) {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed) as f64;
         self.prompt += get(&metrics.prompt_tokens);
         self.cached += get(&metrics.cached_tokens);
@@ -299,7 +308,7 @@ impl Sums {
     }
 
     /// As text.
-    pub(crate) fn write(&self, out: &mut String) {
+    pub fn write(&self, out: &mut String) {
         let computed = self.prompt - self.cached;
         let rate = |tokens: f64, seconds: f64| if seconds > 0.0 { tokens / seconds } else { 0.0 };
         let prompt_rate = rate(computed, self.prompt_seconds);

@@ -8,7 +8,7 @@ use crate::error::{ApiError, Result};
 use crate::served::Served;
 
 /// The probability of each token after those before it, with so many likeliest ones; `None` of the first.
-pub(crate) async fn prompt_logprobs(
+pub async fn prompt_logprobs(
     model: &Arc<Served>,
     ids: &[u32],
     most: usize,

@@ -1,13 +1,13 @@
 //! Answers on their way: from the engine's events to what dialects send.
 
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use serde_json::{Value, json};
 use tokkata::answer::{Event, OutputFormat, OutputParser, Parsed};
-use tokkata::{Answer, EventKind, FinishReason, Logprobs, Stats};
+use tokkata::{Answer, Canceller, EventKind, FinishReason, Logprobs, Stats};
 
 use crate::error::{ApiError, Result};
 use crate::served::{Permit, Served};
@@ -16,8 +16,10 @@ use crate::word_tools;
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Part {
+pub enum Part {
+    /// What the model thinks.
     Reasoning(String),
+    /// What it says.
     Content(String),
     /// A whole call: its place among the answer's calls, its id, its tool and its arguments.
     Call(Call),
@@ -25,34 +27,44 @@ pub(crate) enum Part {
 
 /// A call of a tool.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Call {
-    pub(crate) index: usize,
-    pub(crate) id: String,
-    pub(crate) name: String,
-    pub(crate) arguments: String,
+pub struct Call {
+    /// Its place among the answer's calls.
+    pub index: usize,
+    /// Its own id.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// Its arguments, JSON.
+    pub arguments: String,
 }
 
 /// A token of an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Token {
-    pub(crate) id: u32,
-    pub(crate) logprobs: Option<Logprobs>,
+pub struct Token {
+    /// Its id.
+    pub id: u32,
+    /// Its probability, where that was asked for.
+    pub logprobs: Option<Logprobs>,
 }
 
 /// What came of one of the answers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Step {
-    pub(crate) choice: usize,
-    pub(crate) parts: Vec<Part>,
-    pub(crate) token: Option<Token>,
+pub struct Step {
+    /// Which answer.
+    pub choice: usize,
+    /// Text that became certain.
+    pub parts: Vec<Part>,
+    /// The token that was picked.
+    pub token: Option<Token>,
     /// Tokens of the prompt that are cached, and all of them.
-    pub(crate) progress: Option<(usize, usize)>,
-    pub(crate) end: Option<End>,
+    pub progress: Option<(usize, usize)>,
+    /// The end of the answer.
+    pub end: Option<End>,
 }
 
 /// Why an answer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Finish {
+pub enum Finish {
     /// The model ended it.
     Stop,
     /// This stop string did.
@@ -67,12 +79,15 @@ pub(crate) enum Finish {
 
 /// The end of an answer.
 #[derive(Clone, Debug)]
-pub(crate) struct End {
-    pub(crate) finish: Finish,
-    pub(crate) stats: Stats,
-    pub(crate) reasoning_tokens: usize,
+pub struct End {
+    /// Why it ended.
+    pub finish: Finish,
+    /// What it cost.
+    pub stats: Stats,
+    /// Tokens of it that are reasoning.
+    pub reasoning_tokens: usize,
     /// The context was full, so that something is missing.
-    pub(crate) full: bool,
+    pub full: bool,
 }
 
 /// One answer.
@@ -103,26 +118,57 @@ struct Choice {
 }
 
 /// All answers to one call.
-pub(crate) struct Run {
+pub struct Run {
     model: Arc<Served>,
     prepared: Vec<Prepared>,
     choices: Vec<Choice>,
     arrived: Instant,
     turn: usize,
+    stopper: Stopper,
     _permits: Vec<Permit>,
+}
+
+/// Ends all answers of a [`Run`] from any thread, while another one waits for them.
+#[derive(Clone, Default)]
+pub struct Stopper(Arc<Mutex<Stops>>);
+
+#[derive(Default)]
+struct Stops {
+    stopped: bool,
+    answers: Vec<Canceller>,
+}
+
+impl Stopper {
+    /// Ends the answers; the last step of each still comes.
+    pub fn stop(&self) {
+        let mut stops = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stops.stopped = true;
+        stops.answers.iter().for_each(Canceller::cancel);
+    }
+
+    fn add(&self, answer: &Answer) {
+        let mut stops = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stops.answers.push(answer.canceller());
+        if stops.stopped {
+            answer.cancel();
+        }
+    }
 }
 
 impl Run {
     /// Asks for the answers to several prompts: of each prompt the first at once, and the others when its prompt is
     /// cached.
-    pub(crate) fn start(model: &Arc<Served>, prepared: Vec<Prepared>) -> Result<Self> {
+    pub fn start(model: &Arc<Served>, prepared: Vec<Prepared>) -> Result<Self> {
         prepared.iter().try_for_each(|p| p.check(model))?;
         let mut permits = Vec::new();
-        let mut choices = Vec::new();
+        let mut choices: Vec<Choice> = Vec::new();
+        let stopper = Stopper::default();
         for one in &prepared {
             for i in 0..one.params.n {
                 permits.push(model.admit()?);
-                choices.push(Choice::new(model, one, i)?);
+                let choice = Choice::new(model, one, i)?;
+                choice.answer.iter().for_each(|answer| stopper.add(answer));
+                choices.push(choice);
             }
             let most = one
                 .params
@@ -136,17 +182,24 @@ impl Run {
             choices,
             arrived: Instant::now(),
             turn: 0,
+            stopper,
             _permits: permits,
         })
     }
 
+    /// Whether nothing was asked.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.choices.is_empty()
+    }
+
     /// How many answers there are.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.choices.len()
     }
 
     /// The parameters of an answer.
-    pub(crate) fn params(&self, choice: usize) -> &crate::params::Params {
+    pub fn params(&self, choice: usize) -> &crate::params::Params {
         &self.prepared[self.prompt_of(choice).0].params
     }
 
@@ -166,11 +219,18 @@ impl Run {
     ///
     /// # Errors
     /// The first answer that fails ends all of them.
-    pub(crate) async fn next(&mut self) -> Option<Result<Step>> {
+    pub async fn next(&mut self) -> Option<Result<Step>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Step>>> {
+    /// What ends the answers from any thread.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// The next piece, or the promise to wake the task when it comes; `None` after the last.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Step>>> {
         let n = self.choices.len();
         for i in 0..n {
             let at = (self.turn + i) % n;
@@ -223,7 +283,9 @@ impl Run {
             let choice = &mut self.choices[first + i];
             if choice.answer.is_none() {
                 let request = one.request(&self.model, i)?;
-                choice.answer = Some(self.model.service.generate(request));
+                let answer = self.model.service.generate(request);
+                self.stopper.add(&answer);
+                choice.answer = Some(answer);
             }
         }
         Ok(())
@@ -234,7 +296,7 @@ impl Run {
     }
 
     /// How far the prompt of a step's answer has come, if that is news.
-    pub(crate) fn news_of_prompt(&mut self, step: &Step) -> Option<Value> {
+    pub fn news_of_prompt(&mut self, step: &Step) -> Option<Value> {
         let so_far = self.so_far(step.choice);
         let told = &mut self.choices[step.choice].told;
         let is_news = so_far.computed_tokens > *told;
@@ -243,7 +305,7 @@ impl Run {
     }
 
     /// What an answer has cost so far.
-    pub(crate) fn so_far(&self, choice: usize) -> Stats {
+    pub fn so_far(&self, choice: usize) -> Stats {
         let choice = &self.choices[choice];
         let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
         let (done, total) = choice.prompt;
@@ -472,7 +534,7 @@ impl Choice {
 }
 
 /// A name that nothing else has: a prefix and 24 letters and digits.
-pub(crate) fn id(prefix: &str) -> String {
+pub fn id(prefix: &str) -> String {
     const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     let mut out = prefix.to_owned();
     for _ in 0..3 {
@@ -486,7 +548,7 @@ pub(crate) fn id(prefix: &str) -> String {
 }
 
 /// What an answer cost in time, as llama.cpp names it.
-pub(crate) fn timings(stats: &Stats) -> Value {
+pub fn timings(stats: &Stats) -> Value {
     let ms = |ns: u64| ns as f64 / 1e6;
     let rate = |n: usize, ns: u64| {
         if ns > 0 {
@@ -522,19 +584,24 @@ fn progress(stats: &Stats) -> Value {
 
 /// Everything that came of one answer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Whole {
-    pub(crate) reasoning: String,
-    pub(crate) content: String,
-    pub(crate) calls: Vec<Call>,
-    pub(crate) tokens: Vec<Token>,
+pub struct Whole {
+    /// What the model thought.
+    pub reasoning: String,
+    /// What it said.
+    pub content: String,
+    /// Its calls of tools.
+    pub calls: Vec<Call>,
+    /// Its tokens.
+    pub tokens: Vec<Token>,
     /// The parts in order.
-    pub(crate) parts: Vec<Part>,
-    pub(crate) end: Option<End>,
+    pub parts: Vec<Part>,
+    /// Its end, once it has come.
+    pub end: Option<End>,
 }
 
 impl Whole {
     /// Takes a step of this answer.
-    pub(crate) fn take(&mut self, step: Step) {
+    pub fn take(&mut self, step: Step) {
         for part in step.parts {
             match &part {
                 Part::Reasoning(text) => self.reasoning.push_str(text),
@@ -552,13 +619,13 @@ impl Whole {
     }
 
     /// What it cost.
-    pub(crate) fn stats(&self) -> Stats {
+    pub fn stats(&self) -> Stats {
         self.end.as_ref().map_or_else(Stats::default, |e| e.stats)
     }
 }
 
 /// Waits for all answers.
-pub(crate) async fn collect(run: &mut Run) -> Result<Vec<Whole>> {
+pub async fn collect(run: &mut Run) -> Result<Vec<Whole>> {
     let mut all = vec![Whole::default(); run.len()];
     while let Some(step) = run.next().await {
         let step = step?;
@@ -569,16 +636,20 @@ pub(crate) async fn collect(run: &mut Run) -> Result<Vec<Whole>> {
 
 /// Tokens of several answers to one prompt or more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
-    pub(crate) prompt: usize,
-    pub(crate) cached: usize,
-    pub(crate) completion: usize,
-    pub(crate) reasoning: usize,
+pub struct Usage {
+    /// Tokens of prompts.
+    pub prompt: usize,
+    /// Those of them that were cached.
+    pub cached: usize,
+    /// Tokens of answers.
+    pub completion: usize,
+    /// Those of them that are reasoning.
+    pub reasoning: usize,
 }
 
 impl Usage {
     /// Adds an answer; `first` says that its prompt was not counted yet.
-    pub(crate) fn add(&mut self, end: &End, first: bool) {
+    pub fn add(&mut self, end: &End, first: bool) {
         if first {
             self.prompt += end.stats.prompt_tokens;
             self.cached += end.stats.reused_tokens;
@@ -588,7 +659,7 @@ impl Usage {
     }
 
     /// As chat and completion APIs write it.
-    pub(crate) fn object(&self) -> Value {
+    pub fn object(&self) -> Value {
         json!({
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,

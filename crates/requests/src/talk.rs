@@ -9,9 +9,9 @@ use tokkata::{
 };
 
 use crate::error::{ApiError, Result};
-use crate::options::Thinking;
 use crate::params::Params;
 use crate::served::Served;
+use crate::style::Thinking;
 use crate::word_tools;
 
 /// What templates call the switch of reasoning.
@@ -19,7 +19,7 @@ const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
 /// Which tools an answer calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum ToolUse {
+pub enum ToolUse {
     /// As the model likes.
     #[default]
     Auto,
@@ -33,53 +33,64 @@ pub(crate) enum ToolUse {
 
 /// A conversation in the terms of chat templates.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Talk {
-    pub(crate) messages: Vec<Value>,
+pub struct Talk {
+    /// As chat templates take them.
+    pub messages: Vec<Value>,
     /// `{"type": "function", "function": {…}}` each.
-    pub(crate) tools: Vec<Value>,
-    pub(crate) tool_use: ToolUse,
+    pub tools: Vec<Value>,
+    /// Which of them it calls.
+    pub tool_use: ToolUse,
     /// Whether an answer may call several tools.
-    pub(crate) parallel: bool,
-    pub(crate) documents: Option<Vec<Value>>,
-    pub(crate) thinking: Thinking,
+    pub parallel: bool,
+    /// Documents that templates may show.
+    pub documents: Option<Vec<Value>>,
+    /// Whether and how long it thinks.
+    pub thinking: Thinking,
     /// Further names for the template.
-    pub(crate) names: Map<String, Value>,
+    pub names: Map<String, Value>,
     /// The answer goes on with the last message.
-    pub(crate) continues: bool,
+    pub continues: bool,
     /// The prompt ends where the assistant begins to speak.
-    pub(crate) opens: bool,
+    pub opens: bool,
     /// Reasoning stays in the content, as the model wrote it.
-    pub(crate) raw_reasoning: bool,
+    pub raw_reasoning: bool,
 }
 
 /// How the text of an answer is read.
 #[derive(Clone, Debug)]
-pub(crate) struct Reading {
+pub struct Reading {
     /// The prompt, which may have opened reasoning.
-    pub(crate) prompt: String,
-    pub(crate) tools: Vec<Value>,
+    pub prompt: String,
+    /// What may be called.
+    pub tools: Vec<Value>,
     /// The answer ends with its first call.
-    pub(crate) one_call: bool,
+    pub one_call: bool,
     /// Calls are written as [`word_tools`] tells.
-    pub(crate) in_words: bool,
+    pub in_words: bool,
     /// Reasoning stays in the content.
-    pub(crate) raw_reasoning: bool,
+    pub raw_reasoning: bool,
 }
 
 /// Everything that is known before an answer begins.
-pub(crate) struct Prepared {
-    pub(crate) ids: Vec<u32>,
-    pub(crate) params: Params,
-    pub(crate) grammar: Option<Grammar>,
+pub struct Prepared {
+    /// The prompt.
+    pub ids: Vec<u32>,
+    /// How answers are made.
+    pub params: Params,
+    /// What they follow.
+    pub grammar: Option<Grammar>,
     /// The answer is split into reasoning, content and calls; otherwise all of it is content.
-    pub(crate) reading: Option<Reading>,
-    pub(crate) thinking: Option<(ThinkingTokens, usize)>,
+    pub reading: Option<Reading>,
+    /// The end of reasoning, and the tokens after which it comes.
+    pub thinking: Option<(ThinkingTokens, usize)>,
 }
 
 /// A rendered conversation and what it left open.
-pub(crate) struct Rendered {
-    pub(crate) text: String,
-    pub(crate) ids: Vec<u32>,
+pub struct Rendered {
+    /// As text.
+    pub text: String,
+    /// As tokens.
+    pub ids: Vec<u32>,
     /// The text that closes the reasoning that the prompt has opened.
     close: Option<String>,
 }
@@ -141,7 +152,7 @@ impl Talk {
     }
 
     /// Renders it.
-    pub(crate) fn render(&self, model: &Served) -> Result<Rendered> {
+    pub fn render(&self, model: &Served) -> Result<Rendered> {
         self.clone().settled(model).rendered(model)
     }
 
@@ -215,7 +226,7 @@ impl Talk {
     }
 
     /// Renders it and compiles what its answer must follow.
-    pub(crate) fn prepare(self, model: &Served, params: Params) -> Result<Prepared> {
+    pub fn prepare(self, model: &Served, params: Params) -> Result<Prepared> {
         let talk = self.settled(model);
         let tools = talk.open_tools()?;
         let rendered = talk.rendered(model)?;
@@ -316,7 +327,7 @@ fn marker_ids(model: &Served, text: &str) -> Vec<u32> {
 
 impl Prepared {
     /// A prompt that is continued as it stands.
-    pub(crate) fn plain(model: &Served, ids: Vec<u32>, params: Params) -> Result<Self> {
+    pub fn plain(model: &Served, ids: Vec<u32>, params: Params) -> Result<Self> {
         let grammar = match &params.grammar {
             Some(source) => Some(model.service.grammar(source.clone(), Trigger::Now)?),
             None => None,
@@ -331,7 +342,7 @@ impl Prepared {
     }
 
     /// Refuses a prompt that cannot be answered, before anything is sent.
-    pub(crate) fn check(&self, model: &Served) -> Result<()> {
+    pub fn check(&self, model: &Served) -> Result<()> {
         let ctx = model.service.limits().ctx as usize;
         if self.ids.len() >= ctx && self.params.max_tokens != Some(0) || self.ids.len() > ctx {
             return Err(ApiError::too_long(self.ids.len(), ctx));
@@ -353,7 +364,7 @@ impl Prepared {
     }
 
     /// The engine's request for one of the answers.
-    pub(crate) fn request(&self, model: &Served, choice: usize) -> Result<Request> {
+    pub fn request(&self, model: &Served, choice: usize) -> Result<Request> {
         let service = &model.service;
         let tokenizer = service.tokenizer()?;
         let params = &self.params;
@@ -410,7 +421,7 @@ impl Prepared {
 
 /// How a template treats what not all of them allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Manners {
+pub struct Manners {
     /// Several system messages may begin a conversation.
     several_systems: bool,
     /// System messages may come later.
@@ -425,7 +436,7 @@ pub(crate) struct Manners {
 
 impl Manners {
     /// What a model's template does with short conversations.
-    pub(crate) fn of(service: &tokkata::Service) -> Self {
+    pub fn of(service: &tokkata::Service) -> Self {
         let message = |role: &str, text: &str| json!({"role": role, "content": text});
         let shows = |messages: Vec<Value>, words: &[&str]| {
             let chat = ChatRequest {
@@ -518,7 +529,7 @@ fn join(message: Option<&mut Value>, text: &str) {
 }
 
 /// The text of a message's content.
-pub(crate) fn text_of(message: &Value) -> String {
+pub fn text_of(message: &Value) -> String {
     match &message["content"] {
         Value::String(text) => text.clone(),
         Value::Array(parts) => {

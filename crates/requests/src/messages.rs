@@ -4,13 +4,13 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, kind, wrong};
-use crate::openai::SENSES;
-use crate::options::Thinking;
+use crate::names::SENSES;
 use crate::served::Served;
+use crate::style::Thinking;
 use crate::talk::{Talk, ToolUse};
 
 /// Reads what a chat request says of the conversation.
-pub(crate) fn talk(fields: &mut Fields, model: &Served, prefill: bool) -> Result<Talk> {
+pub fn talk(fields: &mut Fields, model: &Served, prefill: bool) -> Result<Talk> {
     let messages = match fields.needed("messages")? {
         Value::Array(messages) if messages.is_empty() => {
             return Err(ApiError::field(
@@ -78,7 +78,7 @@ fn modalities(fields: &mut Fields) -> Result<()> {
 }
 
 /// How to think, under the names of several servers.
-pub(crate) fn thinking(fields: &mut Fields, names: &Map<String, Value>) -> Result<Thinking> {
+pub fn thinking(fields: &mut Fields, names: &Map<String, Value>) -> Result<Thinking> {
     let mut thinking = Thinking::default();
     let effort = match fields.take("reasoning_effort") {
         None => None,
@@ -170,7 +170,7 @@ fn message(at: usize, value: Value) -> Result<Value> {
 }
 
 /// The text of a content: a text, or parts of text.
-pub(crate) fn text_content(path: &str, content: Value) -> Result<String> {
+pub fn text_content(path: &str, content: Value) -> Result<String> {
     let parts = match content {
         Value::String(text) => return Ok(text),
         Value::Array(parts) => parts,
@@ -249,7 +249,7 @@ fn tool_calls(path: &str, calls: Value) -> Result<Vec<Value>> {
 }
 
 /// Tools as templates read them.
-pub(crate) fn tools(given: Vec<Value>) -> Result<Vec<Value>> {
+pub fn tools(given: Vec<Value>) -> Result<Vec<Value>> {
     let one = |(i, tool): (usize, Value)| {
         let path = format!("tools[{i}]");
         let Value::Object(mut tool) = tool else {
@@ -317,10 +317,7 @@ fn custom(path: &str, tool: Option<Value>) -> Result<Value> {
 }
 
 /// Which of the tools may be called, and which must be.
-pub(crate) fn tool_choice(
-    choice: Option<Value>,
-    tools: Vec<Value>,
-) -> Result<(Vec<Value>, ToolUse)> {
+pub fn tool_choice(choice: Option<Value>, tools: Vec<Value>) -> Result<(Vec<Value>, ToolUse)> {
     const NAME: &str = "tool_choice";
     let Some(choice) = choice else {
         return Ok((tools, ToolUse::Auto));

@@ -11,7 +11,7 @@ fn finite(logprob: f32) -> f64 {
 }
 
 /// The text of a token, whose bytes may be half a character.
-pub(crate) fn text_of(tokenizer: &Tokenizer, id: u32) -> String {
+pub fn text_of(tokenizer: &Tokenizer, id: u32) -> String {
     String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned()
 }
 
@@ -25,7 +25,7 @@ fn entry(tokenizer: &Tokenizer, id: u32, logprob: f32) -> Value {
 }
 
 /// An entry of a chat's `logprobs.content`. A token that a grammar forces was not drawn: it is certain.
-pub(crate) fn chat_entry(tokenizer: &Tokenizer, token: &Token, most: usize) -> Value {
+pub fn chat_entry(tokenizer: &Tokenizer, token: &Token, most: usize) -> Value {
     let certain = Logprobs {
         picked: tokkata::Logprob {
             token: token.id,
@@ -43,7 +43,7 @@ pub(crate) fn chat_entry(tokenizer: &Tokenizer, token: &Token, most: usize) -> V
 
 /// The `logprobs` of a completion, gathered token by token.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TextLogprobs {
+pub struct TextLogprobs {
     tokens: Vec<Value>,
     token_logprobs: Vec<Value>,
     top_logprobs: Vec<Value>,
@@ -52,7 +52,7 @@ pub(crate) struct TextLogprobs {
 
 impl TextLogprobs {
     /// Adds a token at an offset in characters; without a probability, the first of a prompt.
-    pub(crate) fn push(
+    pub fn push(
         &mut self,
         tokenizer: &Tokenizer,
         id: u32,
@@ -82,12 +82,12 @@ impl TextLogprobs {
     }
 
     /// Whether nothing was added.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
     /// As an object.
-    pub(crate) fn object(&self) -> Value {
+    pub fn object(&self) -> Value {
         json!({
             "tokens": self.tokens,
             "token_logprobs": self.token_logprobs,

@@ -1,26 +1,28 @@
 //! What a caller is told when a call cannot be answered.
 
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use http::StatusCode;
 use serde_json::{Map, Value, json};
 use tokkata::{EngineError, Error};
 
 /// Why a call failed, before a dialect gives it its shape.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ApiError {
-    pub(crate) status: StatusCode,
+pub struct ApiError {
+    /// The status it is answered with.
+    pub status: StatusCode,
     /// The word that OpenAI's clients read, such as `invalid_request_error`.
-    pub(crate) kind: &'static str,
-    pub(crate) message: String,
+    pub kind: &'static str,
+    /// One line that says what to do.
+    pub message: String,
     /// The field that is to blame.
-    pub(crate) param: Option<String>,
+    pub param: Option<String>,
     /// Seconds after which it may be tried again.
-    pub(crate) retry_after: Option<u64>,
+    pub retry_after: Option<u64>,
     /// Further members of the error object.
-    pub(crate) extra: Box<Map<String, Value>>,
+    pub extra: Box<Map<String, Value>>,
 }
 
-pub(crate) type Result<T> = std::result::Result<T, ApiError>;
+/// What can fail so.
+pub type Result<T> = std::result::Result<T, ApiError>;
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
@@ -35,12 +37,12 @@ impl ApiError {
     }
 
     /// The caller's mistake.
-    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+    pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
     /// The caller's mistake in one field.
-    pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         let param = param.into();
         let message = format!("{param}: {}", message.into());
         ApiError {
@@ -50,12 +52,12 @@ impl ApiError {
     }
 
     /// No such thing.
-    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+    pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found_error", message)
     }
 
     /// A call without the key.
-    pub(crate) fn unauthorized() -> Self {
+    pub fn unauthorized() -> Self {
         Self::new(
             StatusCode::UNAUTHORIZED,
             "authentication_error",
@@ -64,17 +66,17 @@ impl ApiError {
     }
 
     /// A call that is not allowed.
-    pub(crate) fn forbidden(message: impl Into<String>) -> Self {
+    pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "permission_error", message)
     }
 
     /// Something that this server, as it was started, does not do.
-    pub(crate) fn unsupported(message: impl Into<String>) -> Self {
+    pub fn unsupported(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
     }
 
     /// Too many calls.
-    pub(crate) fn overloaded(message: impl Into<String>, seconds: u64) -> Self {
+    pub fn overloaded(message: impl Into<String>, seconds: u64) -> Self {
         ApiError {
             retry_after: Some(seconds.max(1)),
             ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded_error", message)
@@ -82,7 +84,7 @@ impl ApiError {
     }
 
     /// Too many calls of one caller.
-    pub(crate) fn rate_limited(message: impl Into<String>, seconds: u64) -> Self {
+    pub fn rate_limited(message: impl Into<String>, seconds: u64) -> Self {
         ApiError {
             retry_after: Some(seconds.max(1)),
             ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
@@ -90,7 +92,7 @@ impl ApiError {
     }
 
     /// Not now.
-    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+    pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "unavailable_error",
@@ -99,17 +101,17 @@ impl ApiError {
     }
 
     /// Another status for the same mistake.
-    pub(crate) fn with_status(self, status: StatusCode) -> Self {
+    pub fn with_status(self, status: StatusCode) -> Self {
         ApiError { status, ..self }
     }
 
     /// Our own fault.
-    pub(crate) fn internal(message: impl Into<String>) -> Self {
+    pub fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
     /// A prompt that does not fit.
-    pub(crate) fn too_long(tokens: usize, ctx: usize) -> Self {
+    pub fn too_long(tokens: usize, ctx: usize) -> Self {
         let message = format!(
             "the request exceeds the available context size: the prompt has {tokens} tokens and the context holds {ctx}; shorten it or start the server with a larger context (-c)"
         );
@@ -124,7 +126,7 @@ impl ApiError {
     }
 
     /// The error object as OpenAI and llama.cpp shape it.
-    pub(crate) fn object(&self) -> Value {
+    pub fn object(&self) -> Value {
         let mut object = json!({
             "message": self.message,
             "type": self.kind,
@@ -135,29 +137,6 @@ impl ApiError {
             members.extend((*self.extra).clone());
         }
         object
-    }
-
-    /// A response with this body and the error's status.
-    pub(crate) fn respond(&self, body: &Value) -> Response {
-        let kind = [(header::CONTENT_TYPE, "application/json")];
-        let mut response = (self.status, kind, body.to_string()).into_response();
-        if let Some(seconds) = self.retry_after {
-            let value = HeaderValue::from(seconds);
-            response.headers_mut().insert(header::RETRY_AFTER, value);
-        }
-        if self.status == StatusCode::UNAUTHORIZED {
-            let value = HeaderValue::from_static("Bearer");
-            response
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, value);
-        }
-        response
-    }
-}
-
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        self.respond(&json!({"error": self.object()}))
     }
 }
 

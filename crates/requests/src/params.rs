@@ -9,58 +9,68 @@ use tokkata::{Dry, EncodeOptions, Sampling, Tokenizer, Urgency};
 
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
-use crate::options::Thinking;
+use crate::style::Thinking;
 
 /// The likeliest tokens that can be told with each token.
-pub(crate) const MOST_LOGPROBS: usize = 20;
+pub const MOST_LOGPROBS: usize = 20;
 /// Answers to one prompt at most.
 const MOST_CHOICES: usize = 128;
 
 /// What holds where a request says nothing.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Defaults {
-    pub(crate) sampling: Sampling,
-    pub(crate) seed: Option<u64>,
+pub struct Defaults {
+    /// How tokens are picked.
+    pub sampling: Sampling,
+    /// The seed; `None` for one that nobody can foresee.
+    pub seed: Option<u64>,
     /// Tokens of an answer that does not say how many.
-    pub(crate) max_tokens: Option<usize>,
+    pub max_tokens: Option<usize>,
     /// How a model that can think does so.
-    pub(crate) thinking: Thinking,
+    pub thinking: Thinking,
     /// Answers never end by themselves.
-    pub(crate) ignore_eos: bool,
+    pub ignore_eos: bool,
     /// A full context forgets what is oldest but for so many first tokens; `None` ends the answer.
-    pub(crate) shift: Option<usize>,
+    pub shift: Option<usize>,
 }
 
 /// How an answer is made and where it ends.
 #[derive(Clone, Debug)]
-pub(crate) struct Params {
-    pub(crate) sampling: Sampling,
-    pub(crate) max_tokens: Option<usize>,
-    pub(crate) min_tokens: usize,
-    pub(crate) stop: Vec<String>,
-    pub(crate) stop_ids: Vec<u32>,
+pub struct Params {
+    /// How tokens are picked.
+    pub sampling: Sampling,
+    /// Tokens of the answer at most; `None` until the context is full.
+    pub max_tokens: Option<usize>,
+    /// The answer cannot end before it has so many.
+    pub min_tokens: usize,
+    /// Texts that end it.
+    pub stop: Vec<String>,
+    /// Tokens that end it, beside the model's own.
+    pub stop_ids: Vec<u32>,
     /// The stop string stays in the answer.
-    pub(crate) keep_stop: bool,
-    pub(crate) ignore_eos: bool,
+    pub keep_stop: bool,
+    /// It cannot end by itself.
+    pub ignore_eos: bool,
     /// Special tokens are spelled out.
-    pub(crate) special: bool,
+    pub special: bool,
     /// The only tokens that may come.
-    pub(crate) allowed: Option<Vec<u32>>,
+    pub allowed: Option<Vec<u32>>,
     /// What the answer must follow.
-    pub(crate) grammar: Option<GrammarSource>,
+    pub grammar: Option<GrammarSource>,
     /// Tell each token's probability, and so many of the likeliest ones.
-    pub(crate) logprobs: Option<usize>,
+    pub logprobs: Option<usize>,
     /// Answers to the prompt.
-    pub(crate) n: usize,
-    pub(crate) urgency: Urgency,
-    pub(crate) salt: u64,
+    pub n: usize,
+    /// Its place among others.
+    pub urgency: Urgency,
+    /// Prefixes are shared within one salt.
+    pub salt: u64,
     /// A full context forgets what is oldest but for so many first tokens; `None` ends the answer.
-    pub(crate) shift: Option<usize>,
+    pub shift: Option<usize>,
 }
 
 impl Params {
     /// Parameters that say nothing but these defaults.
-    pub(crate) fn new(defaults: &Defaults) -> Self {
+    pub fn new(defaults: &Defaults) -> Self {
         Params {
             sampling: Sampling {
                 seed: defaults.seed.unwrap_or_else(random_seed),
@@ -84,11 +94,7 @@ impl Params {
     }
 
     /// Reads the fields that all dialects share.
-    pub(crate) fn take(
-        fields: &mut Fields,
-        defaults: &Defaults,
-        tokenizer: &Tokenizer,
-    ) -> Result<Self> {
+    pub fn take(fields: &mut Fields, defaults: &Defaults, tokenizer: &Tokenizer) -> Result<Self> {
         let mut params = Params::new(defaults);
         params.take_sampling(fields)?;
         params.take_samplers(fields)?;
@@ -294,7 +300,7 @@ impl Params {
     }
 
     /// The parameters of one of several answers: the first draws with the seed itself.
-    pub(crate) fn seed_of(&self, choice: usize) -> u64 {
+    pub fn seed_of(&self, choice: usize) -> u64 {
         match choice {
             0 => self.sampling.seed,
             i => mixed(
@@ -405,7 +411,7 @@ fn biases(value: &Value, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>> {
 }
 
 /// Token ids.
-pub(crate) fn token_list(name: &str, ids: &[Value]) -> Result<Vec<u32>> {
+pub fn token_list(name: &str, ids: &[Value]) -> Result<Vec<u32>> {
     let id = |v: &Value| v.as_u64().and_then(|id| u32::try_from(id).ok());
     ids.iter()
         .map(|v| id(v).ok_or_else(|| wrong(name, v, "token ids")))
@@ -485,7 +491,7 @@ fn response_format(mut format: Fields, outer: &mut Fields) -> Result<Option<Gram
 }
 
 /// The Responses API's `text.format`, or Anthropic's `output_config.format`.
-pub(crate) fn text_format(format: Fields, outer: &mut Fields) -> Result<Option<GrammarSource>> {
+pub fn text_format(format: Fields, outer: &mut Fields) -> Result<Option<GrammarSource>> {
     response_format(format, outer)
 }
 
@@ -545,19 +551,19 @@ fn named_grammars(
 }
 
 /// A seed that nobody can foresee; below 2³², so that it can be typed again.
-pub(crate) fn random_seed() -> u64 {
+pub fn random_seed() -> u64 {
     random() & u64::from(u32::MAX)
 }
 
 /// A number that nobody can foresee.
-pub(crate) fn random() -> u64 {
+pub fn random() -> u64 {
     std::collections::hash_map::RandomState::new()
         .build_hasher()
         .finish()
 }
 
 /// A number that differs wherever texts do, with all but certainty, and is the same in every process.
-pub(crate) fn hash(text: &str) -> u64 {
+pub fn hash(text: &str) -> u64 {
     let step = |h: u64, byte: u8| (h ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     mixed(text.bytes().fold(0xcbf2_9ce4_8422_2325, step))
 }

@@ -14,9 +14,11 @@ const TEMPLATE: &str = "\
 <|end|>\n{%- endfor %}{%- if add_generation_prompt %}<|assistant|>\n{% endif %}";
 
 /// The template of calls and the format that follows from it.
-pub(crate) struct Form {
-    pub(crate) template: ChatTemplate,
-    pub(crate) format: OutputFormat,
+pub struct Form {
+    /// How calls are written.
+    pub template: ChatTemplate,
+    /// How they are read.
+    pub format: OutputFormat,
 }
 
 static FORM: LazyLock<Option<Form>> = LazyLock::new(|| {
@@ -26,18 +28,18 @@ static FORM: LazyLock<Option<Form>> = LazyLock::new(|| {
 });
 
 /// The form of calls.
-pub(crate) fn form() -> Option<&'static Form> {
+pub fn form() -> Option<&'static Form> {
     FORM.as_ref().filter(|f| f.format.has_tool_calls())
 }
 
 /// Whether a conversation speaks of tools.
-pub(crate) fn are_there(messages: &[Value], tools: &[Value]) -> bool {
+pub fn are_there(messages: &[Value], tools: &[Value]) -> bool {
     let speaks = |m: &Value| m["tool_calls"].is_array() || m["role"] == "tool";
     !tools.is_empty() || messages.iter().any(speaks)
 }
 
 /// The same conversation in words: tools in the first message, calls as text of answers, results as what a user says.
-pub(crate) fn told(messages: &[Value], tools: &[Value]) -> Vec<Value> {
+pub fn told(messages: &[Value], tools: &[Value]) -> Vec<Value> {
     let mut out: Vec<Value> = Vec::with_capacity(messages.len() + 1);
     for message in messages {
         let text = message["content"].as_str().unwrap_or_default();

@@ -1,0 +1,450 @@
+//! Chat completions: what is asked, and how answers are written.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use tokkata::Tokenizer;
+
+use crate::error::{ApiError, Result};
+use crate::fields::Fields;
+use crate::logprobs::chat_entry;
+use crate::messages;
+use crate::names::{HINTS, LABELS, fingerprint};
+use crate::params::{MOST_LOGPROBS, Params};
+use crate::run::{End, Finish, Part, Run, Step, Token, Usage, Whole, id, timings};
+use crate::served::{Served, now};
+use crate::style::{ReasoningNames, Style};
+use crate::talk::Talk;
+use crate::write::Write;
+
+/// What the dialect alone asks for.
+#[derive(Clone, Debug, Default)]
+pub struct Wishes {
+    stream: bool,
+    usage: bool,
+    usage_always: bool,
+    /// Each token's probability, and so many likeliest ones.
+    logprobs: Option<usize>,
+    timings: bool,
+    progress: bool,
+    verbose: bool,
+    /// What the reasoning is called; `None` where it is left out.
+    names: Option<ReasoningNames>,
+    token_ids: bool,
+    prompt_text: bool,
+}
+
+/// A conversation as it was asked for.
+pub type Asked = (Talk, Params, Wishes);
+
+/// Renders a conversation, and asks for its answers.
+///
+/// # Errors
+/// A prompt that does not fit; what the template raises; a grammar that cannot be followed; a full queue.
+pub fn start(
+    model: &Arc<Served>,
+    (talk, params, wishes): Asked,
+    warnings: Vec<String>,
+) -> Result<(Run, Writer)> {
+    let prepared = talk.prepare(model, params)?;
+    let prompt = prepared.reading.as_ref().map(|r| r.prompt.clone());
+    let ids = prepared.ids.clone();
+    let run = Run::start(model, vec![prepared])?;
+    let writer = Writer {
+        id: id("chatcmpl-"),
+        created: now(),
+        model: Arc::clone(model),
+        warnings,
+        state: Stream::new(run.len(), ids.len()),
+        prompt_ids: wishes.token_ids.then_some(ids),
+        prompt: prompt.unwrap_or_default(),
+        wishes,
+    };
+    Ok((run, writer))
+}
+
+/// Reads a chat request.
+///
+/// # Errors
+/// A field that cannot be honoured, by its name.
+pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked> {
+    let mut talk = messages::talk(fields, model, style.prefill)?;
+    let tokenizer = model.service.tokenizer()?;
+    let mut params = Params::take(fields, &model.defaults, tokenizer)?;
+    let most = fields.integer(&["max_completion_tokens", "max_tokens", "n_predict"])?;
+    params.max_tokens = most
+        .and_then(|n| usize::try_from(n).ok())
+        .or(model.defaults.max_tokens);
+    let mut wishes = Wishes {
+        stream: fields.boolean("stream")?.unwrap_or(false),
+        ..Wishes::default()
+    };
+    wishes.usage = style.usage_always;
+    wishes.usage_always = wishes.usage;
+    if let Some(mut options) = fields.nested("stream_options")? {
+        let asked = options.boolean("include_usage")?;
+        wishes.usage |= asked.unwrap_or(false);
+        wishes.usage_always |= options.boolean("continuous_usage_stats")?.unwrap_or(false);
+        options.labels(&["include_obfuscation"]);
+        options.close(style.strict_fields, fields)?;
+    }
+    wishes.logprobs = logprobs(fields)?;
+    params.logprobs = wishes.logprobs;
+    wishes.timings = fields.boolean("timings_per_token")?.unwrap_or(false);
+    wishes.progress = fields.boolean("return_progress")?.unwrap_or(false);
+    wishes.verbose = fields.boolean("verbose")?.unwrap_or(style.verbose);
+    wishes.token_ids = fields.boolean("return_token_ids")?.unwrap_or(false);
+    wishes.prompt_text = fields.boolean("return_prompt_text")?.unwrap_or(false);
+    // Stored prefixes are shared by all who may ask; the key only says who asks again.
+    fields.text("prompt_cache_key")?;
+    fields.labels(&LABELS);
+    fields.labels(&["cache_prompt"]);
+    wishes.names = names(fields, style.reasoning)?;
+    talk.raw_reasoning = wishes.names == Some(ReasoningNames::None);
+    if fields.boolean("parse_tool_calls")? == Some(false) {
+        let text = "calls are always told apart from text here; leave tools out for text alone";
+        return Err(ApiError::field("parse_tool_calls", text));
+    }
+    fields.hints(&HINTS);
+    fields.refuse(
+        &["prompt_logprobs"],
+        "use /v1/completions with echo and logprobs",
+    )?;
+    fields.finish(style.strict_fields)?;
+    Ok((talk, params, wishes))
+}
+
+/// What the reasoning is called in the answer; `None` where it is left out.
+fn names(fields: &mut Fields, usual: ReasoningNames) -> Result<Option<ReasoningNames>> {
+    let shows = fields.boolean("include_reasoning")?.unwrap_or(true);
+    let names = match fields.text("reasoning_format")?.as_deref() {
+        None => usual,
+        Some("auto") => ReasoningNames::Both,
+        Some("deepseek" | "deepseek-legacy") => ReasoningNames::ReasoningContent,
+        Some("none") => ReasoningNames::None,
+        Some(other) => {
+            let text = format!("found '{other}', expected auto, deepseek or none");
+            return Err(ApiError::field("reasoning_format", text));
+        }
+    };
+    Ok(shows.then_some(names))
+}
+
+/// `logprobs` is a switch or a number of alternatives.
+fn logprobs(fields: &mut Fields) -> Result<Option<usize>> {
+    let top = fields.count(&["top_logprobs"])?;
+    let on = match fields.take("logprobs") {
+        None => None,
+        Some(Value::Bool(on)) => Some(on),
+        Some(Value::Number(n)) => return most(n.as_u64().map(|n| n as usize).or(top)),
+        Some(other) => return Err(crate::fields::wrong("logprobs", &other, "true or false")),
+    };
+    match (on, top) {
+        (Some(true), top) => most(top.or(Some(0))),
+        (Some(false) | None, None | Some(0)) => Ok(None),
+        _ => Err(ApiError::field("top_logprobs", "needs logprobs to be true")),
+    }
+}
+
+fn most(n: Option<usize>) -> Result<Option<usize>> {
+    match n {
+        Some(n) if n > MOST_LOGPROBS => {
+            let text = format!("found {n}, expected at most {MOST_LOGPROBS}");
+            Err(ApiError::field("top_logprobs", text))
+        }
+        n => Ok(n),
+    }
+}
+
+/// Writes answers as OpenAI does.
+pub struct Writer {
+    id: String,
+    created: u64,
+    model: Arc<Served>,
+    warnings: Vec<String>,
+    prompt_ids: Option<Vec<u32>>,
+    prompt: String,
+    wishes: Wishes,
+    state: Stream,
+}
+
+/// What an answer's end is called.
+pub fn finish_word(finish: &Finish) -> &'static str {
+    match finish {
+        Finish::Stop | Finish::StopString(_) => "stop",
+        Finish::Length => "length",
+        Finish::Calls => "tool_calls",
+        Finish::Cancelled => "cancelled",
+    }
+}
+
+impl Writer {
+    fn tokenizer(&self) -> Result<&Arc<Tokenizer>> {
+        Ok(self.model.service.tokenizer()?)
+    }
+
+    fn head(&self, object: &str) -> Map<String, Value> {
+        let head = json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.model.id,
+            "system_fingerprint": fingerprint(),
+        });
+        match head {
+            Value::Object(head) => head,
+            _ => Map::new(),
+        }
+    }
+
+    fn reason(&self, to: &mut Map<String, Value>, text: &str) {
+        let names = self.wishes.names;
+        if matches!(
+            names,
+            Some(ReasoningNames::Both | ReasoningNames::ReasoningContent)
+        ) {
+            to.insert("reasoning_content".to_owned(), text.into());
+        }
+        if matches!(
+            names,
+            Some(ReasoningNames::Both | ReasoningNames::Reasoning)
+        ) {
+            to.insert("reasoning".to_owned(), text.into());
+        }
+    }
+
+    /// What only some ask for.
+    fn extras(&self, body: &mut Map<String, Value>) {
+        if !self.warnings.is_empty() {
+            body.insert("warnings".to_owned(), self.warnings.clone().into());
+        }
+        if let Some(ids) = &self.prompt_ids {
+            body.insert("prompt_token_ids".to_owned(), ids.clone().into());
+        }
+        if self.wishes.prompt_text {
+            body.insert("prompt_text".to_owned(), self.prompt.clone().into());
+        }
+        if self.wishes.verbose {
+            body.insert("__verbose".to_owned(), json!({"prompt": self.prompt}));
+        }
+    }
+
+    fn choice(&self, index: usize, one: &Whole, tokenizer: &Tokenizer) -> Value {
+        let mut message = Map::new();
+        message.insert("role".to_owned(), "assistant".into());
+        let content = match (one.content.is_empty(), one.calls.is_empty()) {
+            (true, false) => Value::Null,
+            _ => one.content.clone().into(),
+        };
+        message.insert("content".to_owned(), content);
+        message.insert("refusal".to_owned(), Value::Null);
+        message.insert("annotations".to_owned(), json!([]));
+        if !one.reasoning.is_empty() {
+            self.reason(&mut message, &one.reasoning);
+        }
+        if !one.calls.is_empty() {
+            let call = |c: &crate::run::Call| {
+                let function = json!({"name": c.name, "arguments": c.arguments});
+                json!({"id": c.id, "type": "function", "function": function})
+            };
+            let calls: Vec<Value> = one.calls.iter().map(call).collect();
+            message.insert("tool_calls".to_owned(), calls.into());
+        }
+        let logprobs = self.wishes.logprobs.map(|most| {
+            let entry = |t: &Token| chat_entry(tokenizer, t, most);
+            let content: Vec<Value> = one.tokens.iter().map(entry).collect();
+            json!({"content": content, "refusal": null})
+        });
+        let finish = one.end.as_ref().map(|end| &end.finish);
+        let mut choice = json!({
+            "index": index,
+            "message": message,
+            "logprobs": logprobs,
+            "finish_reason": finish.map(finish_word),
+        });
+        if let Some(Finish::StopString(stop)) = finish {
+            choice["stop_reason"] = stop.as_str().into();
+        }
+        if self.wishes.token_ids {
+            let ids: Vec<u32> = one.tokens.iter().map(|t| t.id).collect();
+            choice["token_ids"] = ids.into();
+        }
+        choice
+    }
+
+    /// Tells how far a prompt has come.
+    fn progress(&self, index: usize, progress: Value) -> Value {
+        let mut chunk = self.head("chat.completion.chunk");
+        let choice = json!({"index": index, "delta": {}, "logprobs": null, "finish_reason": null});
+        chunk.insert("choices".to_owned(), json!([choice]));
+        chunk.insert("prompt_progress".to_owned(), progress);
+        chunk.into()
+    }
+
+    fn delta(&self, part: Part) -> Value {
+        match part {
+            Part::Content(text) => json!({"content": text}),
+            Part::Reasoning(text) => {
+                let mut delta = Map::new();
+                self.reason(&mut delta, &text);
+                delta.into()
+            }
+            Part::Call(call) => {
+                let function = json!({"name": call.name, "arguments": call.arguments});
+                let call = json!({
+                    "index": call.index,
+                    "id": call.id,
+                    "type": "function",
+                    "function": function,
+                });
+                json!({"tool_calls": [call]})
+            }
+        }
+    }
+
+    fn chunk(&mut self, index: usize, delta: &Value, end: Option<&End>) -> Value {
+        let says = end.is_some() || delta.get("role").is_none();
+        let held = if says {
+            std::mem::take(&mut self.state.held[index])
+        } else {
+            Vec::new()
+        };
+        let mut choice = json!({
+            "index": index,
+            "delta": delta,
+            "logprobs": null,
+            "finish_reason": end.map(|end| finish_word(&end.finish)),
+        });
+        if let Some(Finish::StopString(stop)) = end.map(|end| &end.finish) {
+            choice["stop_reason"] = stop.as_str().into();
+        }
+        if let (Some(most), Ok(tokenizer), false) =
+            (self.wishes.logprobs, self.tokenizer(), held.is_empty())
+        {
+            let entry = |t: &Token| chat_entry(tokenizer, t, most);
+            let content: Vec<Value> = held.iter().map(entry).collect();
+            choice["logprobs"] = json!({"content": content, "refusal": null});
+        }
+        if self.wishes.token_ids {
+            let ids: Vec<u32> = held.iter().map(|t| t.id).collect();
+            choice["token_ids"] = ids.into();
+        }
+        let mut chunk = self.head("chat.completion.chunk");
+        chunk.insert("choices".to_owned(), json!([choice]));
+        if self.wishes.usage_always {
+            chunk.insert("usage".to_owned(), self.state.usage.object());
+        } else if self.wishes.usage {
+            chunk.insert("usage".to_owned(), Value::Null);
+        }
+        if let Some(end) = end.filter(|_| !self.wishes.usage || self.wishes.timings) {
+            chunk.insert("timings".to_owned(), timings(&end.stats));
+        } else if let Some(timings) = self.state.timings.as_ref().filter(|_| says) {
+            chunk.insert("timings".to_owned(), timings.clone());
+        }
+        if std::mem::take(&mut self.state.first) {
+            self.extras(&mut chunk);
+        }
+        chunk.into()
+    }
+}
+
+impl Write for Writer {
+    fn streams(&self) -> bool {
+        self.wishes.stream
+    }
+
+    fn whole(&mut self, all: &[Whole]) -> Result<Value> {
+        let tokenizer = self.tokenizer()?;
+        let mut usage = Usage::default();
+        let mut choices = Vec::with_capacity(all.len());
+        for (index, one) in all.iter().enumerate() {
+            if let Some(end) = &one.end {
+                usage.add(end, index == 0);
+            }
+            choices.push(self.choice(index, one, tokenizer));
+        }
+        let mut body = self.head("chat.completion");
+        body.insert("choices".to_owned(), choices.into());
+        body.insert("usage".to_owned(), usage.object());
+        let stats = all.first().map(Whole::stats).unwrap_or_default();
+        body.insert("timings".to_owned(), timings(&stats));
+        self.extras(&mut body);
+        Ok(body.into())
+    }
+
+    fn step(&mut self, run: &mut Run, step: Step, out: &mut Vec<Value>) {
+        let progress = run.news_of_prompt(&step).filter(|_| self.wishes.progress);
+        let index = step.choice;
+        if step.progress.is_some() && !self.wishes.progress {
+            return;
+        }
+        if !std::mem::replace(&mut self.state.begun[index], true) {
+            let delta = json!({"role": "assistant", "content": null});
+            out.push(self.chunk(index, &delta, None));
+        }
+        out.extend(progress.map(|progress| self.progress(index, progress)));
+        self.state.timings = self.wishes.timings.then(|| timings(&run.so_far(index)));
+        self.state.usage.completion += usize::from(step.token.is_some());
+        self.state.held[index].extend(step.token);
+        for part in step.parts {
+            let is_reasoning = matches!(part, Part::Reasoning(_));
+            if is_reasoning && self.wishes.names.is_none() {
+                continue;
+            }
+            let delta = self.delta(part);
+            out.push(self.chunk(index, &delta, None));
+        }
+        if let Some(end) = step.end {
+            self.state.settle(index, end.clone());
+            out.push(self.chunk(index, &json!({}), Some(&end)));
+        }
+    }
+
+    fn last(&mut self, out: &mut Vec<Value>) {
+        if self.wishes.usage {
+            let mut chunk = self.head("chat.completion.chunk");
+            chunk.insert("choices".to_owned(), json!([]));
+            chunk.insert("usage".to_owned(), self.state.usage.object());
+            if let Some(end) = self.state.ends.iter().flatten().next() {
+                chunk.insert("timings".to_owned(), timings(&end.stats));
+            }
+            out.push(chunk.into());
+        }
+    }
+}
+
+/// How far a stream of several answers has come.
+struct Stream {
+    begun: Vec<bool>,
+    /// Tokens whose text has not been sent.
+    held: Vec<Vec<Token>>,
+    ends: Vec<Option<End>>,
+    usage: Usage,
+    /// What the answer has cost so far, if that is wanted.
+    timings: Option<Value>,
+    first: bool,
+}
+
+impl Stream {
+    fn new(choices: usize, prompt_tokens: usize) -> Self {
+        Stream {
+            begun: vec![false; choices],
+            held: vec![Vec::new(); choices],
+            ends: vec![None; choices],
+            usage: Usage {
+                prompt: prompt_tokens,
+                ..Usage::default()
+            },
+            timings: None,
+            first: true,
+        }
+    }
+
+    fn settle(&mut self, index: usize, end: End) {
+        self.ends[index] = Some(end);
+        let all = self.ends.iter().flatten();
+        let mut usage = Usage::default();
+        all.enumerate().for_each(|(i, end)| usage.add(end, i == 0));
+        self.usage = usage;
+    }
+}

@@ -1,0 +1,94 @@
+//! How requests are read and answers written where a request does not say.
+
+/// What holds for every request of a caller, whatever it says.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// An unknown field is an error.
+    pub strict_fields: bool,
+    /// A last message of the assistant is continued.
+    pub prefill: bool,
+    /// Streams tell what they cost, whether asked to or not.
+    pub usage_always: bool,
+    /// Replies show the prompt.
+    pub verbose: bool,
+    /// What the answer's reasoning is called.
+    pub reasoning: ReasoningNames,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Style {
+            strict_fields: false,
+            prefill: true,
+            usage_always: false,
+            verbose: false,
+            reasoning: ReasoningNames::Both,
+        }
+    }
+}
+
+/// How a model that can think does so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Thinking {
+    /// Whether to think; `None` as the template has it.
+    pub on: Option<bool>,
+    /// How hard, in the template's words.
+    pub effort: Option<String>,
+    /// Tokens of reasoning at most.
+    pub budget: Option<usize>,
+    /// What the model has thought last when the budget ends.
+    pub message: String,
+}
+
+impl Thinking {
+    /// What this says, and what the other one says where this says nothing.
+    #[must_use]
+    pub fn or(self, other: &Thinking) -> Thinking {
+        // A request that says whether to think, or how long, has said both.
+        let says = self.on.is_some() || self.budget.is_some();
+        let (on, budget) = match says {
+            true => (self.on, self.budget),
+            false => (other.on, other.budget),
+        };
+        Thinking {
+            on,
+            budget,
+            effort: self.effort.or_else(|| other.effort.clone()),
+            message: match self.message.is_empty() {
+                true => other.message.clone(),
+                false => self.message,
+            },
+        }
+    }
+}
+
+/// What the answer's reasoning is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReasoningNames {
+    /// `reasoning_content` and `reasoning`.
+    Both,
+    /// `reasoning_content`.
+    ReasoningContent,
+    /// `reasoning`.
+    Reasoning,
+    /// It stays in the content, as the model wrote it.
+    None,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_s_own_thinking_comes_first() {
+        let own = |on, budget| Thinking {
+            on,
+            budget,
+            ..Thinking::default()
+        };
+        let usual = own(Some(true), Some(9));
+        assert_eq!(Thinking::default().or(&usual), usual);
+        assert_eq!(own(Some(false), None).or(&usual), own(Some(false), None));
+        assert_eq!(own(None, Some(3)).or(&usual), own(None, Some(3)));
+    }
+}

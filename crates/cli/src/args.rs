@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use tokkata::{AdapterSource, DType, OpenOptions, Preset};
+use tokkata::{AdapterSource, DType, DraftKind, Drafts, OpenOptions, Preset};
 
 /// A command line that makes no sense; exits with 2.
 #[derive(Debug, thiserror::Error)]
@@ -336,6 +336,50 @@ impl SizeArgs {
             return Err(usage("found 0, expected at least 1 for --ubatch-size"));
         }
         Ok(())
+    }
+}
+
+/// How several tokens are guessed at once, which changes no text.
+#[derive(Debug, Args)]
+pub(crate) struct DraftArgs {
+    /// Who guesses the next tokens, so that a step gives several: ngram, auto or none
+    #[arg(long, value_name = "TYPE", value_delimiter = ',', default_value = "auto", value_parser = draft_kind, hide_short_help = true)]
+    spec_type: Vec<Option<DraftKind>>,
+    /// Tokens of a guess at most; as many of them are tried as pay [default: 8; 4 for models with states]
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    spec_draft_n_max: Option<u32>,
+    /// For measurements of speed: the share of guesses at each place that is taken for right; the text is none then
+    #[arg(
+        long,
+        value_name = "P,P,…",
+        value_delimiter = ',',
+        hide_short_help = true
+    )]
+    spec_synth_rates: Option<Vec<f64>>,
+}
+
+fn draft_kind(text: &str) -> Result<Option<DraftKind>, String> {
+    match text {
+        "none" => Ok(None),
+        "auto" | "ngram" | "ngram-simple" | "ngram-map-k" | "ngram-map-k4v" | "ngram-mod"
+        | "ngram-cache" => Ok(Some(DraftKind::Ngram)),
+        _ => Err(format!("found '{text}', expected ngram, auto or none")),
+    }
+}
+
+impl DraftArgs {
+    /// Sets what these flags say.
+    pub(crate) fn apply(&self, options: &mut OpenOptions) {
+        let mut kinds: Vec<DraftKind> = self.spec_type.iter().copied().flatten().collect();
+        kinds.dedup();
+        if self.spec_draft_n_max == Some(0) {
+            kinds.clear();
+        }
+        options.drafts = Drafts {
+            kinds,
+            most: self.spec_draft_n_max.and_then(NonZeroU32::new),
+            pretended: self.spec_synth_rates.clone(),
+        };
     }
 }
 

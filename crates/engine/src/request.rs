@@ -192,6 +192,8 @@ pub struct Stats {
     pub computed_tokens: usize,
     /// Tokens generated, the one that ended the answer included.
     pub generated_tokens: usize,
+    /// Drafts that were tried.
+    pub drafts: usize,
     /// Tokens that were guessed and tried.
     pub drafted_tokens: usize,
     /// Those of them that were drawn.

@@ -79,6 +79,9 @@ pub struct Speculation {
     pub most: usize,
     /// Whether drafts are as long as they pay, and none where none do; otherwise as long as they can be.
     pub adaptive: bool,
+    /// For measurements: the share of guesses at each place that is taken for right, whatever is drawn. The text is none
+    /// then.
+    pub pretended: Option<Vec<f64>>,
 }
 
 /// What drafts have come to.

@@ -81,6 +81,9 @@ pub(crate) struct Metrics {
     pub(crate) cached_tokens: AtomicU64,
     pub(crate) generated_tokens: AtomicU64,
     pub(crate) refused: AtomicU64,
+    drafts: AtomicU64,
+    drafted: AtomicU64,
+    accepted: AtomicU64,
     prompt_ns: AtomicU64,
     generate_ns: AtomicU64,
     /// Calls for vectors.
@@ -111,6 +114,9 @@ impl Default for Metrics {
             cached_tokens: AtomicU64::new(0),
             generated_tokens: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            drafts: AtomicU64::new(0),
+            drafted: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
             prompt_ns: AtomicU64::new(0),
             generate_ns: AtomicU64::new(0),
             reads: AtomicU64::new(0),
@@ -144,6 +150,9 @@ impl Metrics {
         add(&self.prompt_tokens, stats.prompt_tokens as u64);
         add(&self.cached_tokens, stats.reused_tokens as u64);
         add(&self.generated_tokens, stats.generated_tokens as u64);
+        add(&self.drafts, stats.drafts as u64);
+        add(&self.drafted, stats.drafted_tokens as u64);
+        add(&self.accepted, stats.accepted_tokens as u64);
         add(&self.prompt_ns, stats.prompt_ns);
         add(&self.generate_ns, stats.generate_ns);
         let tokens = (stats.prompt_tokens + stats.generated_tokens) as u64;
@@ -276,6 +285,9 @@ pub(crate) struct Sums {
     prompt_seconds: f64,
     generate_seconds: f64,
     works: f64,
+    drafts: f64,
+    drafted: f64,
+    accepted: f64,
     longest: f64,
     running: f64,
     waiting: f64,
@@ -292,6 +304,9 @@ impl Sums {
         self.prompt_seconds += get(&metrics.prompt_ns) / 1e9;
         self.generate_seconds += get(&metrics.generate_ns) / 1e9;
         self.works += get(&metrics.generated_tokens) + get(&metrics.reads);
+        self.drafts += get(&metrics.drafts);
+        self.drafted += get(&metrics.drafted);
+        self.accepted += get(&metrics.accepted);
         self.longest = self.longest.max(get(&metrics.longest));
         self.running += now.running as f64;
         self.waiting += now.waiting as f64;
@@ -352,16 +367,16 @@ impl Sums {
             (
                 count,
                 "spec_decode_num_draft_tokens_total",
-                0.0,
+                self.drafted,
                 "Tokens that were drafted",
             ),
             (
                 count,
                 "spec_decode_num_accepted_tokens_total",
-                0.0,
+                self.accepted,
                 "Drafted tokens that were right",
             ),
-            (count, "spec_decode_num_drafts_total", 0.0, "Drafts"),
+            (count, "spec_decode_num_drafts_total", self.drafts, "Drafts"),
             (
                 now,
                 "prompt_tokens_seconds",

@@ -17,6 +17,7 @@ use crate::checkpoint::Checkpoint;
 use crate::decode::TextDecoder;
 use crate::device::device;
 use crate::diffusion::Diffusion;
+use crate::drafts::Started;
 use crate::error::{Bytes, Error, Result};
 use crate::memory::{MemoryNeed, available};
 use crate::options::{OpenOptions, Purpose};
@@ -84,6 +85,11 @@ impl Model {
         if spec.encoder.is_some() {
             limits.enc_rows = limits.rows;
         }
+        let drafts = options.drafts.clone();
+        let drafts = match writes && diffusion.is_none() {
+            true => drafts.widen(&mut limits, &spec),
+            false => Started::NONE,
+        };
         let (program, vectors) = match options.purpose {
             Purpose::Text => (checkpoint.program_of(&spec, &limits, &build)?, None),
             Purpose::Vectors(pooling) | Purpose::Both(pooling) => {
@@ -118,6 +124,7 @@ impl Model {
             ..EngineOptions::default()
         };
         let mut engine = Engine::new(program, executor, options)?;
+        drafts.start(&mut engine);
         if let Some(adapter) = adapter {
             let id = engine.attach(&Arc::new(adapter))?;
             engine.use_adapter(Some(id))?;

@@ -91,6 +91,7 @@ fn always(drafter: Box<dyn Drafter>, most: usize) -> Speculation {
         drafters: vec![drafter],
         most,
         adaptive: false,
+        pretended: None,
     }
 }
 

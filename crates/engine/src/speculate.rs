@@ -8,6 +8,7 @@
 //! Drafts are chains. What a grammar refuses is cut off before it runs, rejected rows are written over by the next ones,
 //! and states of recurrent layers are kept row by row ([`SeqRows::keeps_states`](tokkata_ir::SeqRows::keeps_states)).
 
+pub mod model;
 pub mod ngram;
 mod own;
 mod plan;

@@ -1,12 +1,22 @@
 //! How a model guesses several tokens at once. No choice here changes a text: see
 //! [`speculate`](tokkata_engine::speculate).
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use tokkata_engine::Engine;
+use tokkata_engine::speculate::model::{DraftModel, TokenMap};
 use tokkata_engine::speculate::ngram::Ngram;
 use tokkata_engine::speculate::{Drafter, Guess, Speculation, Wanted};
 use tokkata_ir::{CacheKind, Limits, ModelSpec};
+use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
+
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::options::{OpenOptions, Purpose};
 
 /// Tokens of a draft at most, unless somebody says otherwise.
 const MOST: u32 = 8;
@@ -18,6 +28,8 @@ const MOST_STATES: u32 = 4;
 pub enum DraftKind {
     /// What stood behind the same tokens before.
     Ngram,
+    /// A smaller model, see [`Drafts::model`].
+    Model,
 }
 
 /// Choices of speculation. The default is whatever needs no other file, as far as it pays.
@@ -27,6 +39,8 @@ pub struct Drafts {
     pub kinds: Vec<DraftKind>,
     /// Tokens of a draft at most.
     pub most: Option<NonZeroU32>,
+    /// The smaller model's file.
+    pub model: Option<PathBuf>,
     /// For measurements: the share of guesses at each place that is taken for right. The text is none then.
     pub pretended: Option<Vec<f64>>,
 }
@@ -36,6 +50,7 @@ impl Default for Drafts {
         Drafts {
             kinds: vec![DraftKind::Ngram],
             most: None,
+            model: None,
             pretended: None,
         }
     }
@@ -87,24 +102,125 @@ impl Started<'_> {
     /// For models that do not write.
     pub(crate) const NONE: Started<'static> = Started(None);
 
-    /// Lets an engine speculate.
-    pub(crate) fn start(&self, engine: &mut Engine) {
+    /// Lets an engine speculate. Says what cannot guess, and why: the model writes without it.
+    pub(crate) fn start(
+        &self,
+        engine: &mut Engine,
+        checkpoint: &Checkpoint,
+        options: &OpenOptions,
+    ) -> Vec<String> {
+        let (mut notes, mut drafters) = (Vec::new(), Vec::<Box<dyn Drafter>>::new());
         let Some((drafts, most)) = self.0 else {
-            return;
+            return notes;
         };
-        let drafter = |kind: &DraftKind| -> Box<dyn Drafter> {
+        for kind in &drafts.kinds {
             match kind {
-                DraftKind::Ngram => Box::new(Ngram::new()),
+                DraftKind::Ngram => drafters.push(Box::new(Ngram::new())),
+                DraftKind::Model => match model(drafts, engine.limits(), checkpoint, options) {
+                    Ok(drafter) => drafters.push(Box::new(drafter)),
+                    Err(error) => notes.push(format!("no model guesses: {error}")),
+                },
             }
-        };
-        let pretends = drafts.pretended.is_some();
-        let again = pretends.then(|| Box::new(Again) as Box<dyn Drafter>);
+        }
+        if drafts.pretended.is_some() && !drafts.kinds.contains(&DraftKind::Model) {
+            drafters.push(Box::new(Again));
+        }
         engine.speculate(Speculation {
-            drafters: drafts.kinds.iter().map(drafter).chain(again).collect(),
+            drafters,
             most: most as usize,
             adaptive: drafts.pretended.is_none(),
             pretended: drafts.pretended.clone(),
         });
+        notes
+    }
+}
+
+/// The smaller model, loaded for as many sequences of as many tokens as the one that it guesses for.
+fn model(
+    drafts: &Drafts,
+    limits: &Limits,
+    target: &Checkpoint,
+    options: &OpenOptions,
+) -> Result<DraftModel> {
+    let path = drafts.model.as_deref().ok_or(Error::NoDraft)?;
+    let refused = |why: &'static str| Error::Draft {
+        file: path.display().to_string(),
+        why,
+    };
+    let small = OpenOptions {
+        purpose: Purpose::Text,
+        ctx: NonZeroU32::new(limits.ctx),
+        seqs: limits.seqs,
+        logit_rows: limits.seqs,
+        kv_memory: None,
+        adapters: Vec::new(),
+        adapter_places: 0,
+        no_prefix_cache: true,
+        embeds: false,
+        product_inputs: false,
+        quantize: None,
+        drafts: Drafts::none(),
+        ..options.clone()
+    };
+    let checkpoint = Checkpoint::open(path, &options.arch_files)?;
+    checkpoint.must_write()?;
+    let spec = checkpoint.spec(limits.ctx)?;
+    if has_states(&spec) || spec.encoder.is_some() {
+        return Err(refused(
+            "it has states or an encoder, expected attention alone",
+        ));
+    }
+    let map = token_map(target.tokenizer()?, checkpoint.tokenizer()?);
+    let map = map.map_err(|()| refused(OTHER_WORDS))?;
+    let Model { engine, .. } = Model::load(checkpoint, &small, None)?;
+    Ok(DraftModel::new(engine, map.map(Arc::new)))
+}
+
+const OTHER_WORDS: &str =
+    "its vocabulary shares too little with the model's, expected one of the same family";
+/// The share of the target's tokens, one in so many, that the draft model must have.
+const SHARED: usize = 2;
+
+/// How the tokens of one model are written for another; nothing where they are the same.
+fn token_map(target: &Tokenizer, draft: &Tokenizer) -> std::result::Result<Option<TokenMap>, ()> {
+    let ids = |t: &Tokenizer| 0..t.vocab_size() as u32;
+    let both = target.vocab_size().min(draft.vocab_size()) as u32;
+    if (0..both).all(|id| target.token_text(id) == draft.token_text(id)) {
+        return Ok(None);
+    }
+    let known = |t: &Tokenizer| -> HashMap<Vec<u8>, u32> {
+        ids(t).rev().map(|id| (name(t, id), id)).collect()
+    };
+    let (ours, theirs) = (known(target), known(draft));
+    let mut shared = 0;
+    let there = ids(target).map(|id| match theirs.get(&name(target, id)) {
+        Some(&id) => {
+            shared += 1;
+            vec![id].into()
+        }
+        None => {
+            let text = String::from_utf8_lossy(target.token_bytes(id));
+            draft.encode(&text, EncodeOptions::default()).into()
+        }
+    });
+    let there: Vec<Box<[u32]>> = there.collect();
+    let back = ids(draft).map(|id| ours.get(&name(draft, id)).copied());
+    let back = back.collect();
+    match shared * SHARED >= there.len() {
+        true => Ok(Some(TokenMap { there, back })),
+        false => Err(()),
+    }
+}
+
+/// What a token stands for: its bytes, or the text of one that has none.
+fn name(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
+    let bytes = match tokenizer.is_special(id) {
+        true => &[],
+        false => tokenizer.token_bytes(id),
+    };
+    match bytes {
+        [] => [b"\0", tokenizer.token_text(id)].concat(),
+        bytes => bytes.to_vec(),
     }
 }
 

@@ -34,6 +34,7 @@ pub struct Model {
     pub(crate) vectors: Option<VectorShape>,
     pub(crate) diffusion: Option<Diffusion>,
     way: Way,
+    notes: Vec<String>,
 }
 
 impl Model {
@@ -85,9 +86,8 @@ impl Model {
         if spec.encoder.is_some() {
             limits.enc_rows = limits.rows;
         }
-        let drafts = options.drafts.clone();
         let drafts = match writes && diffusion.is_none() {
-            true => drafts.widen(&mut limits, &spec),
+            true => options.drafts.widen(&mut limits, &spec),
             false => Started::NONE,
         };
         let (program, vectors) = match options.purpose {
@@ -117,6 +117,7 @@ impl Model {
             no_prefix_cache: options.no_prefix_cache || diffusion.is_some(),
             shuffle_blocks: None,
         };
+        let all = options;
         let options = EngineOptions {
             cache,
             // A device that works by itself is given the next step before it is done with the last.
@@ -124,7 +125,7 @@ impl Model {
             ..EngineOptions::default()
         };
         let mut engine = Engine::new(program, executor, options)?;
-        drafts.start(&mut engine);
+        let notes = drafts.start(&mut engine, &checkpoint, all);
         if let Some(adapter) = adapter {
             let id = engine.attach(&Arc::new(adapter))?;
             engine.use_adapter(Some(id))?;
@@ -138,6 +139,7 @@ impl Model {
             vectors,
             diffusion,
             way,
+            notes,
         })
     }
 
@@ -150,6 +152,12 @@ impl Model {
     /// The engine, for callers that run many requests at once.
     pub fn engine(&mut self) -> &mut Engine {
         &mut self.engine
+    }
+
+    /// What it goes without, and why: draft models that could not be used. One line each.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// What it computes.

@@ -109,7 +109,7 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<()> {
     let (_, rest) = args.model.split()?;
     let prompts = prompts(args, args.prompt.read(rest)?)?;
     let (checkpoint, mut options) = load::open(&args.model, &args.device, &args.sizes)?;
-    args.drafts.apply(&mut options);
+    args.drafts.apply(&args.model, &mut options)?;
     checkpoint.must_write()?;
     let tokenizer = checkpoint.tokenizer()?.clone();
     let encode = |i: usize, prompt: &Prompt| encode(&checkpoint, &tokenizer, prompt, i == 0);

@@ -192,7 +192,7 @@ fn named_or_demo(model: &ModelArgs) -> Result<(&Path, &[OsString])> {
 
 fn open(args: &RunArgs, path: &Path) -> Result<Chat> {
     let (checkpoint, mut options) = load::open_at(path, &args.model, &args.device, &args.sizes)?;
-    args.drafts.apply(&mut options);
+    args.drafts.apply(&args.model, &mut options)?;
     checkpoint.must_write()?;
     let tokenizer = checkpoint.tokenizer()?.clone();
     let (sampling, made_up) = args.sampling.sampling(&tokenizer)?;

@@ -6,7 +6,8 @@ use super::Takes::{self, Maybe, Nothing, Value};
 /// A line: the spellings, what follows them, what they mean.
 pub(super) type Flag = (&'static str, Takes, Meaning);
 
-const DRAFT: &str = "it changes the speed alone, and only n-grams guess here";
+const DRAFT: &str = "the draft model runs as the model does";
+const HEADS: &str = "heads and taps cannot guess yet; n-grams and draft models can";
 const ITSELF: &str = "drafts are as long as they pay; --spec-draft-n-max limits them";
 const RUNS: &str = "the server runs no tools; who asks runs them";
 const SERVER: &str = "it is for `tokkata serve`";
@@ -209,12 +210,8 @@ const IDLE: &[Flag] = &[
 
 /// Flags for speculation, which changes no answer either, but whoever gives them expects speed.
 const DRAFTS: &[Flag] = &[
-    ("-md --model-draft --spec-draft-model", Value, Noted(DRAFT)),
-    (
-        "-hfd -hfrd --hf-repo-draft --spec-draft-hf",
-        Value,
-        Noted(DRAFT),
-    ),
+    ("-md", Value, Is("--model-draft")),
+    ("-hfd -hfrd", Value, Is("--hf-repo-draft")),
     (
         "--spec-draft-n-min --draft-min --draft-n-min --speculative-config",
         Value,
@@ -301,7 +298,7 @@ const DRAFTS: &[Flag] = &[
         Value,
         Noted(DRAFT),
     ),
-    ("--mtp --dflash --eagle3", Nothing, Noted(DRAFT)),
+    ("--mtp --dflash --eagle3", Nothing, Noted(HEADS)),
 ];
 
 /// Flags that would change an answer or a result, and cannot.

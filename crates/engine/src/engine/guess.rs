@@ -198,7 +198,7 @@ impl Engine {
 
     /// Asks the drafters that take time, for as many tokens as are worth it.
     fn ask_dear(
-        &self,
+        &mut self,
         speculator: &mut Speculator,
         candidates: &mut [Candidate],
         counts: &[usize],
@@ -221,7 +221,13 @@ impl Engine {
             let guesses = drafter.guess(&wanted);
             let ns = started.elapsed().as_nanos() as f64;
             let tokens: usize = guesses.iter().map(|g| g.tokens.len()).sum();
-            if tokens > 0 {
+            // What a whole prompt takes says nothing of the tokens behind it.
+            let places: Vec<usize> = asking.iter().map(|(c, _)| c.i).collect();
+            let read = places
+                .into_iter()
+                .map(|i| std::mem::replace(&mut self.answer_of(i).0.own.read, true));
+            let all_read = read.fold(true, |all, read| all & read);
+            if tokens > 0 && all_read {
                 let mean = &mut speculator.draft_ns[d];
                 let new = ns / tokens as f64;
                 *mean = if *mean == 0.0 {
@@ -245,6 +251,7 @@ impl Engine {
             mut guess,
             ..
         } = candidate;
+        let n_vocab = self.program.n_vocab;
         let (answer, tokens, _) = self.answer_of(i);
         let tokens = tokens.len();
         answer.own.looked = tokens;
@@ -256,6 +263,8 @@ impl Engine {
             return;
         }
         guess.tokens.truncate(count);
+        let unknown = guess.tokens.iter().position(|&t| t >= n_vocab);
+        guess.tokens.truncate(unknown.unwrap_or(count));
         let draft = Draft {
             drafter: drafter.unwrap_or(0),
             class: guess.class,

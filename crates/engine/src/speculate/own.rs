@@ -41,6 +41,8 @@ pub(crate) struct Own {
     pub(crate) never: bool,
     /// Its next row runs once the newest token is known, so that something can be guessed after it.
     pub(crate) waits: bool,
+    /// Whether a drafter that takes time has read its prompt.
+    pub(crate) read: bool,
     /// Tokens that it had when somebody was asked last.
     pub(crate) looked: usize,
     rates: Vec<Rates>,

@@ -7,6 +7,7 @@ use tokkata_ir::sample::{Mask, uniform};
 
 use super::*;
 use crate::fake::{N_VOCAB, NAN_TOKEN};
+use crate::speculate::model::{DraftModel, TokenMap};
 use crate::speculate::ngram::Ngram;
 use crate::speculate::{Drafter, Guess, Speculation, Wanted};
 
@@ -496,6 +497,60 @@ fn a_context_that_moves_moves_as_without_drafts() {
     }
 }
 
+/// A second model of the same kind, which sees less: it is right where only the nearest tokens count.
+fn model(kinds: &[CacheKind], map: Option<TokenMap>) -> Box<dyn Drafter> {
+    let small = Limits { seqs: 8, ..wide() };
+    Box::new(DraftModel::new(
+        engine(kinds, 16, 2000, small),
+        map.map(Arc::new),
+    ))
+}
+
+fn another_model_guesses_and_shares_the_noise() {
+    let prompts = prompts();
+    for ask in &ASKS[..15] {
+        let requests = || prompts.iter().map(|p| asked(ask, p)).collect::<Vec<_>>();
+        let (want, _) = answers(&mut engine(KINDS[1], 16, 2000, wide()), requests(), true);
+        for together in [false, true] {
+            let mut engine = engine(KINDS[1], 16, 2000, wide());
+            engine.speculate(always(model(KINDS[1], None), 3));
+            let (got, stats) = answers(&mut engine, requests(), together);
+            assert!(got == want, "{}", ask.0);
+            let free = !ask.0.contains("grammar") && ask.0 != "dry" && stats.drafted_tokens > 0;
+            let [tried, right] = [stats.drafted_tokens, stats.accepted_tokens];
+            assert!(!free || right == tried, "{} {right} of {tried}", ask.0);
+            let other = engine_with(model(&[FULL], None), KINDS[1]);
+            let (got, _) = answers(&mut { other }, requests(), together);
+            assert!(got == want, "{}", ask.0);
+        }
+    }
+}
+
+fn engine_with(drafter: Box<dyn Drafter>, kinds: &[CacheKind]) -> Engine {
+    let mut engine = engine(kinds, 16, 2000, wide());
+    engine.speculate(always(drafter, 3));
+    engine
+}
+
+fn a_model_of_another_vocabulary_guesses_what_both_know() {
+    let tokens = prompt(20, 3);
+    let want = greedy(&tokens, 20, &[FULL]);
+    // Everything is called by another number there, and some tokens take two.
+    let there = |t: u32| match t {
+        7 => vec![3, 4].into(),
+        t => vec![(t + 1) % NAN_TOKEN].into(),
+    };
+    let map = TokenMap {
+        there: (0..N_VOCAB).map(there).collect(),
+        back: (0..N_VOCAB)
+            .map(|t| (t % 5 != 0).then(|| t.wrapping_sub(1) % NAN_TOKEN))
+            .collect(),
+    };
+    let mut engine = engine_with(model(&[FULL], Some(map)), &[FULL]);
+    let id = engine.submit(request(&tokens, 20)).unwrap();
+    assert_eq!(run(&mut engine)[&id].tokens, want);
+}
+
 fn what_does_not_pay_is_hardly_tried_and_what_pays_is() {
     let tokens = prompt(9, 4);
     let limits = Limits {
@@ -546,5 +601,7 @@ everywhere! {
     a_short_pool_preempts_and_a_full_context_ends_as_without_drafts
     a_cancelled_answer_is_the_beginning_of_one_and_its_session_goes_on
     a_context_that_moves_moves_as_without_drafts
+    another_model_guesses_and_shares_the_noise
+    a_model_of_another_vocabulary_guesses_what_both_know
     what_does_not_pay_is_hardly_tried_and_what_pays_is
 }

@@ -167,7 +167,7 @@ unsafe fn rendered(
 ) -> Result<Rendered, Error> {
     let model = self::model(model)?;
     // SAFETY: the caller's promise.
-    let text = unsafe { self::text(json, len, "json") }?;
+    let text = unsafe { text(json, len, "json") }?;
     let mut fields = Fields::body(parsed(text)?)?;
     fields.text("model")?;
     let (talk, ..) = chat::read(&Style::default(), &model.served, &mut fields)?;

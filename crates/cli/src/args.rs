@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use tokkata::{AdapterSource, DType, OpenOptions, Preset};
+use tokkata::{AdapterSource, DType, DraftKind, Drafts, OpenOptions, Preset};
 
 /// A command line that makes no sense; exits with 2.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +113,11 @@ impl ModelArgs {
         }
         let path = crate::hub::pull(source, &self.hub)?;
         Ok(self.pulled.get_or_init(|| path))
+    }
+
+    /// The path of another model, downloaded from where this one is.
+    fn pulled_beside(&self, source: Source<'_>) -> Result<PathBuf> {
+        crate::hub::pull(source, &self.hub)
     }
 
     /// What stands behind `-m`, as a text.
@@ -335,6 +340,100 @@ impl SizeArgs {
         if options.rows == 0 {
             return Err(usage("found 0, expected at least 1 for --ubatch-size"));
         }
+        Ok(())
+    }
+}
+
+/// How several tokens are guessed at once, which changes no text.
+#[derive(Debug, Args)]
+pub(crate) struct DraftArgs {
+    /// Who guesses the next tokens, so that a step gives several: ngram, draft, auto or none
+    #[arg(long, value_name = "TYPE", value_delimiter = ',', default_value = "auto", value_parser = draft_kind, hide_short_help = true)]
+    spec_type: Vec<Guesses>,
+    /// A smaller model that guesses (also -md)
+    #[arg(long, visible_alias = "spec-draft-model", value_name = "FILE")]
+    model_draft: Option<PathBuf>,
+    /// The same, of a repository (also -hfd)
+    #[arg(
+        long,
+        visible_alias = "spec-draft-hf",
+        value_name = "USER/NAME[:QUANT]",
+        conflicts_with = "model_draft",
+        hide_short_help = true
+    )]
+    hf_repo_draft: Option<String>,
+    /// Tokens of a guess at most; as many of them are tried as pay [default: 8; 4 for models with states]
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    spec_draft_n_max: Option<u32>,
+    /// For measurements of speed: the share of guesses at each place that is taken for right; the text is none then
+    #[arg(
+        long,
+        value_name = "P,P,…",
+        value_delimiter = ',',
+        hide_short_help = true
+    )]
+    spec_synth_rates: Option<Vec<f64>>,
+}
+
+/// Who guesses, as people say it.
+#[derive(Clone, Copy, Debug)]
+enum Guesses {
+    Nobody,
+    Ngram,
+    Model,
+    /// Whoever there is.
+    Auto,
+}
+
+fn draft_kind(text: &str) -> Result<Guesses, String> {
+    match text {
+        "none" => Ok(Guesses::Nobody),
+        "auto" => Ok(Guesses::Auto),
+        "draft" | "draft-simple" => Ok(Guesses::Model),
+        "ngram" | "ngram-simple" | "ngram-map-k" | "ngram-map-k4v" | "ngram-mod"
+        | "ngram-cache" => Ok(Guesses::Ngram),
+        "mtp" | "eagle3" | "dflash" | "dspark" | "draft-mtp" | "draft-eagle3" | "draft-dflash"
+        | "draft-dspark" => Err(format!(
+            "found '{text}', which cannot guess yet, expected ngram, draft, auto or none"
+        )),
+        _ => Err(format!(
+            "found '{text}', expected ngram, draft, auto or none"
+        )),
+    }
+}
+
+impl DraftArgs {
+    /// Sets what these flags say.
+    pub(crate) fn apply(&self, model: &ModelArgs, options: &mut OpenOptions) -> Result<()> {
+        let draft = match &self.hf_repo_draft {
+            Some(repo) => Some(model.pulled_beside(Source::Repo(repo, None))?),
+            None => self.model_draft.clone(),
+        };
+        let mut kinds = Vec::new();
+        for &kind in &self.spec_type {
+            kinds.extend(match kind {
+                Guesses::Nobody => &[][..],
+                Guesses::Ngram => &[DraftKind::Ngram],
+                Guesses::Model => &[DraftKind::Model],
+                Guesses::Auto if draft.is_some() => &[DraftKind::Ngram, DraftKind::Model],
+                Guesses::Auto => &[DraftKind::Ngram],
+            });
+        }
+        kinds.dedup();
+        if kinds.contains(&DraftKind::Model) && draft.is_none() {
+            return Err(usage(
+                "found --spec-type draft without a model, expected --model-draft",
+            ));
+        }
+        if self.spec_draft_n_max == Some(0) {
+            kinds.clear();
+        }
+        options.drafts = Drafts {
+            kinds,
+            most: self.spec_draft_n_max.and_then(NonZeroU32::new),
+            model: draft,
+            pretended: self.spec_synth_rates.clone(),
+        };
         Ok(())
     }
 }

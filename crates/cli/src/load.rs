@@ -6,7 +6,7 @@ use anyhow::Result;
 use tokkata::{Checkpoint, DType, Model, ModelFile, OpenOptions};
 
 use crate::args::{DeviceArgs, ModelArgs, SizeArgs};
-use crate::console::Wait;
+use crate::console::{Wait, say};
 use crate::demo;
 
 /// Opens the model file at a path, or the built-in model by its name.
@@ -56,7 +56,10 @@ pub(crate) fn load(checkpoint: Checkpoint, options: &OpenOptions) -> Result<Mode
         wait.set(done, total);
         std::ops::ControlFlow::Continue(())
     };
-    Ok(Model::load(checkpoint, options, Some(&progress))?)
+    let model = Model::load(checkpoint, options, Some(&progress))?;
+    drop(wait);
+    model.notes().iter().for_each(|note| say(note));
+    Ok(model)
 }
 
 /// What to call a model in a message: its file name.

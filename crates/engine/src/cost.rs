@@ -16,14 +16,20 @@ const EVEN_ROWS: usize = 8;
 const SLICE: f64 = 6.0;
 /// Steps of answers that may be owed before even prompts that are short, or have not begun, wait.
 const MOST_OWED: f64 = 64.0;
+/// Rows of answers up to which steps are told apart.
+const MOST_ROWS: usize = 128;
+/// What a row more is thought to cost of a step, before any was seen.
+const ROW_SHARE: f64 = 0.05;
 /// Positions from which what a row costs beyond the usual is laid to those before it.
 const DEEP: usize = 512;
 
 /// Running means over the steps that were seen.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Costs {
     /// A step of answers alone.
     answers_ns: Option<f64>,
+    /// The same by its rows, less one.
+    by_rows: Vec<Option<f64>>,
     /// What a prompt row adds to a step.
     row_ns: Option<f64>,
     /// What each position before it adds to that.
@@ -49,6 +55,7 @@ impl Costs {
         let ns = took.as_nanos() as f64;
         let rows: usize = prompts.iter().map(|p| p.rows).sum();
         if rows == 0 {
+            self.saw_rows(answers, ns);
             return mean(&mut self.answers_ns, ns);
         }
         let base = self.answers_ns.filter(|_| answers > 0).unwrap_or(0.0);
@@ -66,6 +73,48 @@ impl Costs {
                 self.position_ns += NEWEST * (more - self.position_ns);
             }
             None => mean(&mut self.row_ns, of_prompts / rows as f64),
+        }
+    }
+
+    fn saw_rows(&mut self, rows: usize, ns: f64) {
+        if let Some(place) = rows.checked_sub(1).filter(|&place| place < MOST_ROWS) {
+            if self.by_rows.len() <= place {
+                self.by_rows.resize(place + 1, None);
+            }
+            // One step that took long says little.
+            let old = self.by_rows[place];
+            mean(
+                &mut self.by_rows[place],
+                old.map_or(ns, |old| ns.min(4.0 * old)),
+            );
+        }
+    }
+
+    /// Nanoseconds of a step of so many rows of answers alone: as seen, else between those of fewer and of more rows.
+    pub(crate) fn answers(&self, rows: usize) -> f64 {
+        let seen = self.by_rows.iter().enumerate();
+        let seen = seen.filter_map(|(place, ns)| Some((place + 1, (*ns)?)));
+        let (mut lower, mut below, mut above) = (None, None, None);
+        for (n, ns) in seen {
+            if n <= rows {
+                (lower, below) = (below, Some((n, ns)));
+            } else if above.is_none() {
+                above = Some((n, ns));
+            }
+        }
+        let line = |(n, a): (usize, f64), (m, b): (usize, f64)| {
+            a + (b - a) * (rows as f64 - n as f64) / (m as f64 - n as f64)
+        };
+        match (below, above) {
+            (Some((n, ns)), _) if n == rows => ns,
+            (Some(below), Some(above)) => line(below, above),
+            (Some((n, ns)), None) => {
+                let slope = |(m, less): (usize, f64)| (ns - less) / (n - m) as f64;
+                let slope = lower.map_or(ns * ROW_SHARE, slope);
+                ns + (rows - n) as f64 * slope.max(0.0)
+            }
+            (None, Some((_, ns))) => ns,
+            (None, None) => rows as f64,
         }
     }
 
@@ -175,6 +224,23 @@ mod tests {
             costs.saw(0, &[at(0, 8)], ms(8000));
         }
         assert_eq!(slice.rows(&costs, 0, 1), LEAST_ROWS, "never none");
+    }
+
+    #[test]
+    fn steps_of_more_rows_are_told_apart() {
+        let mut costs = Costs::default();
+        let ms = |ms: f64| Duration::from_nanos((ms * 1e6) as u64);
+        assert!(costs.answers(4) > costs.answers(1), "nothing was seen");
+        costs.saw(1, &[], ms(10.0));
+        assert!(
+            (costs.answers(3) / 1e6 - 11.0).abs() < 0.01,
+            "a little more"
+        );
+        costs.saw(4, &[], ms(16.0));
+        assert!((costs.answers(2) / 1e6 - 12.0).abs() < 0.01, "in between");
+        assert!((costs.answers(6) / 1e6 - 20.0).abs() < 0.01, "and beyond");
+        costs.saw(1, &[], ms(1000.0));
+        assert!(costs.answers(1) / 1e6 < 20.0, "one step says little");
     }
 
     #[test]

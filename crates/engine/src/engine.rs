@@ -8,6 +8,7 @@ mod admit;
 mod collect;
 mod feed;
 mod form;
+mod guess;
 mod keep;
 mod shift;
 
@@ -28,13 +29,14 @@ use crate::cost::Costs;
 use crate::error::EngineError;
 use crate::flight::{Flight, Turning};
 use crate::input::{AllMedia, EncoderInput, Media};
-use crate::masks::MaskPool;
+use crate::masks::{MaskPool, Says};
 use crate::request::{
     Event, EventKind, FinishReason, ReadRequest, Request, RequestId, SessionId, Urgency,
 };
 use crate::sequence::Sequence;
 use crate::session::Session;
-use crate::task::{Encode, Goal, Inputs, PortRows, Read, Task, place_of};
+use crate::speculate::Speculator;
+use crate::task::{Constrained, Encode, Goal, Inputs, PortRows, Read, Task, place_of};
 use crate::turn::Turns;
 
 /// Tokens between snapshots of a recurrent state inside a long prompt.
@@ -104,6 +106,7 @@ pub struct Engine {
     turning: Vec<Turning>,
     turns: OnceCell<Result<Turns, &'static str>>,
     masks: MaskPool,
+    speculator: Option<Speculator>,
     pub(crate) costs: Costs,
     pub(crate) clock: Clock,
     out: VecDeque<Event>,
@@ -155,6 +158,7 @@ impl Engine {
             turning: Vec::new(),
             turns: OnceCell::new(),
             masks: MaskPool::new(),
+            speculator: None,
             costs: Costs::default(),
             clock: Box::new(Instant::now),
             out: VecDeque::new(),
@@ -525,6 +529,7 @@ impl Engine {
         self.reap();
         self.shift();
         self.admit();
+        self.guess();
         self.ask();
         let mut submitted = false;
         while self.flights.len() < self.options.ahead.clamp(1, self.executor.depth()) {
@@ -573,6 +578,7 @@ impl Engine {
 
     /// Says how a task ended, and parks its sequence as soon as nothing of it is under way.
     fn leave(&mut self, mut task: Task, ending: Ending) {
+        self.forget_drafts(&task);
         let kind = match ending {
             Ok(reason) => task.finish(reason),
             Err(error) => EventKind::Failed(error),
@@ -592,10 +598,11 @@ impl Engine {
     fn park(&mut self, mut task: Task) {
         self.slots.extend(task.slot.take());
         self.cache.abandon(&mut task.seq);
-        let kept = task.kept_len();
-        if task.seq.len() > kept && self.cache.can_truncate(&task.seq, kept) {
-            self.cache.cut(&mut task.seq, kept);
-        }
+        let (len, kept) = (task.seq.len(), task.kept_len());
+        let goes_back = len > kept && self.cache.can_truncate(&task.seq, kept);
+        // Blocks of drafts that did not count are given back in any case.
+        self.cache
+            .cut(&mut task.seq, if goes_back { kept } else { len });
         self.cache.snapshot(&mut task.seq);
         match task.session.and_then(|id| self.sessions.get_mut(&id)) {
             Some(session) => session.put(task.seq),
@@ -658,13 +665,24 @@ impl Engine {
     }
 
     fn told(&mut self, task: &mut Task, told: crate::masks::Told) -> Option<Ending> {
-        let (forced, mask) = match told.told {
-            Ok(told) => told,
+        let says = match told.told {
+            Ok(says) => says,
             Err(why) => return Some(Err(EngineError::Constraint(why))),
         };
         let answer = task.answer_mut()?;
-        answer.constraint = crate::task::Constrained::Told(told.constraint, mask);
-        self.append(task, forced)
+        match says {
+            Says::Next(forced, mask) => {
+                answer.constraint = Constrained::Told(told.constraint, mask);
+                self.append(task, forced)
+            }
+            Says::Tried(masks) => {
+                let draft = answer.own.next.get_or_insert_default();
+                draft.tokens.truncate(masks.len());
+                draft.masks = masks;
+                answer.constraint = Constrained::Told(told.constraint, draft.first.take());
+                None
+            }
+        }
     }
 
     /// Gives a task tokens that its constraint forces.
@@ -686,9 +704,9 @@ impl Engine {
             let Goal::Answer(answer) = &mut task.goal else {
                 continue;
             };
-            use crate::task::Constrained::{Asks, Away};
-            if let Asks(..) = answer.constraint
-                && let Asks(constraint, ask) = std::mem::replace(&mut answer.constraint, Away)
+            if let Constrained::Asks(..) = answer.constraint
+                && let Constrained::Asks(constraint, ask) =
+                    std::mem::replace(&mut answer.constraint, Constrained::Away)
             {
                 self.masks.ask(id, constraint, ask);
             }

@@ -50,6 +50,8 @@ pub(crate) struct Part {
     pub(crate) encodes: bool,
     /// Tokens that it draws.
     pub(crate) draws: usize,
+    /// Those of the rows that try a draft; each draws.
+    pub(crate) tried: usize,
     /// What is read of them.
     pub(crate) read: Option<Read>,
 }

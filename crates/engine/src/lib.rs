@@ -36,6 +36,7 @@ pub mod sampling;
 mod score;
 pub mod sequence;
 mod session;
+pub mod speculate;
 pub mod stop;
 mod task;
 mod turn;

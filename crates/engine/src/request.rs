@@ -59,6 +59,11 @@ pub trait Constraint: Send {
     fn rollback(&mut self, tokens: usize) -> Result<(), String> {
         Err(format!("this constraint cannot take {tokens} tokens back"))
     }
+
+    /// Whether [`Constraint::rollback`] works: drafts are tried only where it does.
+    fn goes_back(&self) -> bool {
+        false
+    }
 }
 
 /// Where an answer ends.
@@ -190,6 +195,12 @@ pub struct Stats {
     pub computed_tokens: usize,
     /// Tokens generated, the one that ended the answer included.
     pub generated_tokens: usize,
+    /// Drafts that were tried.
+    pub drafts: usize,
+    /// Tokens that were guessed and tried.
+    pub drafted_tokens: usize,
+    /// Those of them that were drawn.
+    pub accepted_tokens: usize,
     /// From the first step to the first token.
     pub prompt_ns: u64,
     /// From the first token to the last.

@@ -14,6 +14,7 @@ use crate::request::{
 };
 use crate::sampling::Sampling;
 use crate::sequence::Sequence;
+use crate::speculate::{Draft, Own};
 use crate::stop::StopStrings;
 
 /// Rows of a prompt that are soon done.
@@ -45,6 +46,8 @@ pub(crate) struct Task {
     pub(crate) passed: usize,
     /// Its slot must be told everything.
     pub(crate) fresh: bool,
+    /// Its slot must be told how long it is and how much may come: rows were tried that may not count.
+    pub(crate) tried: bool,
     /// Tokens that stay when its context is full and moves.
     pub(crate) shift: Option<usize>,
     /// Its context is moving.
@@ -108,6 +111,8 @@ pub(crate) struct Answer {
     pub(crate) logprobs: Option<usize>,
     /// Tokens under way whose values are not known yet.
     pub(crate) draws: usize,
+    /// Its drafts.
+    pub(crate) own: Own,
     max_tokens: usize,
     pub(crate) stop_ids: Arc<[u32]>,
     has_stop_strings: bool,
@@ -167,6 +172,7 @@ impl Task {
             flights: 0,
             passed: 0,
             fresh: true,
+            tried: false,
             shift: None,
             turning: false,
             alone: false,
@@ -190,6 +196,7 @@ impl Task {
                 constraint: Constrained::new(r.constraint),
                 logprobs: r.logprobs,
                 draws: 0,
+                own: Own::new(),
                 max_tokens: r.stop.max_tokens.unwrap_or(usize::MAX),
                 stop_ids: r.stop.stop_ids.into(),
                 has_stop_strings: !r.stop.stop_strings.is_empty(),
@@ -462,24 +469,76 @@ impl Answer {
             Constrained::Told(_, mask) => mask.clone(),
             Constrained::Asks(..) | Constrained::Away => return None,
         };
+        Some(self.masked_row(row, tokens, mask))
+    }
+
+    /// How a row's token is drawn after `tokens` by a mask.
+    pub(crate) fn masked_row(&self, row: usize, tokens: &[u32], mask: Option<Mask>) -> LogitRow {
         let dry = self.sampling.dry.as_ref();
-        Some(LogitRow {
+        LogitRow {
             row: row as u32,
             mask,
             dry: dry.map_or_else(Vec::new, |dry| dry_penalties(dry, tokens)),
             best: self
                 .logprobs
                 .map(|n| n.min(tokkata_ir::sample::MOST_LISTED) as u8),
-        })
+        }
     }
 
-    /// The constraint is to be asked about a token, if there is one.
-    pub(crate) fn ask(&mut self, ask: Ask) {
-        if let Constrained::Told(constraint, _) =
-            std::mem::replace(&mut self.constraint, Constrained::No)
-        {
-            self.constraint = Constrained::Asks(constraint, ask);
-        }
+    /// The constraint is to be asked what follows a token, and those that were taken since it said anything.
+    pub(crate) fn ask_after(&mut self, token: u32) {
+        self.constraint = match std::mem::replace(&mut self.constraint, Constrained::No) {
+            Constrained::Told(constraint, _) => {
+                Constrained::Asks(constraint, Ask::Accept(vec![token]))
+            }
+            Constrained::Asks(constraint, Ask::Accept(mut tokens)) => {
+                tokens.push(token);
+                Constrained::Asks(constraint, Ask::Accept(tokens))
+            }
+            other => other,
+        };
+    }
+
+    /// A draft is tried next; what restricts the answer is asked about it before.
+    pub(crate) fn try_next(&mut self, mut draft: Draft) {
+        self.constraint = match std::mem::replace(&mut self.constraint, Constrained::No) {
+            Constrained::Told(constraint, mask) if !draft.tokens.is_empty() => {
+                draft.first.clone_from(&mask);
+                Constrained::Asks(constraint, Ask::Try(draft.tokens.clone(), mask))
+            }
+            other => other,
+        };
+        draft.masks = vec![None; draft.tokens.len()];
+        self.own.next = Some(draft);
+    }
+
+    /// The first tokens of the draft that was to be tried next.
+    pub(crate) fn try_now(&mut self, tokens: usize) -> Draft {
+        let mut draft = self.own.next.take().unwrap_or_default();
+        draft.tokens.truncate(tokens);
+        self.own.unwatch();
+        draft
+    }
+
+    /// How tokens are drawn behind each token of a draft, whose first row is this one, after `tokens`.
+    pub(crate) fn draft_rows(&self, first: usize, tokens: &[u32], draft: &Draft) -> Vec<LogitRow> {
+        let mut seen = tokens.to_vec();
+        let row = |(j, (&token, mask)): (usize, (&u32, &Option<Mask>))| {
+            seen.push(token);
+            self.masked_row(first + j, &seen, mask.clone())
+        };
+        let each = draft.tokens.iter().zip(&draft.masks).enumerate();
+        each.map(row).collect()
+    }
+
+    /// Whether something may be tried: what restricts the answer can go back, and nothing failed.
+    pub(crate) fn may_try(&self) -> bool {
+        let goes_back = match &self.constraint {
+            Constrained::No => true,
+            Constrained::Told(constraint, _) => constraint.goes_back(),
+            Constrained::Asks(..) | Constrained::Away => false,
+        };
+        goes_back && !self.own.never && self.own.trial.is_none()
     }
 
     fn scan(&mut self, token: u32) -> crate::stop::Scan {

@@ -74,6 +74,7 @@ mod inputs;
 mod many;
 mod shift;
 mod spawned;
+mod speculation;
 
 /// An engine whose arena holds `positions` of every group.
 fn engine(kinds: &[CacheKind], block_size: u32, positions: u32, limits: Limits) -> Engine {
@@ -99,7 +100,7 @@ fn engine_and_model(
     limits: Limits,
 ) -> (Engine, Model) {
     let blocks = kinds.iter().map(|&kind| match kind {
-        CacheKind::Recurrent => 16,
+        CacheKind::Recurrent => u64::from(limits.seqs * (1 + limits.draft)),
         _ => u64::from(positions.div_ceil(block_size)),
     });
     let arena = arena(kinds.len(), blocks.sum());

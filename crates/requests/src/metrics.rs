@@ -86,6 +86,9 @@ pub struct Metrics {
     pub generated_tokens: AtomicU64,
     /// Requests that found no place.
     pub refused: AtomicU64,
+    drafts: AtomicU64,
+    drafted: AtomicU64,
+    accepted: AtomicU64,
     prompt_ns: AtomicU64,
     generate_ns: AtomicU64,
     /// Calls for vectors.
@@ -120,6 +123,9 @@ impl Default for Metrics {
             cached_tokens: AtomicU64::new(0),
             generated_tokens: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            drafts: AtomicU64::new(0),
+            drafted: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
             prompt_ns: AtomicU64::new(0),
             generate_ns: AtomicU64::new(0),
             reads: AtomicU64::new(0),
@@ -153,6 +159,9 @@ impl Metrics {
         add(&self.prompt_tokens, stats.prompt_tokens as u64);
         add(&self.cached_tokens, stats.reused_tokens as u64);
         add(&self.generated_tokens, stats.generated_tokens as u64);
+        add(&self.drafts, stats.drafts as u64);
+        add(&self.drafted, stats.drafted_tokens as u64);
+        add(&self.accepted, stats.accepted_tokens as u64);
         add(&self.prompt_ns, stats.prompt_ns);
         add(&self.generate_ns, stats.generate_ns);
         let tokens = (stats.prompt_tokens + stats.generated_tokens) as u64;
@@ -285,6 +294,9 @@ pub struct Sums {
     prompt_seconds: f64,
     generate_seconds: f64,
     works: f64,
+    drafts: f64,
+    drafted: f64,
+    accepted: f64,
     longest: f64,
     running: f64,
     waiting: f64,
@@ -301,6 +313,9 @@ impl Sums {
         self.prompt_seconds += get(&metrics.prompt_ns) / 1e9;
         self.generate_seconds += get(&metrics.generate_ns) / 1e9;
         self.works += get(&metrics.generated_tokens) + get(&metrics.reads);
+        self.drafts += get(&metrics.drafts);
+        self.drafted += get(&metrics.drafted);
+        self.accepted += get(&metrics.accepted);
         self.longest = self.longest.max(get(&metrics.longest));
         self.running += now.running as f64;
         self.waiting += now.waiting as f64;
@@ -361,16 +376,16 @@ impl Sums {
             (
                 count,
                 "spec_decode_num_draft_tokens_total",
-                0.0,
+                self.drafted,
                 "Tokens that were drafted",
             ),
             (
                 count,
                 "spec_decode_num_accepted_tokens_total",
-                0.0,
+                self.accepted,
                 "Drafted tokens that were right",
             ),
-            (count, "spec_decode_num_drafts_total", 0.0, "Drafts"),
+            (count, "spec_decode_num_drafts_total", self.drafts, "Drafts"),
             (
                 now,
                 "prompt_tokens_seconds",

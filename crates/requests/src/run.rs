@@ -559,7 +559,7 @@ pub fn timings(stats: &Stats) -> Value {
     };
     let each = |n: usize, ns: u64| if n > 0 { ms(ns) / n as f64 } else { 0.0 };
     let (prompt, generated) = (stats.computed_tokens, stats.generated_tokens);
-    json!({
+    let mut timings = json!({
         "cache_n": stats.reused_tokens,
         "prompt_n": prompt,
         "prompt_ms": ms(stats.prompt_ns),
@@ -569,7 +569,12 @@ pub fn timings(stats: &Stats) -> Value {
         "predicted_ms": ms(stats.generate_ns),
         "predicted_per_token_ms": each(generated, stats.generate_ns),
         "predicted_per_second": rate(generated.saturating_sub(1), stats.generate_ns),
-    })
+    });
+    if stats.drafted_tokens > 0 {
+        timings["draft_n"] = stats.drafted_tokens.into();
+        timings["draft_n_accepted"] = stats.accepted_tokens.into();
+    }
+    timings
 }
 
 /// How far a prompt has come. What of it was cached before is known, and told, at the end of the answer.

@@ -47,6 +47,10 @@ pub enum Error {
         "{file}: found no chat template, expected tokenizer.chat_template; give one with --chat-template-file, or use `complete`"
     )]
     NoTemplate { file: String },
+    #[error("found no file of a draft model, expected one with --model-draft")]
+    NoDraft,
+    #[error("{file}: {why}")]
+    Draft { file: String, why: &'static str },
     #[error("{file}: {source}")]
     Adapter {
         file: String,

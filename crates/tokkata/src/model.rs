@@ -17,6 +17,7 @@ use crate::checkpoint::Checkpoint;
 use crate::decode::TextDecoder;
 use crate::device::device;
 use crate::diffusion::Diffusion;
+use crate::drafts::Started;
 use crate::error::{Bytes, Error, Result};
 use crate::memory::{MemoryNeed, available};
 use crate::options::{OpenOptions, Purpose};
@@ -33,6 +34,7 @@ pub struct Model {
     pub(crate) vectors: Option<VectorShape>,
     pub(crate) diffusion: Option<Diffusion>,
     way: Way,
+    notes: Vec<String>,
 }
 
 impl Model {
@@ -84,6 +86,10 @@ impl Model {
         if spec.encoder.is_some() {
             limits.enc_rows = limits.rows;
         }
+        let drafts = match writes && diffusion.is_none() {
+            true => options.drafts.widen(&mut limits, &spec),
+            false => Started::NONE,
+        };
         let (program, vectors) = match options.purpose {
             Purpose::Text => (checkpoint.program_of(&spec, &limits, &build)?, None),
             Purpose::Vectors(pooling) | Purpose::Both(pooling) => {
@@ -113,6 +119,7 @@ impl Model {
             no_prefix_cache: options.no_prefix_cache || diffusion.is_some(),
             shuffle_blocks: None,
         };
+        let all = options;
         let options = EngineOptions {
             cache,
             // A device that works by itself is given the next step before it is done with the last.
@@ -120,6 +127,7 @@ impl Model {
             ..EngineOptions::default()
         };
         let mut engine = Engine::new(program, executor, options)?;
+        let notes = drafts.start(&mut engine, &checkpoint, all);
         if let Some(adapter) = adapter {
             let id = engine.attach(&Arc::new(adapter))?;
             engine.use_adapter(Some(id))?;
@@ -133,6 +141,7 @@ impl Model {
             vectors,
             diffusion,
             way,
+            notes,
         })
     }
 
@@ -145,6 +154,12 @@ impl Model {
     /// The engine, for callers that run many requests at once.
     pub fn engine(&mut self) -> &mut Engine {
         &mut self.engine
+    }
+
+    /// What it goes without, and why: draft models that could not be used. One line each.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// What it computes.

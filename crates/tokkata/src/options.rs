@@ -7,6 +7,7 @@ use tokkata_core::DType;
 use tokkata_ir::{Limits, LoadOptions};
 
 use crate::adapters::AdapterSource;
+use crate::drafts::Drafts;
 use crate::vectors::Pooling;
 
 /// Context when none is asked for, if the model was trained for as much.
@@ -67,6 +68,8 @@ pub struct OpenOptions {
     pub quantize: Option<&'static tokkata_quant::mix::Preset>,
     /// Forget a sequence's cache as soon as it ends.
     pub no_prefix_cache: bool,
+    /// How several tokens are guessed at once.
+    pub drafts: Drafts,
     /// Prompts may hold stretches of embeddings ([`Media`](crate::Media)).
     pub embeds: bool,
     /// Keep what goes into every product, for [`Collector`](crate::importance::Collector).
@@ -96,6 +99,7 @@ impl Default for OpenOptions {
             tuning: None,
             quantize: None,
             no_prefix_cache: false,
+            drafts: Drafts::default(),
             embeds: false,
             product_inputs: false,
         }

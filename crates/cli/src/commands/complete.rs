@@ -14,7 +14,8 @@ use tokkata::{
 use super::client::{Asked, continued};
 use super::examples;
 use crate::args::{
-    DeviceArgs, ModelArgs, PromptArgs, ServerArgs, SizeArgs, read_stdin, token_ids, usage,
+    DeviceArgs, DraftArgs, ModelArgs, PromptArgs, ServerArgs, SizeArgs, read_stdin, token_ids,
+    usage,
 };
 use crate::console::say;
 use crate::constrain::GrammarArgs;
@@ -54,6 +55,8 @@ pub(crate) struct CompleteArgs {
     server: ServerArgs,
     #[command(flatten)]
     sizes: SizeArgs,
+    #[command(flatten)]
+    drafts: DraftArgs,
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
@@ -105,7 +108,8 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<()> {
     }
     let (_, rest) = args.model.split()?;
     let prompts = prompts(args, args.prompt.read(rest)?)?;
-    let (checkpoint, options) = load::open(&args.model, &args.device, &args.sizes)?;
+    let (checkpoint, mut options) = load::open(&args.model, &args.device, &args.sizes)?;
+    args.drafts.apply(&args.model, &mut options)?;
     checkpoint.must_write()?;
     let tokenizer = checkpoint.tokenizer()?.clone();
     let encode = |i: usize, prompt: &Prompt| encode(&checkpoint, &tokenizer, prompt, i == 0);
@@ -272,6 +276,8 @@ fn to_json(answer: &Answer, seed: u64) -> serde_json::Value {
         "generated_tokens": stats.generated_tokens,
         "prompt_ms": stats.prompt_ns as f64 / 1e6,
         "generate_ms": stats.generate_ns as f64 / 1e6,
+        "draft_n": stats.drafted_tokens,
+        "draft_n_accepted": stats.accepted_tokens,
     })
 }
 

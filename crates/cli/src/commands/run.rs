@@ -22,7 +22,9 @@ use self::think::ThinkArgs;
 use super::client::{Asked, conversed};
 use super::complete::Format;
 use super::examples;
-use crate::args::{DeviceArgs, ModelArgs, PromptArgs, ServerArgs, SizeArgs, read_stdin, usage};
+use crate::args::{
+    DeviceArgs, DraftArgs, ModelArgs, PromptArgs, ServerArgs, SizeArgs, read_stdin, usage,
+};
 use crate::console::say;
 use crate::constrain::GrammarArgs;
 use crate::demo;
@@ -84,6 +86,8 @@ pub(crate) struct RunArgs {
     server: ServerArgs,
     #[command(flatten)]
     sizes: SizeArgs,
+    #[command(flatten)]
+    drafts: DraftArgs,
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
@@ -187,7 +191,8 @@ fn named_or_demo(model: &ModelArgs) -> Result<(&Path, &[OsString])> {
 }
 
 fn open(args: &RunArgs, path: &Path) -> Result<Chat> {
-    let (checkpoint, options) = load::open_at(path, &args.model, &args.device, &args.sizes)?;
+    let (checkpoint, mut options) = load::open_at(path, &args.model, &args.device, &args.sizes)?;
+    args.drafts.apply(&args.model, &mut options)?;
     checkpoint.must_write()?;
     let tokenizer = checkpoint.tokenizer()?.clone();
     let (sampling, made_up) = args.sampling.sampling(&tokenizer)?;

@@ -13,7 +13,7 @@ use tokkata_server::{Cross, Hosts, ReasoningNames, Server, ServerOptions, Thinki
 
 use super::examples;
 use super::run::think::ThinkArgs;
-use crate::args::{DeviceArgs, ModelArgs, SizeArgs, usage};
+use crate::args::{DeviceArgs, DraftArgs, ModelArgs, SizeArgs, usage};
 use crate::console::say;
 use crate::sampling::{SamplingArgs, ShiftArgs};
 
@@ -62,6 +62,8 @@ pub(crate) struct ServeArgs {
     predict: i64,
     #[command(flatten)]
     sizes: SizeArgs,
+    #[command(flatten)]
+    drafts: DraftArgs,
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]

@@ -6,7 +6,9 @@ use super::Takes::{self, Maybe, Nothing, Value};
 /// A line: the spellings, what follows them, what they mean.
 pub(super) type Flag = (&'static str, Takes, Meaning);
 
-const DRAFT: &str = "a draft changes the speed alone, and none is used here";
+const DRAFT: &str = "the draft model runs as the model does";
+const HEADS: &str = "heads and taps cannot guess yet; n-grams and draft models can";
+const ITSELF: &str = "drafts are as long as they pay; --spec-draft-n-max limits them";
 const RUNS: &str = "the server runs no tools; who asks runs them";
 const SERVER: &str = "it is for `tokkata serve`";
 const ROTATION: &str = "the model's file says how positions are rotated";
@@ -208,26 +210,43 @@ const IDLE: &[Flag] = &[
 
 /// Flags for speculation, which changes no answer either, but whoever gives them expects speed.
 const DRAFTS: &[Flag] = &[
-    ("-md --model-draft --spec-draft-model", Value, Noted(DRAFT)),
+    ("-md", Value, Is("--model-draft")),
+    ("-hfd -hfrd", Value, Is("--hf-repo-draft")),
     (
-        "-hfd -hfrd --hf-repo-draft --spec-draft-hf",
+        "--spec-draft-n-min --draft-min --draft-n-min --speculative-config",
         Value,
-        Noted(DRAFT),
+        Noted(ITSELF),
     ),
     (
-        "--spec-type --spec-draft-n-max --spec-draft-n-min --speculative-config",
+        "--draft --draft-n --draft-max",
         Value,
-        Noted(DRAFT),
+        Is("--spec-draft-n-max"),
+    ),
+    ("--spec-default", Nothing, Harmless),
+    (
+        "--spec-ngram-simple-size-n --spec-ngram-simple-size-m --spec-ngram-simple-min-hits",
+        Value,
+        Noted(ITSELF),
     ),
     (
-        "--draft --draft-n --draft-max --draft-min --draft-n-min",
+        "--spec-ngram-map-k-size-n --spec-ngram-map-k-size-m --spec-ngram-map-k-min-hits",
         Value,
-        Noted(DRAFT),
+        Noted(ITSELF),
+    ),
+    (
+        "--spec-ngram-map-k4v-size-n --spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-min-hits",
+        Value,
+        Noted(ITSELF),
+    ),
+    (
+        "--spec-ngram-mod-n-match --spec-ngram-mod-n-min --spec-ngram-mod-n-max",
+        Value,
+        Noted(ITSELF),
     ),
     (
         "--draft-p-split --spec-draft-p-split --draft-p-min --spec-draft-p-min",
         Value,
-        Noted(DRAFT),
+        Noted(ITSELF),
     ),
     (
         "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl",
@@ -265,7 +284,7 @@ const DRAFTS: &[Flag] = &[
         Noted(DRAFT),
     ),
     (
-        "-cmoed --cpu-moe-draft --spec-draft-cpu-moe --spec-default",
+        "-cmoed --cpu-moe-draft --spec-draft-cpu-moe",
         Nothing,
         Noted(DRAFT),
     ),
@@ -279,7 +298,7 @@ const DRAFTS: &[Flag] = &[
         Value,
         Noted(DRAFT),
     ),
-    ("--mtp --dflash --eagle3", Nothing, Noted(DRAFT)),
+    ("--mtp --dflash --eagle3", Nothing, Noted(HEADS)),
 ];
 
 /// Flags that would change an answer or a result, and cannot.

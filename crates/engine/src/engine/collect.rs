@@ -7,7 +7,6 @@ use tokkata_ir::{BackendError, Lead, Progress, RowResult, RowStatus};
 use super::{Ending, Engine, SNAPSHOT_TOKENS};
 use crate::error::EngineError;
 use crate::flight::{Flight, Part};
-use crate::masks::Ask;
 use crate::request::{EventKind, FinishReason};
 use crate::task::{Goal, Read, Task, place_of};
 
@@ -58,8 +57,18 @@ impl Engine {
             self.time(&flight);
             self.begun(&flight, &news.rows);
         }
-        for row in news.rows {
-            self.settle(&flight, row);
+        let mut rows = news.rows.into_iter().peekable();
+        while let Some(row) = rows.next() {
+            let tries = |p: &&Part| p.slot == row.slot && p.tried > 0;
+            let Some(part) = flight.parts.iter().find(tries).copied() else {
+                self.settle(&flight, row);
+                continue;
+            };
+            let mut own = vec![row];
+            while let Some(row) = rows.next_if(|r| r.slot == part.slot) {
+                own.push(row);
+            }
+            self.settle_draft(&part, own);
         }
         if news.done {
             self.landed(&flight);
@@ -131,7 +140,7 @@ impl Engine {
     }
 
     /// Counts rows of a part as cached, and tells how far its prompt got.
-    fn commit(&mut self, part: &Part, rows: usize) {
+    pub(super) fn commit(&mut self, part: &Part, rows: usize) {
         let Some(i) = place_of(&self.running, part.task) else {
             return;
         };
@@ -142,7 +151,11 @@ impl Engine {
         task.computed(rows);
         // A chain goes on from a prompt with an answer.
         let answer = part.answer || at >= part.start + part.rows;
-        self.cache.commit(&mut task.seq, &tokens, answer);
+        if part.tried > 0 && self.cache.is_recurrent() {
+            self.cache.commit_kept(&mut task.seq, &tokens, answer);
+        } else {
+            self.cache.commit(&mut task.seq, &tokens, answer);
+        }
         let cached = task.seq.len();
         if answer {
             return;
@@ -188,7 +201,7 @@ impl Engine {
         }
     }
 
-    fn outcome(&mut self, i: usize, row: RowResult) -> Option<Ending> {
+    pub(super) fn outcome(&mut self, i: usize, row: RowResult) -> Option<Ending> {
         let task = &mut self.running[i];
         if let Some(answer) = task.answer_mut() {
             answer.draws = answer.draws.saturating_sub(1);
@@ -218,7 +231,8 @@ impl Engine {
         let request = task.id;
         let (kind, reason) = task.accept(token, logprobs, ctx);
         if let Some(answer) = task.answer_mut() {
-            answer.ask(Ask::Accept(token));
+            answer.ask_after(token);
+            answer.own.next = None;
         }
         if let Some(kind) = kind {
             self.say(request, kind);
@@ -259,6 +273,9 @@ impl Engine {
         {
             self.begin_again(i);
             self.running[i].flights -= 1;
+            if part.tried > 0 {
+                return self.go_on_without(i);
+            }
             return self.end(i, Some(Err(error.into())));
         }
         for part in &flight.parts {
@@ -278,6 +295,7 @@ impl Engine {
         let task = &mut self.running[i];
         if let Some(answer) = task.answer_mut() {
             answer.draws = 0;
+            answer.own.trial = None;
         }
         self.cache.abandon(&mut task.seq);
         if recurrent {
@@ -295,7 +313,7 @@ impl Part {
     fn logit_rows(&self) -> usize {
         match self.read {
             Some(read) if read.by_logit_row => self.rows,
-            _ => self.draws.min(1),
+            _ => self.draws.min(1) + self.tried,
         }
     }
 }

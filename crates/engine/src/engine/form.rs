@@ -26,6 +26,19 @@ struct Budget {
     rows: usize,
     seqs: usize,
     logit_rows: usize,
+    /// Answers that are to have a row of it yet.
+    awaited: usize,
+}
+
+/// Rows that a task gets.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    /// Those that read tokens which are known.
+    rows: usize,
+    /// Whether the last of them draws.
+    draws: bool,
+    /// Those behind them that try a draft, and draw.
+    tried: usize,
 }
 
 /// Rows that a task could have next.
@@ -122,6 +135,7 @@ impl Engine {
             rows: limits.rows as usize,
             seqs: limits.seqs as usize,
             logit_rows: limits.logit_rows as usize,
+            awaited: 0,
         };
         let (mut parts, mut starved) = (Vec::new(), false);
         let of_role = |t: &Task| t.role() == role;
@@ -131,7 +145,9 @@ impl Engine {
             .filter(|&i| !self.is_held(&self.running[i], held))
             .filter(|&i| self.chance(&self.running[i]).is_some())
             .partition(|&i| self.running[i].is_decoding());
-        for i in answers {
+        let count = answers.len();
+        for (n, i) in answers.into_iter().enumerate() {
+            budget.awaited = count - n - 1;
             self.add(i, 1, (&mut budget, work), &mut parts, &mut starved);
         }
         self.add_prompts(prompts, (&mut budget, work), &mut parts, &mut starved);
@@ -197,7 +213,7 @@ impl Engine {
             let room = task.seq.end() < self.limits().ctx as usize;
             let wanted = answer.wants_token(task.stats.generated_tokens);
             let settled = !recurrent || task.stats.generated_tokens > 0;
-            let ready = room && wanted && settled && answer.runs_ahead(recurrent);
+            let ready = room && wanted && settled && self.runs_ahead(answer);
             return chance(usize::from(ready), Logits::Last);
         }
         // A state is kept after each stretch of a prompt, before later rows change it.
@@ -241,7 +257,13 @@ impl Engine {
             rows -= 1;
             draws = false;
         }
-        while rows > 0 && !self.reserve(i, rows, work) {
+        let tried = if draws {
+            self.tries(i, rows, budget)
+        } else {
+            0
+        };
+        let tried = self.reserve_draft(i, (rows, tried), work);
+        while tried == 0 && rows > 0 && !self.reserve(i, rows, work) {
             *starved = true;
             rows = if whole.is_some() { 0 } else { rows / 2 };
             draws = false;
@@ -249,11 +271,56 @@ impl Engine {
         if rows == 0 {
             return;
         }
-        let part = self.part(i, rows, draws, work);
-        budget.rows -= rows;
+        let share = Share { rows, draws, tried };
+        let part = self.part(i, share, work);
+        budget.rows -= rows + tried;
         budget.seqs -= 1;
         budget.logit_rows -= work.rows.last().map_or(0, |r| r.logits.len());
         parts.push(part);
+    }
+
+    /// Tokens of its draft that a task may try behind so many rows.
+    fn tries(&self, i: usize, rows: usize, budget: &Budget) -> usize {
+        let task = &self.running[i];
+        let (Goal::Answer(answer), end) = (&task.goal, task.seq.end()) else {
+            return 0;
+        };
+        let Some(draft) = answer.own.next.as_ref().filter(|_| end >= task.prompt_len) else {
+            return 0;
+        };
+        let limits = self.limits();
+        let left = answer.remaining(task.stats.generated_tokens) as usize;
+        let most = [
+            draft.tokens.len(),
+            budget.rows.saturating_sub(rows + budget.awaited),
+            budget.logit_rows.saturating_sub(1 + budget.awaited),
+            (limits.ctx as usize).saturating_sub(end + rows),
+            left.saturating_sub(1),
+            match self.cache.is_recurrent() {
+                true => (limits.draft as usize).saturating_sub(rows),
+                false => usize::MAX,
+            },
+        ];
+        most.into_iter().min().unwrap_or(0)
+    }
+
+    /// Blocks for rows and a draft behind them, if they can be had without anybody making room; the draft's rows.
+    fn reserve_draft(&mut self, i: usize, (rows, tried): (usize, usize), work: &mut Work) -> usize {
+        if tried == 0 {
+            return 0;
+        }
+        let seq = &mut self.running[i].seq;
+        let copies = match self.cache.is_recurrent() {
+            true => self.cache.reserve_kept(seq, rows + tried),
+            false => self.cache.reserve(seq, rows + tried),
+        };
+        match copies {
+            Ok(copies) => {
+                work.copies.extend(copies);
+                tried
+            }
+            Err(_) => 0,
+        }
     }
 
     /// Lets every task of a work that only writes go on for some steps without the host.
@@ -309,7 +376,8 @@ impl Engine {
         let Goal::Answer(answer) = &task.goal else {
             return 0;
         };
-        let alone = part.draws == 1 && answer.runs_ahead(recurrent) && (part.answer || !recurrent);
+        let ahead = part.draws == 1 && part.tried == 0 && self.runs_ahead(answer);
+        let alone = ahead && (part.answer || !recurrent);
         if !alone {
             return 0;
         }
@@ -355,7 +423,9 @@ impl Engine {
     }
 
     /// Writes a task's rows, whose blocks are reserved, into a work.
-    fn part(&mut self, i: usize, rows: usize, draws: bool, work: &mut Work) -> Part {
+    fn part(&mut self, i: usize, share: Share, work: &mut Work) -> Part {
+        let rows = share.rows + share.tried;
+        let keeps_states = share.tried > 0 && self.cache.is_recurrent();
         let task = &mut self.running[i];
         let role = task.role();
         let slot = task.slot.expect("a running task has a slot");
@@ -365,7 +435,7 @@ impl Engine {
         work.deltas
             .extend(task.deltas(start).into_iter().map(|d| (slot, d)));
         let answer = task.is_answer(start);
-        let (input, fed) = task.input(start, rows);
+        let (mut input, fed) = task.input(start, share.rows);
         let fed = fed.map(<[f32]>::to_vec);
         let span_end = match task.media.at(start) {
             Some((places, media)) if media.span => places.end as u32,
@@ -375,10 +445,16 @@ impl Engine {
         let mut read = None;
         match &mut task.goal {
             _ if encodes => {}
-            Goal::Answer(own) if draws => {
-                let seen = &task.tokens[..task.tokens.len().min(start + rows)];
-                logits.extend(own.logit_row(rows - 1, seen));
+            Goal::Answer(own) if share.draws => {
+                let seen = &task.tokens[..task.tokens.len().min(start + share.rows)];
+                logits.extend(own.logit_row(share.rows - 1, seen));
                 own.draws += 1;
+                if let (1.., RowInput::Tokens(tokens)) = (share.tried, &mut input) {
+                    let draft = own.try_now(share.tried);
+                    logits.extend(own.draft_rows(share.rows, seen, &draft));
+                    tokens.extend(&draft.tokens);
+                    own.own.trial = Some(draft);
+                }
             }
             Goal::Answer(_) => {}
             Goal::Read(own) => {
@@ -400,6 +476,7 @@ impl Engine {
             prompt: !answer,
             span_end,
             adapter: task.seq.adapter_number(),
+            keeps_states,
             ..SeqRows::tokens(slot, &[])
         });
         for fed in task.fed.iter().filter(|_| !encodes) {
@@ -418,7 +495,8 @@ impl Engine {
             rows,
             answer,
             encodes,
-            draws: usize::from(draws),
+            draws: usize::from(share.draws),
+            tried: share.tried,
             read,
         }
     }
@@ -512,7 +590,14 @@ impl Task {
                 });
                 deltas.push(Delta::Length(start as u32));
             }
+        } else if let (true, Goal::Answer(answer)) = (self.tried, &self.goal) {
+            deltas.push(Delta::Length(start as u32));
+            deltas.push(Delta::Stop {
+                ids: answer.stop_ids.clone(),
+                remaining: answer.remaining(self.stats.generated_tokens),
+            });
         }
+        self.tried = false;
         deltas.extend(self.seq.changes());
         if let Some(encode) = self.encode.as_mut().filter(|e| e.done && !e.told) {
             encode.told = true;

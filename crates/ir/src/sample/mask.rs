@@ -13,6 +13,13 @@ impl Mask {
         Mask(words.into())
     }
 
+    /// Whether an id may be drawn.
+    #[must_use]
+    pub fn allows(&self, id: u32) -> bool {
+        let word = self.0.get(id as usize / 32).copied().unwrap_or(0);
+        word >> (id % 32) & 1 == 1
+    }
+
     /// Its words.
     #[must_use]
     pub fn words(&self) -> &[u32] {

@@ -406,6 +406,8 @@ fn to_json(reply: &Reply, seed: u64) -> Value {
         "generated_tokens": stats.generated_tokens,
         "prompt_ms": stats.prompt_ns as f64 / 1e6,
         "generate_ms": stats.generate_ns as f64 / 1e6,
+        "draft_n": stats.drafted_tokens,
+        "draft_n_accepted": stats.accepted_tokens,
     })
 }
 

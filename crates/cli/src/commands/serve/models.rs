@@ -37,6 +37,7 @@ pub(super) fn load(args: &ServeArgs) -> Result<Vec<Named>> {
 
 fn open(args: &ServeArgs, path: &Path, alias: Option<&String>) -> Result<Named> {
     let (checkpoint, mut options) = load::open_at(path, &args.model, &args.device, &args.sizes)?;
+    args.drafts.apply(&args.model, &mut options)?;
     let parallel = u32::try_from(args.limits.parallel).ok().filter(|&n| n > 0);
     let writes = checkpoint.must_write().is_ok();
     if args.embeddings || args.reranking || !writes {

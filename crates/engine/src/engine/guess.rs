@@ -1,0 +1,373 @@
+//! What is guessed before a step, and what became of it after.
+
+use std::time::Instant;
+
+use tokkata_ir::sample::uniform;
+use tokkata_ir::{RowResult, RowStatus};
+
+use super::Engine;
+use crate::flight::Part;
+use crate::sequence::Sequence;
+use crate::speculate::{Chance, Draft, DraftCounts, Guess, Speculation, Speculator, Wanted, allot};
+use crate::task::{Answer, Goal, Task, place_of};
+
+/// Tokens of an answer that may stand before a draft in one step: the newest, and those that a grammar forced.
+const MOST_PENDING: usize = 16;
+
+/// Somebody for whom something could be guessed.
+struct Candidate {
+    /// Place among the running tasks.
+    i: usize,
+    /// Whether it can be tried in the next step; otherwise rows are under way, and it is only looked.
+    ready: bool,
+    most: usize,
+    /// Who guesses, and what was guessed already.
+    drafter: Option<usize>,
+    guess: Guess,
+}
+
+impl Engine {
+    /// Speculates from now on.
+    pub fn speculate(&mut self, speculation: Speculation) {
+        self.speculator = Some(Speculator::new(speculation));
+    }
+
+    /// What each drafter's guesses came to, by its name.
+    #[must_use]
+    pub fn draft_counts(&self) -> Vec<(&'static str, DraftCounts)> {
+        let Some(speculator) = &self.speculator else {
+            return Vec::new();
+        };
+        let names = speculator.speculation.drafters.iter().map(|d| d.name());
+        names.zip(speculator.counts.iter().copied()).collect()
+    }
+
+    /// Whether an answer's rows may run on a token that is not known yet.
+    pub(super) fn runs_ahead(&self, answer: &Answer) -> bool {
+        let waits = self.speculator.is_some() && answer.own.waits && !answer.own.never;
+        !waits && answer.runs_ahead(self.cache.is_recurrent())
+    }
+
+    /// Guesses what comes next, for everybody who has a new token.
+    pub(super) fn guess(&mut self) {
+        let Some(mut speculator) = self.speculator.take() else {
+            return;
+        };
+        let mut candidates: Vec<Candidate> = (0..self.running.len())
+            .filter_map(|i| self.candidate(i, speculator.speculation.most))
+            .collect();
+        if !candidates.is_empty() {
+            self.compare(&mut speculator, &candidates);
+            self.ask_free(&mut speculator, &mut candidates);
+            let counts = self.worth(&mut speculator, &mut candidates);
+            self.ask_dear(&mut speculator, &mut candidates, &counts);
+            for (candidate, count) in candidates.into_iter().zip(counts) {
+                self.note(candidate, count);
+            }
+        }
+        self.speculator = Some(speculator);
+    }
+
+    fn candidate(&self, i: usize, most: usize) -> Option<Candidate> {
+        let task = &self.running[i];
+        let Goal::Answer(answer) = &task.goal else {
+            return None;
+        };
+        let (end, own) = (task.seq.end(), &answer.own);
+        let written = task.tokens.len() > task.prompt_len;
+        let quiet = task.alone || task.turning || task.cancelled || task.encodes();
+        if !written || quiet || own.next.is_some() || !answer.may_try() {
+            return None;
+        }
+        let ready = task.flights == 0
+            && answer.draws == 0
+            && end >= task.prompt_len
+            && task.pending().len() <= MOST_PENDING;
+        let looks = answer.draws > 0 && !own.waits && own.looked < task.tokens.len();
+        let limits = self.limits();
+        let room = (limits.ctx as usize).saturating_sub(task.tokens.len());
+        let left = answer.remaining(task.stats.generated_tokens) as usize;
+        let states = match self.cache.is_recurrent() {
+            true => (limits.draft as usize).saturating_sub(1),
+            false => usize::MAX,
+        };
+        let most = most.min(room).min(left.saturating_sub(1)).min(states);
+        (ready || looks).then_some(Candidate {
+            i,
+            ready,
+            most,
+            drafter: None,
+            guess: Guess::default(),
+        })
+    }
+
+    fn answer_of(&mut self, i: usize) -> (&mut Answer, &[u32], &Sequence) {
+        let task = &mut self.running[i];
+        match &mut task.goal {
+            Goal::Answer(answer) => (answer, &task.tokens, &task.seq),
+            Goal::Read(_) => unreachable!("only answers are guessed"),
+        }
+    }
+
+    /// Compares what was guessed, and not tried, with what came.
+    fn compare(&mut self, speculator: &mut Speculator, candidates: &[Candidate]) {
+        for candidate in candidates {
+            let (answer, tokens, _) = self.answer_of(candidate.i);
+            answer.own.compare(&mut speculator.rates, tokens);
+        }
+    }
+
+    fn wanted<'a>(&'a self, i: usize, most: usize) -> Wanted<'a> {
+        let task = &self.running[i];
+        let Goal::Answer(answer) = &task.goal else {
+            unreachable!("only answers are guessed");
+        };
+        Wanted {
+            request: task.id,
+            family: task.seq.family(),
+            tokens: &task.tokens,
+            sampling: &answer.sampling,
+            most,
+        }
+    }
+
+    /// Asks the drafters that cost nothing; each candidate has the guess of the first that has one.
+    fn ask_free(&self, speculator: &mut Speculator, candidates: &mut [Candidate]) {
+        let drafters = speculator.speculation.drafters.iter_mut().enumerate();
+        for (d, drafter) in drafters.filter(|d| d.1.is_free()) {
+            let mut open: Vec<&mut Candidate> = candidates
+                .iter_mut()
+                .filter(|c| c.drafter.is_none())
+                .collect();
+            let wanted: Vec<Wanted<'_>> = open.iter().map(|c| self.wanted(c.i, c.most)).collect();
+            for (candidate, guess) in open.iter_mut().zip(drafter.guess(&wanted)) {
+                if !guess.tokens.is_empty() {
+                    (candidate.drafter, candidate.guess) = (Some(d), guess);
+                }
+            }
+        }
+    }
+
+    /// Tokens of each candidate's draft that are worth their rows.
+    fn worth(&mut self, speculator: &mut Speculator, candidates: &mut [Candidate]) -> Vec<usize> {
+        let dear = speculator
+            .speculation
+            .drafters
+            .iter()
+            .position(|d| !d.is_free());
+        let mut chances = Vec::new();
+        for candidate in candidates.iter_mut() {
+            let all = &speculator.rates;
+            let own = &mut self.answer_of(candidate.i).0.own;
+            let mut right = match candidate.drafter {
+                Some(d) => {
+                    let places = candidate.guess.tokens.len().min(candidate.most);
+                    own.right(all, (d, candidate.guess.class), places)
+                }
+                None => Vec::new(),
+            };
+            if let Some(d) = dear {
+                let other = own.right(all, (d, 0), candidate.most);
+                if other.first() > right.first() {
+                    (candidate.drafter, candidate.guess) = (Some(d), Guess::default());
+                    right = other;
+                }
+            }
+            let draft_ns = candidate.drafter.map_or(0.0, |d| speculator.draft_ns[d]);
+            chances.push(Chance { right, draft_ns });
+        }
+        if !speculator.speculation.adaptive {
+            return candidates.iter().map(|c| c.most).collect();
+        }
+        let rows = self.running.iter().filter(|t| t.is_decoding()).count();
+        let counts = allot(&chances, rows.max(1), |rows| self.costs.answers(rows));
+        let probed = |(candidate, count): (&Candidate, usize)| {
+            let tokens = self.running[candidate.i].tokens.len();
+            let own = &mut self.answer_of(candidate.i).0.own;
+            let came = tokens - own.looked.min(tokens);
+            let asks = candidate.drafter == dear && dear.is_some();
+            match count {
+                1.. => own.pays(),
+                0 if asks && candidate.most > 0 && own.probes(came) => return 1,
+                0 => {}
+            }
+            count
+        };
+        candidates.iter().zip(counts).map(probed).collect()
+    }
+
+    /// Asks the drafters that take time, for as many tokens as are worth it.
+    fn ask_dear(
+        &mut self,
+        speculator: &mut Speculator,
+        candidates: &mut [Candidate],
+        counts: &[usize],
+    ) {
+        let drafters = speculator.speculation.drafters.iter_mut().enumerate();
+        for (d, drafter) in drafters.filter(|d| !d.1.is_free()) {
+            let asks = |asking: &(&mut Candidate, &usize)| {
+                let (c, count) = asking;
+                c.ready && **count > 0 && c.drafter.is_none_or(|by| by == d)
+            };
+            let mut asking: Vec<_> = candidates.iter_mut().zip(counts).filter(asks).collect();
+            if asking.is_empty() {
+                continue;
+            }
+            let wanted: Vec<Wanted<'_>> = asking
+                .iter()
+                .map(|(c, count)| self.wanted(c.i, **count))
+                .collect();
+            let started = Instant::now();
+            let guesses = drafter.guess(&wanted);
+            let ns = started.elapsed().as_nanos() as f64;
+            let tokens: usize = guesses.iter().map(|g| g.tokens.len()).sum();
+            // What a whole prompt takes says nothing of the tokens behind it.
+            let places: Vec<usize> = asking.iter().map(|(c, _)| c.i).collect();
+            let read = places
+                .into_iter()
+                .map(|i| std::mem::replace(&mut self.answer_of(i).0.own.read, true));
+            let all_read = read.fold(true, |all, read| all & read);
+            if tokens > 0 && all_read {
+                let mean = &mut speculator.draft_ns[d];
+                let new = ns / tokens as f64;
+                *mean = if *mean == 0.0 {
+                    new
+                } else {
+                    *mean + (new - *mean) / 8.0
+                };
+            }
+            for ((candidate, _), guess) in asking.iter_mut().zip(guesses) {
+                (candidate.drafter, candidate.guess) = (Some(d), guess);
+            }
+        }
+    }
+
+    /// Notes what a candidate tries next.
+    fn note(&mut self, candidate: Candidate, count: usize) {
+        let Candidate {
+            i,
+            ready,
+            drafter,
+            mut guess,
+            ..
+        } = candidate;
+        let n_vocab = self.program.n_vocab;
+        let (answer, tokens, _) = self.answer_of(i);
+        let tokens = tokens.len();
+        answer.own.looked = tokens;
+        answer.own.waits = count > 0;
+        if let Some(drafter) = drafter {
+            answer.own.watch(drafter, &guess, tokens);
+        }
+        if !ready {
+            return;
+        }
+        guess.tokens.truncate(count);
+        let unknown = guess.tokens.iter().position(|&t| t >= n_vocab);
+        guess.tokens.truncate(unknown.unwrap_or(count));
+        let draft = Draft {
+            drafter: drafter.unwrap_or(0),
+            class: guess.class,
+            tokens: guess.tokens,
+            ..Draft::default()
+        };
+        answer.try_next(draft);
+    }
+
+    /// The rows of a draft have their results.
+    pub(super) fn settle_draft(&mut self, part: &Part, mut rows: Vec<RowResult>) {
+        let Some(mut i) = place_of(&self.running, part.task) else {
+            // States were kept: nothing of its sequence has changed.
+            return;
+        };
+        let task = &mut self.running[i];
+        task.tried = true;
+        let Some(draft) = task.answer_mut().and_then(|answer| {
+            answer.draws = 0;
+            answer.own.trial.take()
+        }) else {
+            return;
+        };
+        if rows.iter().all(|r| r.status == RowStatus::Stopped) {
+            return self.cache.abandon(&mut self.running[i].seq);
+        }
+        if let Some(shares) = self
+            .speculator
+            .as_ref()
+            .and_then(|s| s.speculation.pretended.as_ref())
+        {
+            pretend(&mut rows, &draft.tokens, shares);
+        }
+        let drawn = |row: &RowResult| match row.status {
+            RowStatus::Drawn(token) => Some(token),
+            _ => None,
+        };
+        let pairs = rows.iter().zip(&draft.tokens);
+        let right = pairs.take_while(|(row, token)| drawn(row) == Some(**token));
+        let right = right.count();
+        self.count(i, &draft, right);
+        let before = part.rows - part.tried;
+        let mut ending = None;
+        let mut taken = 0;
+        for row in rows.into_iter().take(right + 1) {
+            taken += 1;
+            ending = self.outcome(i, row);
+            if ending.is_some() {
+                break;
+            }
+        }
+        i = place_of(&self.running, part.task).expect("nobody leaves while draws are taken");
+        self.commit(part, before + taken - 1);
+        self.cache.abandon(&mut self.running[i].seq);
+        self.end(i, ending);
+    }
+
+    /// Counts what a draft came to.
+    fn count(&mut self, i: usize, draft: &Draft, right: usize) {
+        let Some(mut speculator) = self.speculator.take() else {
+            return;
+        };
+        let own = &mut self.answer_of(i).0.own;
+        let what = (draft.drafter, draft.class);
+        for place in 0..draft.tokens.len().min(right + 1) {
+            own.saw(&mut speculator.rates, what, (place, place < right));
+        }
+        let counts = &mut speculator.counts[draft.drafter];
+        counts.drafts += 1;
+        counts.tried += draft.tokens.len() as u64;
+        counts.accepted += right as u64;
+        let stats = &mut self.running[i].stats;
+        stats.drafts += 1;
+        stats.drafted_tokens += draft.tokens.len();
+        stats.accepted_tokens += right;
+        self.speculator = Some(speculator);
+    }
+
+    /// A step with a draft failed: it may have been the draft's fault.
+    pub(super) fn go_on_without(&mut self, i: usize) {
+        if let Some(answer) = self.running[i].answer_mut() {
+            answer.own.never = true;
+        }
+    }
+
+    /// Nothing more is guessed for a task.
+    pub(super) fn forget_drafts(&mut self, task: &Task) {
+        if let (Some(speculator), Goal::Answer(_)) = (&mut self.speculator, &task.goal) {
+            for drafter in &mut speculator.speculation.drafters {
+                drafter.ended(task.id, task.seq.family(), &task.tokens);
+            }
+        }
+    }
+}
+
+/// Takes guesses for right as often as it is told to.
+fn pretend(rows: &mut [RowResult], guessed: &[u32], shares: &[f64]) {
+    for (place, (row, &token)) in rows.iter_mut().zip(guessed).enumerate() {
+        let share = shares.get(place).or(shares.last()).copied().unwrap_or(0.0);
+        let noise = uniform(u64::from(row.position), place as u64) >> 11;
+        if noise as f64 / (1u64 << 53) as f64 >= share {
+            return;
+        }
+        row.status = RowStatus::Drawn(token);
+    }
+}

@@ -1,0 +1,246 @@
+//! How a model guesses several tokens at once. No choice here changes a text: see
+//! [`speculate`](tokkata_engine::speculate).
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokkata_engine::Engine;
+use tokkata_engine::speculate::model::{DraftModel, TokenMap};
+use tokkata_engine::speculate::ngram::Ngram;
+use tokkata_engine::speculate::{Drafter, Guess, Speculation, Wanted};
+use tokkata_ir::{CacheKind, Limits, ModelSpec};
+use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
+
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::options::{OpenOptions, Purpose};
+
+/// Tokens of a draft at most, unless somebody says otherwise.
+const MOST: u32 = 8;
+/// The same for models with states, of which each token of a draft keeps one.
+const MOST_STATES: u32 = 4;
+
+/// Who guesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftKind {
+    /// What stood behind the same tokens before.
+    Ngram,
+    /// A smaller model, see [`Drafts::model`].
+    Model,
+}
+
+/// Choices of speculation. The default is whatever needs no other file, as far as it pays.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drafts {
+    /// Who guesses, in order; nobody turns speculation off.
+    pub kinds: Vec<DraftKind>,
+    /// Tokens of a draft at most.
+    pub most: Option<NonZeroU32>,
+    /// The smaller model's file.
+    pub model: Option<PathBuf>,
+    /// For measurements: the share of guesses at each place that is taken for right. The text is none then.
+    pub pretended: Option<Vec<f64>>,
+}
+
+impl Default for Drafts {
+    fn default() -> Self {
+        Drafts {
+            kinds: vec![DraftKind::Ngram],
+            most: None,
+            model: None,
+            pretended: None,
+        }
+    }
+}
+
+impl Drafts {
+    /// No speculation.
+    #[must_use]
+    pub fn none() -> Self {
+        Drafts {
+            kinds: Vec::new(),
+            ..Drafts::default()
+        }
+    }
+
+    fn is_off(&self) -> bool {
+        self.kinds.is_empty() && self.pretended.is_none()
+    }
+
+    /// Tokens of a draft for a model.
+    fn most(&self, spec: &ModelSpec) -> u32 {
+        let usual = match has_states(spec) {
+            true => MOST_STATES,
+            false => MOST,
+        };
+        self.most.map_or(usual, NonZeroU32::get)
+    }
+
+    /// Makes room for drafts in the limits of a model that writes.
+    pub(crate) fn widen(&self, limits: &mut Limits, spec: &ModelSpec) -> Started<'_> {
+        if self.is_off() {
+            return Started(None);
+        }
+        let most = self.most(spec);
+        let together = most.max(2 * limits.seqs).min(most * limits.seqs);
+        let rows = (limits.seqs + together).min(limits.rows.max(limits.seqs));
+        limits.logit_rows = limits.logit_rows.max(rows);
+        if has_states(spec) {
+            limits.draft = limits.draft.max(1 + most);
+        }
+        Started(Some((self, most)))
+    }
+}
+
+/// Speculation for which there is room, and how many tokens a draft has at most.
+pub(crate) struct Started<'a>(Option<(&'a Drafts, u32)>);
+
+impl Started<'_> {
+    /// For models that do not write.
+    pub(crate) const NONE: Started<'static> = Started(None);
+
+    /// Lets an engine speculate. Says what cannot guess, and why: the model writes without it.
+    pub(crate) fn start(
+        &self,
+        engine: &mut Engine,
+        checkpoint: &Checkpoint,
+        options: &OpenOptions,
+    ) -> Vec<String> {
+        let (mut notes, mut drafters) = (Vec::new(), Vec::<Box<dyn Drafter>>::new());
+        let Some((drafts, most)) = self.0 else {
+            return notes;
+        };
+        for kind in &drafts.kinds {
+            match kind {
+                DraftKind::Ngram => drafters.push(Box::new(Ngram::new())),
+                DraftKind::Model => match model(drafts, engine.limits(), checkpoint, options) {
+                    Ok(drafter) => drafters.push(Box::new(drafter)),
+                    Err(error) => notes.push(format!("no model guesses: {error}")),
+                },
+            }
+        }
+        if drafts.pretended.is_some() && !drafts.kinds.contains(&DraftKind::Model) {
+            drafters.push(Box::new(Again));
+        }
+        engine.speculate(Speculation {
+            drafters,
+            most: most as usize,
+            adaptive: drafts.pretended.is_none(),
+            pretended: drafts.pretended.clone(),
+        });
+        notes
+    }
+}
+
+/// The smaller model, loaded for as many sequences of as many tokens as the one that it guesses for.
+fn model(
+    drafts: &Drafts,
+    limits: &Limits,
+    target: &Checkpoint,
+    options: &OpenOptions,
+) -> Result<DraftModel> {
+    let path = drafts.model.as_deref().ok_or(Error::NoDraft)?;
+    let refused = |why: &'static str| Error::Draft {
+        file: path.display().to_string(),
+        why,
+    };
+    let small = OpenOptions {
+        purpose: Purpose::Text,
+        ctx: NonZeroU32::new(limits.ctx),
+        seqs: limits.seqs,
+        logit_rows: limits.seqs,
+        kv_memory: None,
+        adapters: Vec::new(),
+        adapter_places: 0,
+        no_prefix_cache: true,
+        embeds: false,
+        product_inputs: false,
+        quantize: None,
+        drafts: Drafts::none(),
+        ..options.clone()
+    };
+    let checkpoint = Checkpoint::open(path, &options.arch_files)?;
+    checkpoint.must_write()?;
+    let spec = checkpoint.spec(limits.ctx)?;
+    if has_states(&spec) || spec.encoder.is_some() {
+        return Err(refused(
+            "it has states or an encoder, expected attention alone",
+        ));
+    }
+    let map = token_map(target.tokenizer()?, checkpoint.tokenizer()?);
+    let map = map.map_err(|()| refused(OTHER_WORDS))?;
+    let Model { engine, .. } = Model::load(checkpoint, &small, None)?;
+    Ok(DraftModel::new(engine, map.map(Arc::new)))
+}
+
+const OTHER_WORDS: &str =
+    "its vocabulary shares too little with the model's, expected one of the same family";
+/// The share of the target's tokens, one in so many, that the draft model must have.
+const SHARED: usize = 2;
+
+/// How the tokens of one model are written for another; nothing where they are the same.
+fn token_map(target: &Tokenizer, draft: &Tokenizer) -> std::result::Result<Option<TokenMap>, ()> {
+    let ids = |t: &Tokenizer| 0..t.vocab_size() as u32;
+    let both = target.vocab_size().min(draft.vocab_size()) as u32;
+    if (0..both).all(|id| target.token_text(id) == draft.token_text(id)) {
+        return Ok(None);
+    }
+    let known = |t: &Tokenizer| -> HashMap<Vec<u8>, u32> {
+        ids(t).rev().map(|id| (name(t, id), id)).collect()
+    };
+    let (ours, theirs) = (known(target), known(draft));
+    let mut shared = 0;
+    let there = ids(target).map(|id| match theirs.get(&name(target, id)) {
+        Some(&id) => {
+            shared += 1;
+            vec![id].into()
+        }
+        None => {
+            let text = String::from_utf8_lossy(target.token_bytes(id));
+            draft.encode(&text, EncodeOptions::default()).into()
+        }
+    });
+    let there: Vec<Box<[u32]>> = there.collect();
+    let back = ids(draft).map(|id| ours.get(&name(draft, id)).copied());
+    let back = back.collect();
+    match shared * SHARED >= there.len() {
+        true => Ok(Some(TokenMap { there, back })),
+        false => Err(()),
+    }
+}
+
+/// What a token stands for: its bytes, or the text of one that has none.
+fn name(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
+    let bytes = match tokenizer.is_special(id) {
+        true => &[],
+        false => tokenizer.token_bytes(id),
+    };
+    match bytes {
+        [] => [b"\0", tokenizer.token_text(id)].concat(),
+        bytes => bytes.to_vec(),
+    }
+}
+
+/// Guesses the newest token again, where it does not matter what is guessed.
+struct Again;
+
+impl Drafter for Again {
+    fn name(&self) -> &'static str {
+        "again"
+    }
+
+    fn guess(&mut self, wanted: &[Wanted<'_>]) -> Vec<Guess> {
+        let again = |w: &Wanted<'_>| Guess {
+            tokens: vec![w.tokens.last().copied().unwrap_or(0); w.most],
+            class: 0,
+        };
+        wanted.iter().map(again).collect()
+    }
+}
+
+fn has_states(spec: &ModelSpec) -> bool {
+    spec.groups.iter().any(|g| g.kind == CacheKind::Recurrent)
+}

@@ -42,6 +42,10 @@ impl Engine {
         names.zip(speculator.counts.iter().copied()).collect()
     }
 
+    pub(super) fn speculates(&self) -> bool {
+        self.speculator.is_some()
+    }
+
     /// Whether an answer's rows may run on a token that is not known yet.
     pub(super) fn runs_ahead(&self, answer: &Answer) -> bool {
         let waits = self.speculator.is_some() && answer.own.waits && !answer.own.never;
@@ -365,9 +369,8 @@ fn pretend(rows: &mut [RowResult], guessed: &[u32], shares: &[f64]) {
     for (place, (row, &token)) in rows.iter_mut().zip(guessed).enumerate() {
         let share = shares.get(place).or(shares.last()).copied().unwrap_or(0.0);
         let noise = uniform(u64::from(row.position), place as u64) >> 11;
-        if noise as f64 / (1u64 << 53) as f64 >= share {
-            return;
-        }
-        row.status = RowStatus::Drawn(token);
+        let right = (noise as f64 / (1u64 << 53) as f64) < share;
+        let other = token.checked_sub(1).unwrap_or(1);
+        row.status = RowStatus::Drawn(if right { token } else { other });
     }
 }

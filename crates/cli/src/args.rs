@@ -351,7 +351,12 @@ pub(crate) struct DraftArgs {
     #[arg(long, value_name = "TYPE", value_delimiter = ',', default_value = "auto", value_parser = draft_kind, hide_short_help = true)]
     spec_type: Vec<Guesses>,
     /// A smaller model that guesses (also -md)
-    #[arg(long, visible_alias = "spec-draft-model", value_name = "FILE")]
+    #[arg(
+        long,
+        visible_alias = "spec-draft-model",
+        value_name = "FILE",
+        hide_short_help = true
+    )]
     model_draft: Option<PathBuf>,
     /// The same, of a repository (also -hfd)
     #[arg(

@@ -301,9 +301,13 @@ mod tests {
         assert!(refused("tokkata run --control-vector a.gguf").contains("adapters"));
         assert!(refused("tokkata run -ngl").contains("without a value"));
         assert!(refused("tokkata run --port 80").contains("tokkata serve"));
-        let noted = spoken("tokkata run -md d.gguf -p a").expect("accepted");
+        assert_eq!(
+            args("tokkata run -md d.gguf -p a"),
+            "tokkata run --model-draft d.gguf -p a"
+        );
+        let noted = spoken("tokkata run -ngld 9 -p a").expect("accepted");
         assert_eq!(noted.args.len(), 4);
-        assert!(noted.notes[0].starts_with("-md is not used"));
+        assert!(noted.notes[0].starts_with("-ngld is not used"));
     }
 
     #[test]

@@ -212,8 +212,12 @@ mod tests {
 
     use super::*;
 
+    /// What one test removes may be another's.
+    static TURNS: Mutex<()> = Mutex::new(());
+
     #[test]
     fn pipes_and_devices_are_written_through() {
+        let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().expect("a folder");
         let pipe = folder.path().join("pipe");
         let made = Command::new("mkfifo").arg(&pipe).status();
@@ -233,6 +237,7 @@ mod tests {
 
     #[test]
     fn links_stay_and_their_files_are_replaced() {
+        let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().expect("a folder");
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
         std::fs::write(&file, b"old").expect("a file");
@@ -251,6 +256,7 @@ mod tests {
 
     #[test]
     fn what_is_not_finished_can_be_removed() {
+        let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().expect("a folder");
         let count = || std::fs::read_dir(folder.path()).expect("a folder").count();
         let file = PendingFile::create(&folder.path().join("a")).expect("a file");

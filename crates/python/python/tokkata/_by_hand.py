@@ -30,8 +30,8 @@ class ByHand:
         self._model, self._ids, self._picking, self._ends = model, ids, picking, ends
         self._processor, self._matcher = processor, matcher
         self._session = model.session() if session is None else session
-        self._stop_ids = set(ends["stop_tokens"]) | (set() if ends["ignore_end"] else set(model.end_tokens))
-        self._logits: Array | None = None
+        self._stop_ids = set(ends["stop_tokens"]) | (set[int]() if ends["ignore_end"] else set(model.end_tokens))
+        self._begun = False
         self._prompt = len(ids)
         self._said = b""
         self._cancelled = False
@@ -64,18 +64,19 @@ class ByHand:
         if self._cancelled or (most is not None and made >= most) or len(self._ids) >= self._model.n_ctx:
             self._end("cancelled" if self._cancelled else "length")
             raise StopIteration
-        if self._logits is None:
+        if not self._begun:
             held = self._session.tokens
             shared = 0
             while shared < min(len(held), len(self._ids) - 1) and held[shared] == self._ids[shared]:
                 shared += 1
             if shared < len(held):
                 self._session.rollback(shared)
-            self._logits = np.asarray(self._session.prefill(self._ids[shared:]))[0]
+            row: Array = np.asarray(self._session.prefill(self._ids[shared:]))[0]
+            self._begun = True
         else:
-            self._logits = self._model.step([(self._session, self._ids[-1:])])[0]
+            row = self._model.step([(self._session, self._ids[-1:])])[0]
         # The function may write to what it gets.
-        logits = np.ascontiguousarray(self._processor(self._ids, self._logits.copy()), dtype=np.float32)
+        logits = np.ascontiguousarray(self._processor(self._ids, row.copy()), dtype=np.float32)
         mask = None if self._matcher is None else self._matcher.mask()
         token = _tokkata.sample(logits, self._picking, len(self._ids) - 1, self._ids, mask)
         if token in self._stop_ids:
@@ -84,7 +85,7 @@ class ByHand:
         if self._matcher is not None:
             self._matcher.accept(token)
         self._ids.append(token)
-        data = self._model._model.detokenize([token], False, True)
+        data = self._model.detokenize_bytes([token], continues=True)
         self._said += data
         for stop in self._ends["stop"]:
             at = self._said.find(stop.encode())

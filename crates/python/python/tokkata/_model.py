@@ -318,6 +318,10 @@ class Model:
         """The text of tokens; with ``special``, special ones are spelled out."""
         return self._model.detokenize(list(ids), special, False).decode("utf-8", "replace")
 
+    def detokenize_bytes(self, ids: Sequence[int], *, special: bool = False, continues: bool = False) -> bytes:
+        """The bytes of tokens, which need not be whole characters; with ``continues``, of a text that goes on."""
+        return self._model.detokenize(list(ids), special, continues)
+
     def apply_template(self, messages: Sequence[Message], **fields: Any) -> str:
         """The prompt of a conversation, as text."""
         return self._model.render(json.dumps({"messages": list(messages), **fields}))[0]

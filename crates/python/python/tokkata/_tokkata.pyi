@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterator
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from typing_extensions import Buffer
 
@@ -126,7 +126,7 @@ class Model:
     def forget(self) -> None: ...
 
 def sample(
-    logits: Buffer, sampling: Picking, position: int, recent: list[int], mask: bytes | None = None
+    logits: Any, sampling: Picking, position: int, recent: list[int], mask: bytes | None = None
 ) -> int: ...
 def devices() -> list[tuple[str, str]]: ...
 def run_command(args: list[str]) -> int: ...

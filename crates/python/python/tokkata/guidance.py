@@ -14,7 +14,7 @@ from tokkata import Model
 __all__ = ["TokkataEngine", "TokkataModel"]
 
 
-class TokkataTokenizer(Tokenizer):  # type: ignore[misc]
+class TokkataTokenizer(Tokenizer):
     """The model's tokenizer as guidance asks it."""
 
     def __init__(self, model: Model, chat_template: Any) -> None:
@@ -35,7 +35,7 @@ class TokkataTokenizer(Tokenizer):  # type: ignore[misc]
         )
 
 
-class TokkataEngine(Engine):  # type: ignore[misc]
+class TokkataEngine(Engine):
     """Logits for guidance, of a session that keeps what prompts share."""
 
     def __init__(self, model: Model, chat_template: Any = None, **options: Any) -> None:
@@ -64,7 +64,7 @@ class TokkataEngine(Engine):  # type: ignore[misc]
         return {"logits": logits, "n_tokens": len(token_ids), "n_cached": shared}
 
 
-class TokkataModel(GuidanceModel):  # type: ignore[misc]
+class TokkataModel(GuidanceModel):
     """:class:`tokkata.Model` as guidance's models are."""
 
     def __init__(self, model: Model, echo: bool = False, sampling_params: Any = None, **options: Any) -> None:

@@ -15,7 +15,7 @@ from tokkata import Model
 
 
 @register_model("tokkata")
-class TokkataLM(TemplateLM):  # type: ignore[misc]
+class TokkataLM(TemplateLM):
     """``LM`` over :class:`tokkata.Model`; requests run beside each other, ``n_seqs`` at once."""
 
     def __init__(self, path: str | os.PathLike[str], max_gen_toks: int = 256, **options: Any) -> None:

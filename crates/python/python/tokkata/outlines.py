@@ -16,7 +16,7 @@ from tokkata import Grammar, Model
 __all__ = ["AsyncTokkata", "Tokkata", "from_tokkata"]
 
 
-class TokkataTypeAdapter(ModelTypeAdapter):  # type: ignore[misc]
+class TokkataTypeAdapter(ModelTypeAdapter):
     """Inputs as prompts, output types as grammars of the engine."""
 
     def __init__(self, model: Model) -> None:
@@ -44,7 +44,7 @@ class TokkataTypeAdapter(ModelTypeAdapter):  # type: ignore[misc]
         return self.model.grammar(regex=to_regex(term))
 
 
-class Tokkata(OutlinesModel):  # type: ignore[misc]
+class Tokkata(OutlinesModel):
     """:class:`tokkata.Model` as outlines asks it."""
 
     tensor_library_name = "numpy"
@@ -71,7 +71,7 @@ class Tokkata(OutlinesModel):  # type: ignore[misc]
             yield piece.text
 
 
-class AsyncTokkata(AsyncModel):  # type: ignore[misc]
+class AsyncTokkata(AsyncModel):
     """The same for tasks."""
 
     def __init__(self, model: Model) -> None:
@@ -88,7 +88,7 @@ class AsyncTokkata(AsyncModel):  # type: ignore[misc]
 
         return list(await asyncio.gather(*(self.generate(one, output_type, **options) for one in model_input)))
 
-    async def generate_stream(  # type: ignore[override,unused-ignore]
+    async def generate_stream(
         self, model_input: Any, output_type: Any = None, **options: Any
     ) -> AsyncIterator[str]:
         """The answer piece by piece."""

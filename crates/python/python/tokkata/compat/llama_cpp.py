@@ -109,7 +109,7 @@ class Llama:
 
     def detokenize(self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False) -> bytes:
         """The bytes of tokens."""
-        return self.model._model.detokenize(list(tokens), special, bool(prev_tokens))
+        return self.model.detokenize_bytes(tokens, special=special, continues=bool(prev_tokens))
 
     def embed(self, input: str | Sequence[str], normalize: bool = False, truncate: bool = True) -> Any:
         """Vectors of texts: of one a list of numbers, of several a list of lists."""

@@ -2,13 +2,14 @@
 
 use anyhow::Result;
 
-use crate::{licences, notices, rules, shell};
+use crate::{bindings, licences, notices, rules, shell};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     ("format", format),
     ("size and name rules", rules::check),
+    ("the header of the C library", bindings::header),
     ("licences", licences::check),
     ("notices", notices::check),
     ("lints", lints),

@@ -1,6 +1,7 @@
 //! The project's own checks and measurements: `cargo xtask COMMAND`.
 
 mod ab;
+mod bindings;
 mod check;
 mod clients;
 mod conformance;
@@ -26,6 +27,9 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask COMMAND
 
   check                             format, lints, documentation, licences, size and name rules, fast tests
+  capi                              the C library's tests, those that take minutes too
+  python [--all]                    the Python package: a wheel in an environment of its own, types, tests; with
+                                    --all also the adapters' packages and pyright
   test [ARGUMENTS]                  every test of the workspace, with one line of totals at the end
   draws                             write the draws that every backend is held to, where they may change
   sanitize [--rust-src DIRECTORY]   the op suite and the replays under the thread sanitizer, with the standard
@@ -54,6 +58,8 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
         Some("check") => check::run(),
+        Some("capi") => bindings::capi(),
+        Some("python") => bindings::python(&args[1..]),
         Some("clients") => clients::run(&args[1..]),
         Some("test") => test::run(&args[1..]),
         Some("sanitize") => threads::sanitize(&args[1..]),

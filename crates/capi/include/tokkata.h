@@ -146,7 +146,7 @@ typedef struct tokkata_model_options {
     const char *kv_type;          /* "f16", "f32", "bf16", "q8_0", "q4_0"; NULL for f16 */
     size_t kv_type_len;
     uint64_t kv_memory_bytes;     /* for all caches; 0 for whole contexts of all sequences */
-    const char *cpu_features;     /* forces a lower instruction set, such as "avx2" or "plain"; NULL for the best */
+    const char *cpu_features;     /* forces a lower instruction set, such as "avx2" or "portable"; NULL for the best */
     size_t cpu_features_len;
     const char *tuning;           /* what tokkata_tune gave; NULL for what is usual */
     size_t tuning_len;

@@ -298,7 +298,7 @@ pub unsafe extern "C" fn tokkata_model_tensor(
             bytes: found.bytes,
             name: found.name.as_ptr().cast(),
             name_len: found.name.len(),
-            type_: kind.as_ptr().cast(),
+            r#type: kind.as_ptr().cast(),
             type_len: kind.len(),
         };
         // SAFETY: the caller's struct.

@@ -153,7 +153,7 @@ pub struct tokkata_tensor {
     pub bytes: u64,
     pub name: *const c_char,
     pub name_len: usize,
-    pub type_: *const c_char,
+    pub r#type: *const c_char,
     pub type_len: usize,
 }
 
@@ -166,7 +166,7 @@ unsafe impl Sized32 for tokkata_tensor {
         bytes: 0,
         name: null(),
         name_len: 0,
-        type_: null(),
+        r#type: null(),
         type_len: 0,
     };
 }

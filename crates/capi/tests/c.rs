@@ -146,7 +146,7 @@ fn memory_is_used_as_it_should() {
         "--leak-check=full",
         "-q",
     ]);
-    command.env("TOKKATA_TEST_FEATURES", "plain");
+    command.env("TOKKATA_TEST_FEATURES", "portable");
     run(command.arg(program).arg(model()).arg(&session));
 }
 

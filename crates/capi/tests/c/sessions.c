@@ -14,6 +14,7 @@ int main(int argc, char **argv) {
     tokkata_model_options choices = TOKKATA_MODEL_OPTIONS_INIT;
     choices.n_logit_rows = 8;
     choices.threads = 1;
+    choices.n_ctx = 128;
     tokkata_model *model = open_model(argv[1], &choices);
     tokkata_model_info info = TOKKATA_MODEL_INFO_INIT;
     OK(tokkata_model_get_info(model, &info));

@@ -1,0 +1,52 @@
+"""Run language models from a file.
+
+>>> from tokkata import Model
+>>> model = Model("model.gguf")
+>>> for piece in model.generate("Once upon a time", max_tokens=40):
+...     print(piece.text, end="")
+>>> print(model.chat([{"role": "user", "content": "Hello"}]))
+
+A :class:`Model` serves any number of threads and tasks at once; requests that run together share each step. Waiting
+never holds the interpreter lock. Numbers come as :class:`Floats`, which NumPy reads where they lie
+(``numpy.asarray(floats)``); NumPy itself is imported only where an array is asked for.
+"""
+
+from tokkata._model import (
+    Completion,
+    Generation,
+    Message,
+    Model,
+    Piece,
+    Stats,
+    convert,
+    quantize,
+    sample,
+)
+from tokkata._tokkata import (
+    Floats,
+    Grammar,
+    Matcher,
+    Session,
+    TokkataError,
+    __version__,
+    devices,
+)
+
+__all__ = [
+    "Completion",
+    "Floats",
+    "Generation",
+    "Grammar",
+    "Matcher",
+    "Message",
+    "Model",
+    "Piece",
+    "Session",
+    "Stats",
+    "TokkataError",
+    "__version__",
+    "convert",
+    "devices",
+    "quantize",
+    "sample",
+]

@@ -16,6 +16,8 @@ pub const WINDOW: usize = 400;
 pub const BINS: usize = WINDOW / 2 + 1;
 /// Samples before the place that a frame stands for.
 const BACK: usize = WINDOW / 2;
+/// The value of silence.
+pub(crate) const SILENCE: f32 = -10.0;
 /// Decades below the largest value at which all smaller ones are cut.
 const RANGE: f32 = 8.0;
 

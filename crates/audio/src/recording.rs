@@ -113,6 +113,8 @@ struct Reader {
     held: Vec<f32>,
     first: usize,
     ended: bool,
+    /// The frames behind the last that still hear of it, once it has ended.
+    behind: Vec<f32>,
 }
 
 impl Windows {
@@ -145,6 +147,25 @@ impl Windows {
     }
 }
 
+impl Windows {
+    /// The first `len` frames, silence following the recording where it is shorter: not zeros, but what silence gives.
+    ///
+    /// # Errors
+    /// As [`Windows::window`].
+    pub fn opening(&mut self, len: usize) -> Result<Window> {
+        let bands = self.recording.bands.count();
+        let mut reader = Reader::open(&self.recording)?;
+        reader.read(0, len, bands)?;
+        let mut window = std::mem::take(&mut reader.held);
+        if window.len() < len * bands {
+            window.extend_from_slice(&reader.behind);
+        }
+        window.resize(len * bands, mel::SILENCE);
+        mel::finish(&mut window, self.recording.peak);
+        Ok(window)
+    }
+}
+
 impl Reader {
     fn open(recording: &Recording) -> Result<Self> {
         Ok(Reader {
@@ -154,6 +175,7 @@ impl Reader {
             held: Vec::new(),
             first: 0,
             ended: false,
+            behind: Vec::new(),
         })
     }
 
@@ -170,7 +192,7 @@ impl Reader {
             if self.samples.next_block(&mut self.block)? {
                 self.log_mel.push(&self.block, &mut self.held);
             } else {
-                self.log_mel.finish(&mut self.held);
+                self.behind = self.log_mel.finish(&mut self.held).1;
                 self.ended = true;
             }
         }

@@ -69,6 +69,8 @@ pub struct OpenOptions {
     pub no_prefix_cache: bool,
     /// Prompts may hold stretches of embeddings ([`Media`](crate::Media)).
     pub embeds: bool,
+    /// Layers of a speech model's decoder whose attention to sound can be read, which is how words are timed.
+    pub aligned: Vec<u32>,
     /// Keep what goes into every product, for [`Collector`](crate::importance::Collector).
     pub product_inputs: bool,
 }
@@ -97,6 +99,7 @@ impl Default for OpenOptions {
             quantize: None,
             no_prefix_cache: false,
             embeds: false,
+            aligned: Vec::new(),
             product_inputs: false,
         }
     }

@@ -236,11 +236,11 @@ impl Search {
             };
             f64::from(path.sum) / penalty
         };
-        // Of equal ones the first; an empty one, whose score is no number or endless, wins as it does in openai's code.
+        // Of equal ones the first; one without tokens has no score.
         let mut best = 0;
         for i in 1..all.len() {
             let (new, old) = (score(&all[i]), score(&all[best]));
-            if !old.is_nan() && (new.is_nan() || new > old) {
+            if new > old || old.is_nan() {
                 best = i;
             }
         }

@@ -54,4 +54,5 @@ fn lengths_are_those_of_zlib() {
         wrong.len(),
         &wrong[..wrong.len().min(5)]
     );
+    println!("| lengths beside zlib's, 10,000 texts | equal | equal |");
 }

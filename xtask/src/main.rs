@@ -19,6 +19,7 @@ mod oracle;
 mod peers;
 mod rules;
 mod shell;
+mod speech;
 mod test;
 mod threads;
 
@@ -49,6 +50,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   peers FOLDER [NAME]…              builds those engines, for this machine, for AVX2 and for AVX-512
   kernels [PROGRAM]                 whether the inner loops of an optimised build keep their sums in registers
   cuda LIBNVRTC [-v]                compiles the kernels for NVIDIA GPUs into the file that programs carry
+  speech                            how exactly speech is computed: features, rules, rows, transcripts
   demo [--weights FILE] [--python PROGRAM]
                                     make the model inside the program anew; needs Python, PyTorch and a GPU
   notices                           write the licences of all packages into the file that goes with the program
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         Some("conformance") => conformance::run(&args[1..]),
         Some("draws") => draws(),
         Some("golden") => golden::run(&args[1..]),
+        Some("speech") => speech::run(),
         Some("demo") => demo::demo(&args[1..]),
         _ => {
             eprintln!("{USAGE}");

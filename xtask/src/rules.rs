@@ -43,6 +43,8 @@ const ORDINARY: &[&str] = &["mamba", "rwkv6", "rwkv7"];
 /// Non-test code that may name architectures: data tables.
 const NAMES: &[&str] = &[
     "crates/archs/",
+    // A container that holds one family.
+    "crates/formats/src/ggml/",
     "crates/cli/src/commands/run/named.rs",
     "crates/hub/src/known.rs",
     // The word of a request for what reasoning is called.

@@ -18,6 +18,7 @@ mod mixers;
 mod norm;
 mod rope;
 mod rwkv;
+mod sound;
 mod stack;
 mod summary;
 mod weights;

@@ -620,6 +620,22 @@ pub struct EmbedRule {
     pub from_output: bool,
 }
 
+/// Input stage of an encoder that reads frames.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FramesRule {
+    /// Channels of a frame.
+    pub channels: Option<Rule>,
+    /// Tensors of the convolutions, `[N, C, kernel]`.
+    pub convs: Vec<String>,
+    /// Frames from one output to the next, for each of them.
+    pub strides: Vec<Rule>,
+    /// Activation after each of them.
+    pub act: Option<Word>,
+    /// Table of learned positions.
+    pub positions: String,
+}
+
 /// Output stage.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -826,6 +842,8 @@ pub struct Descriptor {
     pub norm: NormDefaults,
     /// Input stage.
     pub embed: EmbedRule,
+    /// What an encoder reads in the place of tokens.
+    pub frames: Option<FramesRule>,
     /// Windows.
     pub window: WindowRule,
     /// Rotation.

@@ -127,6 +127,26 @@ impl ModelArgs {
             .map(|m| m.to_string_lossy().into_owned())
     }
 
+    /// The model of `-m`, or of a repository, and all arguments without a flag: those are no models.
+    pub(crate) fn named_apart(&self) -> Result<(PathBuf, &[OsString])> {
+        if let Some(path) = self.repository()? {
+            return Ok((path.to_owned(), &self.rest));
+        }
+        let missing = "no model was named; give -m FILE, or -m base.en, which is downloaded";
+        let model = self.model.as_ref().ok_or_else(|| usage(missing))?;
+        let heard = model.to_str().filter(|_| !model.exists());
+        let path = match heard.and_then(crate::hub::known_speech) {
+            Some((repo, file)) => self.pulled(Source::Repo(repo, Some(&file)))?,
+            None => self.known(model)?,
+        };
+        Ok((path.to_owned(), &self.rest))
+    }
+
+    /// Descriptors to know beside the built-in ones.
+    pub(crate) fn arch_files(&self) -> &[PathBuf] {
+        &self.arch_files
+    }
+
     /// The model file of `-m` alone, and all arguments without a flag.
     pub(crate) fn unsplit(&self) -> (Option<&Path>, &[OsString]) {
         (self.model.as_deref(), &self.rest)

@@ -29,6 +29,7 @@ mod serve;
 mod split;
 mod template;
 mod tokenize;
+mod transcribe;
 mod tune;
 
 use anyhow::Result;
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     Complete(complete::CompleteArgs),
     /// Turn texts into vectors
     Embed(embed::EmbedArgs),
+    /// Write down speech
+    Transcribe(transcribe::TranscribeArgs),
     /// Order documents by how well they answer a query
     Rerank(rerank::RerankArgs),
     /// Say which of a model's labels fit a text
@@ -129,6 +132,7 @@ impl Command {
             Command::Serve(args) => serve::run(&args),
             Command::Complete(args) => complete::run(&args),
             Command::Embed(args) => embed::run(&args),
+            Command::Transcribe(args) => transcribe::run(&args),
             Command::Rerank(args) => rerank::run(&args),
             Command::Classify(args) => classify::run(&args),
             Command::Bench(args) => bench::run(&args),

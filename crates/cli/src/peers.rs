@@ -85,7 +85,7 @@ pub(crate) fn translate(
         }
         let (spelled, mut value) = cut(&arg);
         let flag = spelled.filter(|s| !own.contains(*s));
-        let flag = flag.and_then(|s| find(s, command.get_name() == "serve"));
+        let flag = flag.and_then(|s| find(s, command.get_name()));
         let Some((spelled, flag)) = spelled.zip(flag) else {
             out.args.push(arg);
             continue;
@@ -153,8 +153,13 @@ fn cut(arg: &OsStr) -> (Option<&str>, Option<OsString>) {
     }
 }
 
-fn find(spelled: &str, serves: bool) -> Option<&'static Flag> {
-    let first = table::SERVE.iter().filter(|_| serves);
+fn find(spelled: &str, command: &str) -> Option<&'static Flag> {
+    let first = match command {
+        "serve" => table::SERVE,
+        "transcribe" => table::TRANSCRIBE,
+        _ => &[],
+    };
+    let first = first.iter();
     let mut all = first.chain(table::all());
     all.find(|flag| flag.0.split(' ').any(|s| s == spelled))
 }

@@ -35,6 +35,10 @@ fn folder() -> tempfile::TempDir {
     std::fs::copy(demo, at("MODEL.gguf")).expect("the built-in model");
     let (_made, path) = made_up("f16");
     std::fs::copy(path, at("BIG.gguf")).expect("a model");
+    std::fs::write(at("SPEECH.bin"), tokkata_conformance::speech::file()).expect("a model");
+    let tone: Vec<f32> = (0..16_000).map(|i| (i as f32 * 0.1).sin() / 4.0).collect();
+    let wav = tokkata::audio::wav::encode(&tone, 16_000, 1);
+    std::fs::write(at("AUDIO.wav"), wav).expect("a recording");
     let text = "Once upon a time a fox had a lantern. ".repeat(40);
     std::fs::write(at("TEXT.txt"), text).expect("a text");
     let request =

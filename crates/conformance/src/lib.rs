@@ -42,6 +42,7 @@ pub mod late;
 pub mod load;
 pub mod models;
 pub mod ops;
+pub mod speech;
 
 /// Every device that goldens are checked on, the reference first: a device joins them here. A GPU is skipped by name where
 /// there is none.

@@ -207,7 +207,9 @@ impl Cache {
         let size = self.groups[g].block_size as usize;
         let (places, offset) = match (self.groups[g].kind, rows) {
             (CacheKind::Recurrent, Rows::Kept(n)) => (1..n + 1, 0),
-            (CacheKind::Recurrent | CacheKind::Cross, _) => (0..1, 0),
+            (CacheKind::Recurrent, _) => (0..1, 0),
+            // Only an encoder writes there, before the sequence has rows; those who share what it wrote read it.
+            (CacheKind::Cross, _) => (0..0, 0),
             _ => (seq.end() / size..seq.end() / size + 1, seq.end() % size),
         };
         let foreign = |&place: &usize| {

@@ -12,6 +12,7 @@ mod swap;
 mod write;
 
 pub use cursor::Endian;
+pub(crate) use header::{sized, tensor_type};
 pub(crate) use load::{from_parts, open};
 pub use output::GgufOutput;
 pub use shard::{ShardLimit, copy_gguf};

@@ -18,6 +18,7 @@
 //! ```
 
 pub mod error;
+mod ggml;
 pub mod gguf;
 pub mod model;
 mod output;

@@ -1,12 +1,14 @@
 //! A model file of any container, opened and checked.
 
 use std::collections::{HashMap, HashSet};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use tokkata_core::Metadata;
 
 use crate::error::{Fault, FormatError, Quoted, Result};
+use crate::ggml;
 use crate::gguf::{self, Endian, swap_blocks, swap_rule};
 use crate::packing::PackedWeight;
 use crate::part::{Part, SharedSpan};
@@ -22,6 +24,8 @@ pub enum Container {
     Safetensors,
     /// safetensors files written by MLX.
     Mlx,
+    /// The file of whisper.cpp.
+    Ggml,
 }
 
 /// An opened model: metadata, tensor places and their bytes, whatever the container.
@@ -64,7 +68,7 @@ pub struct Layout {
 
 impl ModelFile {
     /// Opens the model at `path`: a GGUF file, any file of a split one, beside which the others are found,
-    /// a safetensors file, or a directory of `config.json` and safetensors files.
+    /// a file of whisper.cpp, a safetensors file, or a directory of `config.json` and safetensors files.
     ///
     /// # Errors
     /// A [`FormatError`] that names the file, what was found, what was expected and what to do.
@@ -75,7 +79,7 @@ impl ModelFile {
         } else if path.extension().is_some_and(|e| e == "safetensors") {
             safetensors::open_file(path)
         } else {
-            gguf::open(path)
+            open_file(path)
         };
         Self::new(path, contents?)
     }
@@ -97,7 +101,12 @@ impl ModelFile {
         bytes: impl AsRef<[u8]> + Send + Sync + 'static,
     ) -> Result<Self> {
         let part = Part::memory(name.to_owned(), bytes);
-        Self::new(Path::new(name), gguf::from_parts(vec![part])?)
+        let contents = if ggml::is_one(part.bytes()) {
+            ggml::from_part(part)
+        } else {
+            gguf::from_parts(vec![part])
+        };
+        Self::new(Path::new(name), contents?)
     }
 
     /// Reads a split GGUF model from memory, its files in order.
@@ -303,6 +312,16 @@ impl ModelFile {
         let (parts, found) = (self.contents.parts.len(), number);
         let fault = || FormatError::at(&self.path, Fault::ForeignTensor { found, parts });
         self.contents.parts.get(number).ok_or_else(fault)
+    }
+}
+
+/// A file of one of the two containers that a file's first bytes tell apart.
+fn open_file(path: &Path) -> Result<Contents> {
+    let mut magic = [0; 4];
+    let read = std::fs::File::open(path).and_then(|mut f| f.read_exact(&mut magic));
+    match read {
+        Ok(()) if ggml::is_one(&magic) => ggml::from_part(Part::open(path)?),
+        _ => gguf::open(path),
     }
 }
 

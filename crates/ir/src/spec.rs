@@ -68,8 +68,10 @@ pub struct GroupSpec {
 /// Embedding, layers and head.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StackSpec {
-    /// Input stage; `None` when the stack takes embeddings only.
+    /// Input stage; `None` when the stack takes embeddings only, or frames.
     pub embed: Option<EmbedSpec>,
+    /// Input stage of a stack that reads frames, such as of sound.
+    pub frames: Option<FramesSpec>,
     /// The residual frame when it is not a single stream.
     pub frame: Option<FrameSpec>,
     /// Start `[1, D]` of a second state that layers read and write; the first starts as the embedding.
@@ -95,6 +97,44 @@ pub struct EmbedSpec {
     pub norm: Option<NormSpec>,
     /// Per-layer embeddings.
     pub per_layer: Option<PerLayerEmbed>,
+}
+
+/// Input stage that makes rows of frames: convolutions, each with its activation, and learned positions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FramesSpec {
+    /// Channels of a frame.
+    pub channels: u32,
+    /// The convolutions, in order.
+    pub convs: Vec<FrameConv>,
+    /// After each of them.
+    pub act: Act,
+    /// Learned positions `[rows, D]`: so many rows the stack reads at most.
+    pub positions: WeightId,
+    /// How many.
+    pub rows: u32,
+}
+
+impl FramesSpec {
+    /// Frames that become one row.
+    #[must_use]
+    pub fn per_row(&self) -> u32 {
+        self.convs.iter().map(|c| c.stride).product()
+    }
+}
+
+/// A convolution over frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameConv {
+    /// `[N, kernel · C]`, the channels of a tap beside each other.
+    pub weight: WeightId,
+    /// `[N]`.
+    pub bias: Option<WeightId>,
+    /// Taps.
+    pub kernel: u32,
+    /// Frames from one output to the next.
+    pub stride: u32,
+    /// Zeros on both sides.
+    pub padding: u32,
 }
 
 /// Per-layer token embeddings of Gemma 3n and Gemma 4.

@@ -34,6 +34,8 @@ pub struct BuildOptions {
     pub block_size: u32,
     /// Outputs of the main plan by name; empty takes the model's usual ones.
     pub outputs: Vec<String>,
+    /// Outputs of the encoder's plan beside its rows: the keys that a decoder's layer reads, `cross_k.N`.
+    pub encoder_outputs: Vec<String>,
     /// Multi-token-prediction heads to build, as far as the model has them.
     pub drafts: usize,
     /// Rows of prompts may be given as embeddings, to the port `embeds` of the main plan.
@@ -51,6 +53,7 @@ impl Default for BuildOptions {
         BuildOptions {
             block_size: 32,
             outputs: Vec::new(),
+            encoder_outputs: Vec::new(),
             drafts: 0,
             embeds: false,
             vectors: None,
@@ -79,7 +82,13 @@ pub fn build_with(
 ) -> Result<Program, PlanError> {
     check(limits)?;
     let mut plans = vec![plan(spec, &spec.main, PlanRole::Main, options.embeds)];
-    plans.extend(spec.encoder.as_ref().map(|e| cross::encoder(spec, e)));
+    if let Some(encoder) = &spec.encoder {
+        let mut plan = cross::encoder(spec, encoder);
+        let asked = |name: &String| options.encoder_outputs.contains(name);
+        plan.outputs
+            .retain(|o| o.name == "hidden" || asked(&o.name));
+        plans.push(plan);
+    }
     plans.extend(draft::plans(spec, options.drafts));
     if limits.adapters > 0 {
         plans.iter_mut().for_each(passes::adapt);
@@ -357,6 +366,12 @@ impl<'a> Builder<'a> {
     pub(crate) fn weighted(&mut self, kind: BinaryKind, x: ValueId, weight: WeightId) -> ValueId {
         let width = self.width(x);
         self.one(Op::Weighted { kind, weight }, &[x], width)
+    }
+
+    /// An output of the current layer, such as `cross_q.3`: what an alignment is made of.
+    pub(crate) fn layer_output(&mut self, name: &str, value: ValueId) {
+        let layer = self.layer.unwrap_or(0);
+        self.output(&format!("{name}.{layer}"), value);
     }
 
     pub(crate) fn output(&mut self, name: &str, value: ValueId) {

@@ -105,6 +105,24 @@ pub enum Error {
         "{file}: found no mask token, expected tokenizer.ggml.mask_token_id, without which a diffusion model cannot write"
     )]
     NoMask { file: String },
+    #[error("{file}: the model hears speech and does not write by itself; use `transcribe`")]
+    Speech { file: String },
+    #[error(
+        "{file}: the model does not hear speech, expected one that does; use `run` or `complete`"
+    )]
+    NoSpeech { file: String },
+    #[error("{file}: found a vocabulary of {found} tokens, expected 51864, 51865 or 51866")]
+    SpeechVocabulary { file: String, found: u32 },
+    #[error("found the language '{found}', expected one that {file} knows: {known}")]
+    Language {
+        file: String,
+        found: String,
+        known: String,
+    },
+    #[error("{file}: the model knows English alone and cannot translate; leave the language out")]
+    EnglishOnly { file: String },
+    #[error(transparent)]
+    Audio(#[from] tokkata_audio::AudioError),
     #[error(
         "{file}: its architecture gives vectors, not text; use `embed`, `rerank` or `classify`"
     )]

@@ -83,8 +83,13 @@ impl Model {
             Some(recast) => checkpoint.spec_of(recast, limits.ctx)?,
             None => checkpoint.spec(limits.ctx)?,
         };
-        if spec.encoder.is_some() {
+        if let Some(encoder) = &spec.encoder {
+            let least = encoder.frames.as_ref().map_or(0, |f| f.rows);
+            limits.rows = limits.rows.max(least);
             limits.enc_rows = limits.rows;
+            if encoder.frames.is_some() {
+                hear(&mut build, &options.aligned);
+            }
         }
         let drafts = match writes && diffusion.is_none() {
             true => options.drafts.widen(&mut limits, &spec),
@@ -243,6 +248,10 @@ impl Model {
     }
 
     fn writes(&self) -> Result<()> {
+        if crate::speech::program_hears(self.program()) {
+            let file = self.checkpoint.path().display().to_string();
+            return Err(Error::Speech { file });
+        }
         if self.way == Way::None {
             let file = self.checkpoint.path().display().to_string();
             return Err(Error::NoText { file });
@@ -316,6 +325,15 @@ pub(crate) fn prompted(checkpoint: &Checkpoint, encodes: bool, prompt: Vec<u32>)
         encoder,
         ..Request::default()
     }
+}
+
+/// What is read of a model of speech: logits, and the attention of some layers.
+fn hear(build: &mut BuildOptions, layers: &[u32]) {
+    build.outputs = vec!["logits".to_owned()];
+    build
+        .outputs
+        .extend(layers.iter().map(|l| format!("cross_q.{l}")));
+    build.encoder_outputs = layers.iter().map(|l| format!("cross_k.{l}")).collect();
 }
 
 fn check_memory(checkpoint: &Checkpoint, need: MemoryNeed, limits: &Limits) -> Result<()> {

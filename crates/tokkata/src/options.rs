@@ -72,6 +72,8 @@ pub struct OpenOptions {
     pub drafts: Drafts,
     /// Prompts may hold stretches of embeddings ([`Media`](crate::Media)).
     pub embeds: bool,
+    /// Layers of a speech model's decoder whose attention to sound can be read, which is how words are timed.
+    pub aligned: Vec<u32>,
     /// Keep what goes into every product, for [`Collector`](crate::importance::Collector).
     pub product_inputs: bool,
 }
@@ -101,6 +103,7 @@ impl Default for OpenOptions {
             no_prefix_cache: false,
             drafts: Drafts::default(),
             embeds: false,
+            aligned: Vec::new(),
             product_inputs: false,
         }
     }

@@ -17,7 +17,14 @@ const MAX_LOOPS: usize = 64;
 
 impl Resolver<'_> {
     pub(crate) fn stack(&mut self, side: Side) -> Result<StackSpec, ArchError> {
-        let embed = Some(self.embed()?);
+        let frames = match (side, &self.desc.frames) {
+            (Side::Encoder, Some(rule)) => Some(self.frames(rule)?),
+            _ => None,
+        };
+        let embed = match frames {
+            Some(_) => None,
+            None => Some(self.embed()?),
+        };
         let count = match (side, self.desc.has_encoder()) {
             (Side::Main, true) => self.size_of(None, "nz(decoder_block_count) ?? block_count")?,
             _ => self.size_of(self.desc.layer.count.as_ref(), "n_layers")?,
@@ -32,6 +39,7 @@ impl Resolver<'_> {
         self.layer.set(None);
         Ok(StackSpec {
             embed,
+            frames,
             frame: self.frame(&layers)?,
             second_state: self.second_state()?,
             layers,

@@ -53,7 +53,7 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<()> {
     let checkpoint = load::checkpoint(path, &args.model.arch_files)?;
     let ending = match checkpoint.file().container() {
         Container::Gguf => "safetensors",
-        Container::Safetensors | Container::Mlx => "gguf",
+        Container::Safetensors | Container::Mlx | Container::Ggml => "gguf",
     };
     // `with_extension` would cut a name such as model-1.5b.
     let beside = || {

@@ -45,6 +45,12 @@ Examples:
   tokkata embed -m MODEL.gguf --pooling mean -p 'One text' -p 'Another'
   tokkata embed -m MODEL.gguf --pooling mean -f TEXT.txt -o VECTORS.safetensors";
 
+pub(super) const TRANSCRIBE: &str = "\
+Examples:
+  tokkata transcribe -m SPEECH.bin AUDIO.wav
+  tokkata transcribe -m SPEECH.bin AUDIO.wav -l de --output-srt
+  tokkata transcribe -m SPEECH.bin AUDIO.wav --word-timestamps --output-json-full";
+
 pub(super) const RERANK: &str = "\
 Examples:
   tokkata rerank -m RANKER.gguf --query 'What is a llama?' -p 'An animal' -p 'A fruit'";

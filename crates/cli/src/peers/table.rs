@@ -496,6 +496,44 @@ const NEVER: &[Flag] = &[
     ),
 ];
 
+/// Flags of whisper.cpp, which mean something else elsewhere.
+pub(super) const TRANSCRIBE: &[Flag] = &[
+    ("-tr", Nothing, Is("--translate")),
+    ("-dl", Nothing, Is("--detect-language")),
+    ("-ml", Value, Is("--max-len")),
+    ("-sow", Nothing, Is("--split-on-word")),
+    ("-bs", Value, Is("--beam-size")),
+    ("-bo", Value, Is("--best-of")),
+    ("-tp", Value, Is("--temperature")),
+    ("-tpi", Value, Is("--temperature-inc")),
+    ("-nf", Nothing, Is("--no-fallback")),
+    ("-lpt", Value, Is("--logprob-thold")),
+    ("-nth", Value, Is("--no-speech-thold")),
+    ("-ot", Value, Is("--offset-t")),
+    ("-d", Value, Is("--duration")),
+    ("-di", Nothing, Is("--diarize")),
+    ("-nt", Nothing, Is("--no-timestamps")),
+    ("-np", Nothing, Is("--no-prints")),
+    ("-otxt", Nothing, Is("--output-txt")),
+    ("-osrt", Nothing, Is("--output-srt")),
+    ("-ovtt", Nothing, Is("--output-vtt")),
+    ("-olrc", Nothing, Is("--output-lrc")),
+    ("-ocsv", Nothing, Is("--output-csv")),
+    ("-oj -ojson", Nothing, Is("--output-json")),
+    ("-ojf", Nothing, Is("--output-json-full")),
+    ("-of", Value, Is("--output-file")),
+    ("-sns --suppress-nst", Nothing, Harmless),
+    ("-pp --print-progress", Nothing, Harmless),
+    ("-ng --no-gpu", Nothing, Harmless),
+    ("-fa --flash-attn -nfa --no-flash-attn", Nothing, Harmless),
+    ("-p --processors", Value, Is("--parallel")),
+    (
+        "-et --entropy-thold",
+        Value,
+        Noted("repetition is judged as openai's code does, by compression"),
+    ),
+];
+
 /// Flags that mean something else to a server.
 pub(super) const SERVE: &[Flag] = &[
     ("-a", Value, Is("--alias")),

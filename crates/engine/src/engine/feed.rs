@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use tokkata_ir::{Delta, LogitRow, SeqRows, SeqSlot, StepTime, Ticket, ValueId, Work};
+use tokkata_ir::{
+    Delta, LogitRow, PlanRole, RowInput, SeqRows, SeqSlot, Source, StepTime, Ticket, ValueId, Work,
+};
 
 use super::Engine;
 use crate::cost::PromptRows;
@@ -56,6 +58,7 @@ impl FeedLogits {
 #[derive(Clone, Debug)]
 pub struct Fed {
     ticket: Ticket,
+    plan: usize,
     /// First logit row of each session.
     pub firsts: Vec<usize>,
 }
@@ -88,7 +91,7 @@ impl Engine {
         let most = limits.logit_rows.min(limits.rows).min(limits.ctx / 16) as usize;
         let most = if self.speculates() { most } else { 0 };
         for rows in DRAFT_ROWS.into_iter().filter(|&n| n <= most) {
-            let started = Instant::now();
+            let started = (self.clock)();
             let feed = Feed {
                 session,
                 tokens: &[0; DRAFT_ROWS[DRAFT_ROWS.len() - 1]][..rows],
@@ -96,8 +99,8 @@ impl Engine {
                 logits: FeedLogits::All,
             };
             self.feed(&[feed], &[])?;
-            self.costs
-                .saw_rows(rows, started.elapsed().as_nanos() as f64);
+            let took = (self.clock)() - started;
+            self.costs.saw_rows(rows, took.as_nanos() as f64);
         }
         Ok(())
     }
@@ -157,7 +160,75 @@ impl Engine {
             let answer = part.rows == RowKind::Answer;
             self.cache.commit(seq, part.tokens, answer);
         }
-        Ok(Fed { ticket, firsts })
+        let plan = self.ports.plan;
+        Ok(Fed {
+            ticket,
+            plan,
+            firsts,
+        })
+    }
+
+    /// Runs the encoder for an empty session, whose later rows read what it wrote, as do those of its forks. What `keep`
+    /// names of the encoder's plan can be read until the result is dropped.
+    ///
+    /// # Errors
+    /// A model without an encoder of such rows, and rows that it does not take; a session that holds tokens; as
+    /// [`Engine::feed`].
+    pub fn encode(
+        &mut self,
+        session: SessionId,
+        rows: &[f32],
+        keep: &[ValueId],
+    ) -> Result<Fed, EngineError> {
+        if !self.is_idle() || !self.session(session)?.is_empty() {
+            return Err(EngineError::SessionBusy(session.0));
+        }
+        let found = self.program.plan(PlanRole::Encoder);
+        let (plan, port, width) = found
+            .and_then(|(i, plan)| Some((i, plan.inputs.first()?.value, plan)))
+            .map(|(i, port, plan)| (i, port, plan.value(port).shape.width()))
+            .ok_or(EngineError::MissingOutput("frames"))?;
+        let (count, most) = (
+            rows.len() / width,
+            self.limits().rows.min(self.limits().enc_rows),
+        );
+        if count == 0 || !rows.len().is_multiple_of(width) || count > most as usize {
+            return Err(EngineError::StepTooLarge {
+                what: "encoder rows",
+                found: count,
+                most: most as usize,
+            });
+        }
+        let slot = SeqSlot(0);
+        let seq = self.sessions.get_mut(&session).and_then(|s| s.seq_mut());
+        let seq = seq.expect("it was found");
+        seq.encoded = 0;
+        self.cache.clear(seq);
+        seq.encoded = count;
+        let copies = self.cache.reserve(seq, 0)?;
+        seq.forget_synced();
+        let mut deltas = vec![(slot, Delta::Clear)];
+        deltas.extend(seq.changes().into_iter().map(|d| (slot, d)));
+        let work = Work {
+            plan,
+            copies,
+            deltas,
+            rows: vec![SeqRows {
+                input: RowInput::Embeds(count as u32),
+                prompt: true,
+                adapter: seq.adapter_number(),
+                ..SeqRows::tokens(slot, &[])
+            }],
+            feeds: vec![(port, Source::Host(rows.to_vec()))],
+            keep: keep.to_vec(),
+            ..Work::default()
+        };
+        let ticket = self.run(work)?;
+        Ok(Fed {
+            ticket,
+            plan,
+            firsts: Vec::new(),
+        })
     }
 
     fn check_feed(&mut self, parts: &[Feed<'_>]) -> Result<(), EngineError> {
@@ -207,6 +278,9 @@ impl Engine {
         let mut deltas = vec![Delta::Clear];
         deltas.extend(seq.changes());
         deltas.push(Delta::Length(seq.len() as u32));
+        if seq.encoded > 0 {
+            deltas.push(Delta::Encoded(seq.encoded as u32));
+        }
         work.deltas.extend(deltas.into_iter().map(|d| (slot, d)));
         let logit = |row: usize| LogitRow {
             row: row as u32,
@@ -271,7 +345,7 @@ impl Engine {
             Some(rows) => rows,
             None => 0..self.executor.rows(&fed.ticket, value)?,
         };
-        let plan = &self.program.plans[self.ports.plan];
+        let plan = &self.program.plans[fed.plan];
         let mut out = vec![0.0; rows.len() * plan.value(value).shape.width()];
         self.executor.read(&fed.ticket, value, rows, &mut out)?;
         Ok(out)
@@ -283,7 +357,7 @@ impl Engine {
     /// As [`Engine::read`].
     pub fn read_ints(&mut self, fed: &Fed, value: ValueId) -> Result<Vec<i32>, EngineError> {
         let rows = 0..self.executor.rows(&fed.ticket, value)?;
-        let plan = &self.program.plans[self.ports.plan];
+        let plan = &self.program.plans[fed.plan];
         let mut out = vec![0; rows.len() * plan.value(value).shape.width()];
         self.executor
             .read_ints(&fed.ticket, value, rows, &mut out)?;

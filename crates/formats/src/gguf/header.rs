@@ -164,7 +164,7 @@ fn read_tensor(cursor: &mut Cursor<'_>, part: usize) -> Result<TensorInfo, Fault
     })
 }
 
-fn tensor_type(name: &str, code: u32) -> Result<DType, Fault> {
+pub(crate) fn tensor_type(name: &str, code: u32) -> Result<DType, Fault> {
     DType::from_ggml(code).ok_or_else(|| {
         let (why, advice) = match code {
             4 | 5 => ("was removed from GGUF", "quantise the model again"),
@@ -187,7 +187,7 @@ fn tensor_type(name: &str, code: u32) -> Result<DType, Fault> {
 }
 
 /// The shape as sizes in memory, and the bytes it takes.
-pub(super) fn sized(name: &str, dtype: DType, dims: &[u64]) -> Result<(Vec<usize>, u64), Fault> {
+pub(crate) fn sized(name: &str, dtype: DType, dims: &[u64]) -> Result<(Vec<usize>, u64), Fault> {
     let shape_fault = || Fault::Shape {
         tensor: Quoted::new(name),
         shape: dims.to_vec(),

@@ -43,11 +43,6 @@ const KNOWN: &[(&[u8], &str, &str)] = &[
         "convert the model again to GGUF",
     ),
     (
-        b"lmgg",
-        "the retired GGML format",
-        "convert the model again to GGUF",
-    ),
-    (
         b"algg",
         "a GGLA adapter",
         "convert the adapter again to GGUF",

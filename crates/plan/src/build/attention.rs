@@ -28,6 +28,9 @@ impl Builder<'_> {
             self.at("attn_v")
                 .positioned(v, a.v_norm.as_ref(), None, a.dim_v)
         });
+        if matches!(a.kv, KvPlace::Cross(_)) {
+            self.layer_output("cross_q", q);
+        }
         let chosen = self.reads(&a.reads, x, None);
         self.at("attn");
         let (source, mut ins) = self.place(a.kv, q, k, v);

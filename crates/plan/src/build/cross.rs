@@ -42,6 +42,9 @@ impl Builder<'_> {
         };
         let k = k.as_ref().map(|p| self.at("cross_k").matmul(hidden, p));
         let k = k.map(|k| self.positioned(k, a.k_norm.as_ref(), None, a.dim_k));
+        if let Some(k) = k {
+            self.layer_output("cross_k", k);
+        }
         let v = v.as_ref().map(|p| self.at("cross_v").matmul(hidden, p));
         let v = v.map(|v| self.positioned(v, a.v_norm.as_ref(), None, a.dim_v));
         let ins: Vec<ValueId> = [k, v].into_iter().flatten().collect();

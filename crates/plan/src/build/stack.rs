@@ -1,12 +1,12 @@
 //! Embedding, residual steps and head.
 
 use tokkata_ir::spec::{
-    BlockSpec, BranchSpec, ClassifierSpec, EmbedSpec, FrameSpec, HeadSpec, LayerSpec,
+    BlockSpec, BranchSpec, ClassifierSpec, EmbedSpec, FrameSpec, FramesSpec, HeadSpec, LayerSpec,
     PerLayerEmbed, PerLayerInject, Proj, Skip, Source, StackSpec, StepSpec,
 };
 use tokkata_ir::{
-    Act, BinaryKind, GatherIndex, Lead, Op, PlanRole, PoolKind, Shape, ValType, ValueDef, ValueId,
-    WeightId,
+    Act, BinaryKind, Conv1dOp, GatherIndex, Lead, Op, PlanRole, PoolKind, Shape, ValType, ValueDef,
+    ValueId, WeightId,
 };
 
 use super::Builder;
@@ -22,9 +22,13 @@ pub(crate) struct Carry {
 
 impl Builder<'_> {
     pub(crate) fn stack(&mut self, stack: &StackSpec) {
-        let embed = stack.embed.as_ref().expect("a stack has an input stage");
-        let mut x = self.embed(embed);
-        let per_layer = embed.per_layer.as_ref().map(|p| self.per_layer_embed(p, x));
+        let embed = stack.embed.as_ref();
+        let mut x = match (&stack.frames, embed) {
+            (Some(frames), _) => self.frames(frames),
+            (None, embed) => self.embed(embed.expect("a stack has an input stage")),
+        };
+        let per_layer = embed.and_then(|e| e.per_layer.as_ref());
+        let per_layer = per_layer.map(|p| self.per_layer_embed(p, x));
         let carry = Carry {
             embed: x,
             per_layer,
@@ -88,6 +92,31 @@ impl Builder<'_> {
             x = self.binary(BinaryKind::Add, x, row);
         }
         self.norm_opt(x, e.norm.as_ref())
+    }
+
+    /// Rows of the frames that the port `frames` holds, several in a row.
+    fn frames(&mut self, f: &FramesSpec) -> ValueId {
+        let mut frames = f.per_row();
+        let mut x = self.input("frames", frames * f.channels);
+        for (i, conv) in f.convs.iter().enumerate() {
+            let width = self.spec.weights[conv.weight.index()].rows() as u32;
+            let op = Conv1dOp {
+                weight: conv.weight,
+                bias: conv.bias,
+                kernel: conv.kernel,
+                stride: conv.stride,
+                padding: conv.padding,
+                frames,
+            };
+            frames /= conv.stride;
+            x = self
+                .at(&format!("conv{}", i + 1))
+                .one(Op::Conv1d(op), &[x], frames * width);
+            x = self.unary(x, f.act);
+        }
+        self.at("embed");
+        let row = self.gather(f.positions, GatherIndex::Position { offset: 0 });
+        self.binary(BinaryKind::Add, x, row)
     }
 
     fn per_layer_embed(&mut self, p: &PerLayerEmbed, x: ValueId) -> ValueId {

@@ -1,0 +1,299 @@
+//! Speech to text: recordings through a model that hears.
+//!
+//! A [`Transcriber`] owns a loaded model. It hears the windows of many recordings side by side: each step of its decoder
+//! has the rows of every hypothesis of every recording. Beams and repeated tries share what the encoder wrote of a window.
+//! What is asked and what counts is decided by [`tokkata_speech`]; this module moves tokens, caches and logits.
+
+mod hear;
+mod job;
+mod sound;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokkata_audio::{Bands, Mix, Recording, Source};
+use tokkata_core::DType;
+use tokkata_ir::PlanRole;
+use tokkata_speech::tokens::Vocabulary;
+use tokkata_speech::{Options, Segment, Tokens};
+
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::options::OpenOptions;
+use crate::weights::Progress;
+
+pub use sound::Sound;
+
+use hear::Ear;
+use job::Job;
+
+/// A recording to be transcribed.
+pub struct Work {
+    /// What is heard.
+    pub sound: Sound,
+    /// What is asked.
+    pub options: Options,
+    /// Whether the language is to be found; the options' is the one where the model knows only that.
+    pub detect: bool,
+}
+
+/// What happened to a recording.
+#[derive(Debug)]
+pub enum Heard {
+    /// Its language, by code, and how likely.
+    Language(&'static str, f32),
+    /// New segments, and how many of its frames are done.
+    Segments(Vec<Segment>, usize),
+    /// All of it is done.
+    Done(Whole),
+    /// It cannot be transcribed; others go on.
+    Failed(Error),
+}
+
+/// A finished transcript.
+#[derive(Clone, Debug, Default)]
+pub struct Whole {
+    /// The text.
+    pub text: String,
+    /// Its segments.
+    pub segments: Vec<Segment>,
+    /// Code of the language.
+    pub language: String,
+    /// The smallest lead of a chosen token over the next, of greedy searches.
+    pub gap: f32,
+}
+
+/// A loaded model that hears.
+pub struct Transcriber {
+    ear: Ear,
+    vocabulary: Vocabulary,
+    bands: usize,
+    seqs: usize,
+    file: String,
+}
+
+/// Layers and heads of a decoder whose attention follows the sound, where the file names them.
+fn named_heads(checkpoint: &Checkpoint) -> Option<Vec<(u32, u32)>> {
+    let directory = checkpoint.file().directory()?;
+    let config = directory.read_json("generation_config.json").ok()??;
+    let pairs = config.get("alignment_heads")?.as_array()?;
+    let pair =
+        |p: &serde_json::Value| Some((p.get(0)?.as_u64()? as u32, p.get(1)?.as_u64()? as u32));
+    pairs.iter().map(pair).collect()
+}
+
+impl Transcriber {
+    /// Loads a model to hear so many windows at once, each with so many hypotheses as the options' sequences divide into.
+    /// With `words` the attention that words are timed by can be read.
+    ///
+    /// # Errors
+    /// As [`Model::load`]; a model that does not hear.
+    pub fn load(
+        checkpoint: Checkpoint,
+        options: &OpenOptions,
+        (windows, words): (u32, bool),
+        progress: Option<Progress<'_>>,
+    ) -> Result<Self> {
+        let file = checkpoint.path().display().to_string();
+        let no_speech = || Error::NoSpeech { file: file.clone() };
+        let spec = checkpoint.spec(1)?;
+        let frames = spec.encoder.as_ref().and_then(|e| e.frames.as_ref());
+        let frames = frames.ok_or_else(no_speech)?;
+        let bands = frames.channels as usize;
+        let layers = spec.main.layers.len() as u32;
+        let n_heads = heads_of(&checkpoint);
+        let heads = named_heads(&checkpoint).unwrap_or_else(|| {
+            let last = layers / 2..layers;
+            last.flat_map(|l| (0..n_heads).map(move |h| (l, h)))
+                .collect()
+        });
+        let tokens = Tokens::of_vocab(spec.n_vocab).ok_or_else(|| Error::SpeechVocabulary {
+            file: file.clone(),
+            found: spec.n_vocab,
+        })?;
+        let positions = u64::from(frames.rows) * u64::from(windows + 1);
+        let tokens_held = u64::from(spec.n_ctx_train) * u64::from(options.seqs + 1);
+        let per_position = 2 * u64::from(layers) * u64::from(spec.n_embd) * kv_bytes(options.kv);
+        // A quarter more for blocks that are not full.
+        let held = (positions + tokens_held) * per_position / 4 * 5 + (16 << 20);
+        let mut aligned: Vec<u32> = heads.iter().map(|h| h.0).collect();
+        aligned.sort_unstable();
+        aligned.dedup();
+        let options = OpenOptions {
+            aligned: if words { aligned } else { Vec::new() },
+            no_prefix_cache: true,
+            kv_memory: options.kv_memory.or(Some(held)),
+            ..options.clone()
+        };
+        let vocabulary = Vocabulary::new(Arc::clone(checkpoint.tokenizer()?), tokens);
+        let model = Model::load(checkpoint, &options, progress)?;
+        let seqs = model.limits().seqs as usize;
+        let heads = if words { heads } else { Vec::new() };
+        let ear = Ear::new(model, heads, n_heads)?;
+        Ok(Transcriber {
+            ear,
+            vocabulary,
+            bands,
+            seqs,
+            file,
+        })
+    }
+
+    /// The model.
+    #[must_use]
+    pub fn model(&self) -> &Model {
+        self.ear.model()
+    }
+
+    /// Bands of the features that it reads.
+    #[must_use]
+    pub fn bands(&self) -> usize {
+        self.bands
+    }
+
+    /// Its tokens.
+    #[must_use]
+    pub fn tokens(&self) -> &Tokens {
+        &self.vocabulary.tokens
+    }
+
+    /// Hears a source once, as [`Work`] needs it.
+    ///
+    /// # Errors
+    /// The source's.
+    pub fn record(&self, source: Source, mix: Mix) -> Result<Recording> {
+        Ok(Recording::measure(source, mix, Bands::slaney(self.bands))?)
+    }
+
+    /// Checks a language, given as a code or a name.
+    ///
+    /// # Errors
+    /// One that the model does not know.
+    pub fn language(&self, word: &str) -> Result<&'static str> {
+        let tokens = &self.vocabulary.tokens;
+        let known = |code: &&str| tokens.of_language(code).is_some();
+        let code = tokkata_speech::language::code(word).filter(known);
+        let fits = |code: &&str| tokens.is_multilingual() || *code == "en";
+        code.filter(fits).ok_or_else(|| {
+            let all = &tokkata_speech::language::ALL[..tokens.languages as usize];
+            let all = match tokens.is_multilingual() {
+                true => all.iter().map(|l| l.0).collect::<Vec<_>>().join(" "),
+                false => "en".to_owned(),
+            };
+            Error::Language {
+                file: self.file.clone(),
+                found: word.to_owned(),
+                known: all,
+            }
+        })
+    }
+
+    /// Transcribes recordings side by side, as many at once as the model has places for; `next` gives them. `on` hears what
+    /// happens to each by its number, and says whether to go on.
+    ///
+    /// # Errors
+    /// The device's, which end everything. A recording that fails is told to `on`.
+    pub fn transcribe(
+        &mut self,
+        next: &mut dyn FnMut() -> Option<Work>,
+        on: &mut dyn FnMut(usize, Heard) -> bool,
+    ) -> Result<()> {
+        let mut jobs: VecDeque<Job> = VecDeque::new();
+        let (mut count, mut more) = (0, true);
+        let ctx = self.ear.ctx();
+        loop {
+            let mut width: usize = jobs.iter().map(Job::width).sum();
+            while more && width < self.seqs {
+                let Some(work) = next() else {
+                    more = false;
+                    break;
+                };
+                let job = Job::new(count, work, (self.vocabulary.clone(), self.bands), ctx);
+                count += 1;
+                width += job.width();
+                jobs.push_back(job);
+                if width + jobs.back().map_or(0, Job::width) > self.seqs {
+                    break;
+                }
+            }
+            if jobs.is_empty() {
+                return Ok(());
+            }
+            if !self.round(&mut jobs, on)? {
+                jobs.iter_mut().for_each(|job| job.release(&mut self.ear));
+                return Ok(());
+            }
+        }
+    }
+
+    /// Everything that can be done in one step.
+    fn round(
+        &mut self,
+        jobs: &mut VecDeque<Job>,
+        on: &mut dyn FnMut(usize, Heard) -> bool,
+    ) -> Result<bool> {
+        let mut going = true;
+        for job in jobs.iter_mut() {
+            let number = job.number;
+            let outcome = job.advance(&mut self.ear, &mut |heard| going &= on(number, heard));
+            if let Err(error) = outcome {
+                job.release(&mut self.ear);
+                job.over = true;
+                going &= on(job.number, Heard::Failed(error));
+            }
+        }
+        jobs.retain(|job| !job.over);
+        let mut fed = Vec::new();
+        let mut rows = self.ear.rows();
+        let mut seqs = self.seqs;
+        for (i, job) in jobs.iter().enumerate() {
+            let pending = job.pending();
+            let own: usize = pending.iter().map(|p| p.1.len()).sum();
+            if own <= rows && pending.len() <= seqs && !pending.is_empty() {
+                rows -= own;
+                seqs -= pending.len();
+                fed.push(i);
+            }
+        }
+        let parts: Vec<_> = fed
+            .iter()
+            .flat_map(|&i| jobs[i].pending())
+            .cloned()
+            .collect();
+        let mut logits = self.ear.feed(&parts)?.into_iter();
+        for i in fed {
+            let n = jobs[i].pending().len();
+            let own = logits.by_ref().take(n).collect();
+            jobs[i].take(own, &mut self.ear);
+        }
+        Ok(going)
+    }
+}
+
+/// Bytes of a cached value, at most.
+fn kv_bytes(kv: DType) -> u64 {
+    if kv == DType::F32 { 4 } else { 2 }
+}
+
+/// Heads of a decoder's attention.
+fn heads_of(checkpoint: &Checkpoint) -> u32 {
+    let metadata = checkpoint.metadata();
+    let arch = metadata.str("general.architecture").unwrap_or_default();
+    let heads = metadata.uint(&format!("{arch}.attention.head_count"));
+    heads.map_or(1, |n| n as u32)
+}
+
+/// Whether a file's model hears.
+#[must_use]
+pub fn hears(checkpoint: &Checkpoint) -> bool {
+    let spec = checkpoint.spec(1);
+    spec.is_ok_and(|s| s.encoder.is_some_and(|e| e.frames.is_some()))
+}
+
+/// Whether a loaded program hears.
+#[must_use]
+pub(crate) fn program_hears(program: &tokkata_ir::Program) -> bool {
+    let encoder = program.plan(PlanRole::Encoder);
+    encoder.is_some_and(|(_, plan)| plan.input("frames").is_some())
+}

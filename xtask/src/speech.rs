@@ -1,0 +1,43 @@
+//! `cargo xtask speech`: how exactly speech is computed, as a table.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell::cargo;
+
+/// Runs the tests that compare with others, and prints the lines of their table.
+pub(crate) fn run() -> Result<()> {
+    println!("| what | found | bound |\n|---|---|---|");
+    let packages = [
+        "-p",
+        "tokkata-audio",
+        "-p",
+        "tokkata-speech",
+        "-p",
+        "tokkata",
+    ];
+    let tests = ["mel", "resample", "rules", "lengths", "speech"];
+    let mut command = cargo(&["test", "--locked", "--no-fail-fast"]);
+    command.args(packages);
+    for test in tests {
+        command.args(["--test", test]);
+    }
+    command.args(["--", "--nocapture", "--test-threads=1"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cargo cannot be started")?;
+    let out = child.stdout.take().expect("stdout is piped");
+    for line in BufReader::new(out).lines() {
+        let line = line?;
+        if let Some(at) = line.find("| ") {
+            println!("{}", &line[at..]);
+        }
+    }
+    if !child.wait()?.success() {
+        bail!("something differs; `cargo test` with the same test says what");
+    }
+    Ok(())
+}

@@ -209,6 +209,7 @@ pub(crate) fn write_fault(source: std::io::Error) -> Fault {
 mod tests {
     use std::os::unix::fs::FileTypeExt;
     use std::process::Command;
+    use std::sync::PoisonError;
 
     use super::*;
 

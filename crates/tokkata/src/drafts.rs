@@ -172,8 +172,8 @@ fn model(
     }
     let map = token_map(target.tokenizer()?, checkpoint.tokenizer()?);
     let map = map.map_err(|()| refused(OTHER_WORDS))?;
-    let Model { engine, .. } = Model::load(checkpoint, &small, None)?;
-    Ok(DraftModel::new(engine, map.map(Arc::new)))
+    let model = Model::load(checkpoint, &small, None)?;
+    Ok(DraftModel::new(model.into_engine(), map.map(Arc::new)))
 }
 
 const OTHER_WORDS: &str =

@@ -132,6 +132,10 @@ impl Constraint for Walk {
             .rollback(tokens)
             .map_err(|error| error.to_string())
     }
+
+    fn goes_back(&self) -> bool {
+        true
+    }
 }
 
 /// The vocabulary as grammars see it. Special tokens that a trigger is made of, or that occur in `markers`, count as

@@ -156,6 +156,12 @@ impl Model {
         &mut self.engine
     }
 
+    /// The engine alone, for whoever runs it in another way.
+    #[must_use]
+    pub fn into_engine(self) -> Engine {
+        self.engine
+    }
+
     /// What it goes without, and why: draft models that could not be used. One line each.
     #[must_use]
     pub fn notes(&self) -> &[String] {

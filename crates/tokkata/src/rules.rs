@@ -2,6 +2,8 @@
 //!
 //! Each is a [`Constraint`] around another one, so that all of them hold together.
 
+use std::collections::VecDeque;
+
 use tokkata_engine::Constraint;
 use tokkata_ir::sample::Mask;
 
@@ -13,6 +15,17 @@ fn accept(inner: &mut Inner, token: u32, forced: &mut Vec<u32>) -> Result<(), St
         Some(inner) => inner.accept(token, forced),
         None => Ok(()),
     }
+}
+
+fn rollback(inner: &mut Inner, tokens: usize) -> Result<(), String> {
+    match inner {
+        Some(inner) => inner.rollback(tokens),
+        None => Ok(()),
+    }
+}
+
+fn goes_back(inner: &Inner) -> bool {
+    inner.as_ref().is_none_or(|inner| inner.goes_back())
 }
 
 fn mask(inner: &mut Inner) -> Result<Option<Mask>, String> {
@@ -28,6 +41,19 @@ pub struct ThinkingBudget {
     open: Vec<u32>,
     close: Vec<u32>,
     ending: Vec<u32>,
+    seen: Vec<u32>,
+    inside: bool,
+    left: usize,
+    /// What was known before the newest calls, the newest last.
+    before: VecDeque<Before>,
+}
+
+/// Calls that can be taken back.
+const CALLS: usize = 64;
+
+/// What a budget knew before a call, and the tokens that were taken with it.
+struct Before {
+    taken: usize,
     seen: Vec<u32>,
     inside: bool,
     left: usize,
@@ -58,6 +84,7 @@ impl ThinkingBudget {
             seen: Vec::new(),
             inside: tokens.opened,
             left: budget,
+            before: VecDeque::new(),
         }
     }
 
@@ -103,11 +130,40 @@ impl Constraint for ThinkingBudget {
     }
 
     fn accept(&mut self, token: u32, forced: &mut Vec<u32>) -> Result<(), String> {
+        let already = forced.len();
+        let before = Before {
+            taken: 1,
+            seen: self.seen.clone(),
+            inside: self.inside,
+            left: self.left,
+        };
         accept(&mut self.inner, token, forced)?;
         if self.spent(token) {
-            return self.end(forced);
+            self.end(forced)?;
         }
+        if self.before.len() == CALLS {
+            self.before.pop_front();
+        }
+        self.before.push_back(Before {
+            taken: 1 + forced.len() - already,
+            ..before
+        });
         Ok(())
+    }
+
+    fn rollback(&mut self, tokens: usize) -> Result<(), String> {
+        let mut left = tokens;
+        while left > 0 {
+            let before = self.before.pop_back().filter(|b| b.taken <= left);
+            let before = before.ok_or("fewer tokens were taken")?;
+            left -= before.taken;
+            (self.seen, self.inside, self.left) = (before.seen, before.inside, before.left);
+        }
+        rollback(&mut self.inner, tokens)
+    }
+
+    fn goes_back(&self) -> bool {
+        goes_back(&self.inner)
     }
 
     fn mask(&mut self) -> Result<Option<Mask>, String> {
@@ -122,7 +178,8 @@ pub struct Excluded {
     always: Vec<u32>,
     /// The same before.
     early: Vec<u32>,
-    left: usize,
+    least: usize,
+    taken: usize,
 }
 
 impl Excluded {
@@ -146,7 +203,8 @@ impl Excluded {
             inner,
             always,
             early,
-            left: least,
+            least,
+            taken: 0,
         }
     }
 }
@@ -164,19 +222,31 @@ impl Constraint for Excluded {
             Some(inner) => inner.begin(forced)?,
             None => return Ok(()),
         }
-        self.left = self.left.saturating_sub(forced.len());
+        self.taken += forced.len();
         Ok(())
     }
 
     fn accept(&mut self, token: u32, forced: &mut Vec<u32>) -> Result<(), String> {
         let before = forced.len();
         accept(&mut self.inner, token, forced)?;
-        self.left = self.left.saturating_sub(1 + forced.len() - before);
+        self.taken += 1 + forced.len() - before;
         Ok(())
     }
 
+    fn rollback(&mut self, tokens: usize) -> Result<(), String> {
+        self.taken = self
+            .taken
+            .checked_sub(tokens)
+            .ok_or("fewer tokens were taken")?;
+        rollback(&mut self.inner, tokens)
+    }
+
+    fn goes_back(&self) -> bool {
+        goes_back(&self.inner)
+    }
+
     fn mask(&mut self) -> Result<Option<Mask>, String> {
-        let own = if self.left > 0 {
+        let own = if self.taken < self.least {
             &self.early
         } else {
             &self.always
@@ -228,6 +298,31 @@ mod tests {
         let mut rule = ThinkingBudget::new(tokens(true), 0, None);
         rule.begin(&mut forced).expect("no inner rule");
         assert_eq!(forced, [9, 2, 3]);
+    }
+
+    #[test]
+    fn what_is_taken_back_was_never_counted() {
+        let given = [7, 1, 7, 7, 2, 3, 8];
+        for (at, count) in [(2, 2), (3, 1), (5, 4)] {
+            let mut rule = ThinkingBudget::new(tokens(false), 3, None);
+            let mut least = Excluded::new(40, None, (&[33], 6), None);
+            let mut step = |token, rule: &mut ThinkingBudget| {
+                let mut forced = Vec::new();
+                rule.accept(token, &mut forced).expect("no inner rule");
+                least.accept(token, &mut Vec::new()).expect("no inner rule");
+                forced
+            };
+            let first: Vec<_> = given.iter().map(|&t| step(t, &mut rule)).collect();
+            let mut again = ThinkingBudget::new(tokens(false), 3, None);
+            given[..at].iter().for_each(|&t| drop(step(t, &mut again)));
+            let tried: Vec<_> = (0..count).map(|_| step(7, &mut again)).collect();
+            let taken = tried.iter().map(|forced| 1 + forced.len()).sum();
+            again.rollback(taken).expect("it was taken");
+            let rest: Vec<_> = given[at..].iter().map(|&t| step(t, &mut again)).collect();
+            assert_eq!(rest, first[at..], "{at} {count}");
+            assert!(again.goes_back() && least.goes_back());
+            assert!(least.rollback(1000).is_err() && again.rollback(1000).is_err());
+        }
     }
 
     #[test]

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 use tokkata::synthetic::Synthetic;
-use tokkata::{DType, Model};
+use tokkata::{DType, Drafts, Model};
 
 use self::grid::Numbers;
 use self::measure::Test;
 use self::report::{Format, Report};
 use super::examples;
-use crate::args::{DeviceArgs, ModelArgs, most_threads, refuse, usage};
+use crate::args::{DeviceArgs, DraftArgs, ModelArgs, most_threads, refuse, usage};
 use crate::console::{Wait, say};
 use crate::load;
 
@@ -66,6 +66,11 @@ pub(crate) struct BenchArgs {
     output: Format,
     #[command(flatten)]
     device: DeviceArgs,
+    /// Generate as answers are generated: drawn, and with drafts, of which --spec-synth-rates says how many are right
+    #[arg(long)]
+    answers: bool,
+    #[command(flatten)]
+    drafts: DraftArgs,
 }
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
@@ -147,6 +152,7 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
                 generated,
                 depth,
                 sequences: sequences.max(1),
+                answers: args.answers,
             };
             tests.extend(
                 grid::all(&args.n_prompt)
@@ -192,5 +198,9 @@ fn load(
     options.seqs = most(|t| t.sequences);
     options.rows = args.ubatch_size.min(args.batch_size).max(options.seqs);
     options.no_prefix_cache = true;
+    options.drafts = Drafts::none();
+    if args.answers {
+        args.drafts.apply(&args.model, &mut options)?;
+    }
     load::load(checkpoint, &options)
 }

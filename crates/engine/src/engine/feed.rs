@@ -62,6 +62,8 @@ pub struct Fed {
 
 /// Rows of the prompts that are measured.
 const MEASURED_ROWS: u32 = 64;
+/// Rows of answers that are measured.
+const DRAFT_ROWS: [usize; 4] = [2, 4, 8, 16];
 
 impl Engine {
     /// Learns what steps cost before anybody asks, so that the first prompts beside answers are cut well: rows of a
@@ -73,10 +75,31 @@ impl Engine {
         let session = self.open_session(u64::MAX);
         let measured = [false, true]
             .into_iter()
-            .try_for_each(|counts| self.measure_steps(session, counts));
+            .try_for_each(|counts| self.measure_steps(session, counts))
+            .and_then(|()| self.measure_drafts(session));
         self.close_session(session);
         self.forget_prefixes();
         measured
+    }
+
+    /// What steps of more rows of answers cost, if there will be drafts.
+    fn measure_drafts(&mut self, session: SessionId) -> Result<(), EngineError> {
+        let limits = *self.limits();
+        let most = limits.logit_rows.min(limits.rows).min(limits.ctx / 16) as usize;
+        let most = if self.speculates() { most } else { 0 };
+        for rows in DRAFT_ROWS.into_iter().filter(|&n| n <= most) {
+            let started = (self.clock)();
+            let feed = Feed {
+                session,
+                tokens: &[0; DRAFT_ROWS[DRAFT_ROWS.len() - 1]][..rows],
+                rows: RowKind::Answer,
+                logits: FeedLogits::All,
+            };
+            self.feed(&[feed], &[])?;
+            let took = (self.clock)() - started;
+            self.costs.saw_rows(rows, took.as_nanos() as f64);
+        }
+        Ok(())
     }
 
     fn measure_steps(&mut self, session: SessionId, counts: bool) -> Result<(), EngineError> {

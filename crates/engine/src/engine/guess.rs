@@ -1,7 +1,5 @@
 //! What is guessed before a step, and what became of it after.
 
-use std::time::Instant;
-
 use tokkata_ir::sample::uniform;
 use tokkata_ir::{RowResult, RowStatus};
 
@@ -40,6 +38,10 @@ impl Engine {
         };
         let names = speculator.speculation.drafters.iter().map(|d| d.name());
         names.zip(speculator.counts.iter().copied()).collect()
+    }
+
+    pub(super) fn speculates(&self) -> bool {
+        self.speculator.is_some()
     }
 
     /// Whether an answer's rows may run on a token that is not known yet.
@@ -217,9 +219,9 @@ impl Engine {
                 .iter()
                 .map(|(c, count)| self.wanted(c.i, **count))
                 .collect();
-            let started = Instant::now();
+            let started = (self.clock)();
             let guesses = drafter.guess(&wanted);
-            let ns = started.elapsed().as_nanos() as f64;
+            let ns = ((self.clock)() - started).as_nanos() as f64;
             let tokens: usize = guesses.iter().map(|g| g.tokens.len()).sum();
             // What a whole prompt takes says nothing of the tokens behind it.
             let places: Vec<usize> = asking.iter().map(|(c, _)| c.i).collect();
@@ -365,9 +367,8 @@ fn pretend(rows: &mut [RowResult], guessed: &[u32], shares: &[f64]) {
     for (place, (row, &token)) in rows.iter_mut().zip(guessed).enumerate() {
         let share = shares.get(place).or(shares.last()).copied().unwrap_or(0.0);
         let noise = uniform(u64::from(row.position), place as u64) >> 11;
-        if noise as f64 / (1u64 << 53) as f64 >= share {
-            return;
-        }
-        row.status = RowStatus::Drawn(token);
+        let right = (noise as f64 / (1u64 << 53) as f64) < share;
+        let other = token.checked_sub(1).unwrap_or(1);
+        row.status = RowStatus::Drawn(if right { token } else { other });
     }
 }

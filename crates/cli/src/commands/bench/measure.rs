@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use tokkata::{Feed, FeedLogits, Model, RowKind, SessionId};
+use tokkata::{EventKind, Feed, FeedLogits, Model, Request, RowKind, Sampling, SessionId};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub(super) struct Test {
     pub(super) depth: usize,
     /// Sequences at once.
     pub(super) sequences: usize,
+    /// Generated as answers are, rather than fed.
+    pub(super) answers: bool,
 }
 
 impl Test {
@@ -99,6 +101,10 @@ fn timed(
     prompt(model, sessions, test.depth, tokens)?;
     let start = Instant::now();
     prompt(model, sessions, test.prompt, tokens)?;
+    if test.answers {
+        answers(model, sessions, test.generated, tokens)?;
+        return Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    }
     for _ in 0..test.generated {
         let next: Vec<[u32; 1]> = sessions.iter().map(|_| [tokens.next()]).collect();
         let feed = |(&session, token): (&SessionId, _)| Feed {
@@ -115,6 +121,28 @@ fn timed(
         model.engine().feed(&feeds, &[])?;
     }
     Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Lets every sequence go on for `n` tokens, greedily.
+fn answers(model: &mut Model, sessions: &[SessionId], n: usize, tokens: &mut Tokens) -> Result<()> {
+    for &session in sessions {
+        let mut request = Request {
+            prompt: model.engine().session_tokens(session).to_vec(),
+            sampling: Sampling::greedy(),
+            ..Request::default()
+        };
+        request.prompt.push(tokens.next());
+        request.stop.max_tokens = Some(n);
+        model.engine().submit_to(session, request)?;
+    }
+    while !model.engine().is_idle() {
+        for event in model.engine().step() {
+            if let EventKind::Failed(error) = event.kind {
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Feeds every sequence `n` tokens, in steps as full as they can be.
@@ -155,6 +183,7 @@ mod tests {
                 generated,
                 depth,
                 sequences,
+                answers: false,
             }
             .name()
         };

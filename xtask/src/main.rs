@@ -29,6 +29,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 
   check                             format, lints, documentation, licences, size and name rules, fast tests
   capi                              the C library's tests, those that take minutes too
+  header                            the C library's header, held against its code
   python [--all]                    the Python package: a wheel in an environment of its own, types, tests; with
                                     --all also the adapters' packages and pyright
   test [ARGUMENTS]                  every test of the workspace, with one line of totals at the end
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
     let result = match args.first().map(String::as_str) {
         Some("check") => check::run(),
         Some("capi") => bindings::capi(),
+        Some("header") => bindings::header(),
         Some("python") => bindings::python(&args[1..]),
         Some("clients") => clients::run(&args[1..]),
         Some("test") => test::run(&args[1..]),

@@ -85,6 +85,19 @@ fn the_header_stands_alone() {
 }
 
 #[test]
+fn examples_compile() {
+    if !there("gcc") {
+        return;
+    }
+    for example in std::fs::read_dir(here("examples")).expect("there are examples") {
+        let mut command = Command::new("gcc");
+        command.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
+        let source = example.expect("it can be read").path();
+        run(command.arg(here("include")).arg(source));
+    }
+}
+
+#[test]
 fn programs_do_what_they_say() {
     if !there("gcc") || !there("g++") {
         return;

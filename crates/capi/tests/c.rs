@@ -91,7 +91,14 @@ fn examples_compile() {
     }
     for example in std::fs::read_dir(here("examples")).expect("there are examples") {
         let mut command = Command::new("gcc");
-        command.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
+        command.args([
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fsyntax-only",
+            "-I",
+        ]);
         let source = example.expect("it can be read").path();
         run(command.arg(here("include")).arg(source));
     }

@@ -122,6 +122,7 @@ impl Answer {
         loop {
             let event = {
                 let mut answer = alone!(self.answer);
+                let answer = &mut *answer;
                 py.detach(|| match answer.next_within(PATIENCE) {
                     Some(event) => Some(event),
                     None if answer.is_over() => None,
@@ -219,6 +220,7 @@ impl Reply {
         loop {
             let next = {
                 let mut reply = alone!(self.reply);
+                let reply = &mut *reply;
                 py.detach(|| reply.next(Some(PATIENCE)))
             };
             match next.map_err(request)? {

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tokkata::grammar::{Trigger, constrain};
-use tokkata::sample::{self, Mask, Scratch};
+use tokkata::sample::{Mask, Scratch, sample as draw};
 use tokkata::{
     AdapterSource, Checkpoint, DType, DecodeOptions, EncodeOptions, OpenOptions, Pooling, Purpose,
     Sampling, Urgency, normalize, pair,
@@ -54,7 +54,7 @@ fn pooling(name: Option<&str>) -> PyResult<Option<Pooling>> {
 /// How tokens are picked.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct Picking {
+pub(crate) struct Picking {
     temperature: f32,
     top_k: u32,
     top_p: f32,
@@ -160,6 +160,22 @@ impl Opening {
     }
 }
 
+/// A value of metadata as text; of a list how long it is.
+fn shown(value: &tokkata::Value) -> String {
+    use tokkata::Value;
+    match value {
+        Value::Str(text) => text.to_string(),
+        Value::Bool(value) => value.to_string(),
+        Value::F32(x) => x.to_string(),
+        Value::F64(x) => x.to_string(),
+        Value::Array(array) => format!("{} elements", array.len()),
+        other => match (other.as_int(), other.as_uint()) {
+            (Some(n), _) => n.to_string(),
+            (None, n) => n.unwrap_or_default().to_string(),
+        },
+    }
+}
+
 fn load(
     py: Python<'_>,
     path: &std::path::Path,
@@ -259,7 +275,7 @@ impl Model {
     /// The file's metadata as text, by GGUF's keys.
     fn metadata(&self) -> PyResult<HashMap<String, String>> {
         let all = self.here()?.service.checkpoint().metadata().iter();
-        Ok(all.map(|(k, v)| (k.to_owned(), v.to_string())).collect())
+        Ok(all.map(|(k, v)| (k.to_owned(), shown(v))).collect())
     }
 
     /// Name, type and shape of each tensor.
@@ -539,7 +555,7 @@ pub(crate) fn sample(
     let sampler = sampling.sampler();
     let side = sampler.side(&recent, mask, Vec::new());
     let row = side.row(&logits, position);
-    let drawn = sample::sample(&sampler.record, &row, &mut Scratch::default());
+    let drawn = draw(&sampler.record, &row, &mut Scratch::default());
     drawn.map_err(|_| wrong("the logits are not numbers, or no token may come"))
 }
 

@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let rate = f64::from(made) / began.elapsed().as_secs_f64();
         let first = first.unwrap_or_default().as_secs_f64() * 1e3;
-        println!("first token {first:.2f} ms, {rate:.1f} tokens/s");
+        println!("first token {first:.2} ms, {rate:.1} tokens/s");
     }
     Ok(())
 }

@@ -1,7 +1,5 @@
 //! What is guessed before a step, and what became of it after.
 
-use std::time::Instant;
-
 use tokkata_ir::sample::uniform;
 use tokkata_ir::{RowResult, RowStatus};
 
@@ -221,9 +219,9 @@ impl Engine {
                 .iter()
                 .map(|(c, count)| self.wanted(c.i, **count))
                 .collect();
-            let started = Instant::now();
+            let started = (self.clock)();
             let guesses = drafter.guess(&wanted);
-            let ns = started.elapsed().as_nanos() as f64;
+            let ns = ((self.clock)() - started).as_nanos() as f64;
             let tokens: usize = guesses.iter().map(|g| g.tokens.len()).sum();
             // What a whole prompt takes says nothing of the tokens behind it.
             let places: Vec<usize> = asking.iter().map(|(c, _)| c.i).collect();

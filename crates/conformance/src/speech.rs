@@ -32,7 +32,7 @@ fn shapes() -> Vec<(String, Vec<usize>)> {
     add("encoder.conv2.weight".into(), &[w, w, 3]);
     add("encoder.conv2.bias".into(), &[w]);
     add("encoder.positional_embedding".into(), &[1500, w]);
-    let mut block = |add: &mut dyn FnMut(String, &[usize]), p: &str, cross: bool| {
+    let block = |add: &mut dyn FnMut(String, &[usize]), p: &str, cross: bool| {
         for attn in ["attn", "cross_attn"].iter().take(1 + usize::from(cross)) {
             for part in ["query", "key", "value", "out"] {
                 add(format!("{p}.{attn}.{part}.weight"), &[w, w]);

@@ -1,7 +1,9 @@
 //! How fast a model is on the first GPU, without an engine: a prompt in steps of 512 rows, then chains of steps in which
 //! every sequence goes on with what was drawn.
 //!
-//! `cargo run --release -p tokkata-backend-cuda --example decode -- MODEL.gguf [TOKENS [SEQUENCES [DEPTH]]]`
+//! `cargo run --release -p tokkata-backend-cuda --example decode -- MODEL.gguf [TOKENS [SEQUENCES [DEPTH [launches]]]]`
+//!
+//! `launches` leaves tapes out. The sum over the bits of the last logits says whether two ways of running agree.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,7 +27,8 @@ fn main() -> Result<(), Any> {
     let path = args.first().ok_or("which model?")?;
     let number = |i: usize, default: usize| args.get(i).map_or(Ok(default), |a| a.parse());
     let (tokens, sequences, depth) = (number(1, 128)?, number(2, 1)?, number(3, 512)?);
-    let mut run = Run::open(path, sequences, depth + tokens + CHAIN)?;
+    let tapes = args.get(4).is_none_or(|word| word != "launches");
+    let mut run = Run::open(path, (sequences, depth + tokens + CHAIN), tapes)?;
     let start = Instant::now();
     run.prompt(depth, true)?;
     let first = start.elapsed().as_secs_f64();
@@ -46,6 +49,7 @@ fn main() -> Result<(), Any> {
         "decode {made} x{sequences}: {:.1} tok/s",
         (made * sequences) as f64 / seconds
     );
+    println!("bits of the last logits: {:016x}", run.last_bits()?);
     Ok(())
 }
 
@@ -58,7 +62,7 @@ struct Run {
 }
 
 impl Run {
-    fn open(path: &str, sequences: usize, ctx: usize) -> Result<Self, Any> {
+    fn open(path: &str, (sequences, ctx): (usize, usize), tapes: bool) -> Result<Self, Any> {
         let file = ModelFile::open(path)?;
         let limits = Limits {
             rows: ROWS as u32,
@@ -69,7 +73,10 @@ impl Run {
         };
         let spec = Registry::builtin().resolve(&file, &ResolveOptions { ctx: ctx as u32 })?;
         let program = Arc::new(tokkata_plan::build(&spec, &limits)?);
-        let device = tokkata_conformance::cuda()?;
+        let device = match tapes {
+            true => tokkata_conformance::cuda()?,
+            false => tokkata_conformance::cuda()?.without_tapes(),
+        };
         println!("{:?}", device.describe()?);
         let start = Instant::now();
         let weights = FileWeights(&file);
@@ -154,16 +161,31 @@ impl Run {
         Ok(())
     }
 
+    /// One step more: what its logits come to, bit by bit.
+    fn last_bits(&mut self) -> Result<u64, Any> {
+        let plan = &self.program.plans[0];
+        let logits = plan.output("logits").ok_or("no logits")?;
+        let mut out = vec![0.0f32; self.sequences * plan.value(logits).shape.width()];
+        let rows = self.slots().map(goes_on).collect();
+        let work = Work {
+            rows,
+            keep: vec![logits],
+            ..Work::default()
+        };
+        let submitted = self.executor.submit(work);
+        let ticket = submitted.map_err(|_| "the work was refused")?;
+        while self.executor.wait()?.is_some_and(|news| !news.done) {}
+        let rows = 0..self.sequences;
+        self.executor.read(&ticket, logits, rows, &mut out)?;
+        let mix = |sum: u64, x: &f32| (sum ^ u64::from(x.to_bits())).wrapping_mul(0x100_0000_01b3);
+        Ok(out.iter().fold(0xcbf2_9ce4_8422_2325, mix))
+    }
+
     /// Draws so many tokens in every sequence, a chain at a time; how many of each were.
     fn chains(&mut self, tokens: usize) -> Result<usize, Any> {
         let mut drawn = 0;
         while drawn < tokens * self.sequences {
-            let rows = self.slots().map(|slot| SeqRows {
-                input: tokkata_ir::RowInput::Drawn,
-                logits: vec![LogitRow::default()],
-                prompt: false,
-                ..SeqRows::tokens(slot, &[])
-            });
+            let rows = self.slots().map(goes_on);
             let left = tokens - drawn / self.sequences;
             drawn += self.work(Work {
                 rows: rows.collect(),
@@ -172,5 +194,15 @@ impl Run {
             })?;
         }
         Ok(drawn / self.sequences)
+    }
+}
+
+/// A row that goes on with what was drawn.
+fn goes_on(slot: SeqSlot) -> SeqRows {
+    SeqRows {
+        input: tokkata_ir::RowInput::Drawn,
+        logits: vec![LogitRow::default()],
+        prompt: false,
+        ..SeqRows::tokens(slot, &[])
     }
 }

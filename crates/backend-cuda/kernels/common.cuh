@@ -74,6 +74,9 @@ struct Step {
     Slot *slots;    // per slot
 };
 
+// Norms, and that there is none.
+enum { NORM_RMS, NORM_LAYER, NORM_L2, NORM_L2_MAX, NORM_NONE };
+
 // A plane of a cache slot: keys or values of the entries of a block.
 struct Plane {
     u32 offset;     // bytes into the block

@@ -1,63 +1,6 @@
 // Attention over cached halves, cut at multiples of 128 positions; and heads on their way into it.
 #include "flash.cuh"
 
-enum { NORM_RMS, NORM_LAYER, NORM_L2, NORM_L2_MAX, NORM_NONE };
-
-struct Heads {
-    Cache cache;
-    const float *q, *k, *v;
-    float *q_out;
-    const float *wq, *wk;   // of the norms
-    const float2 *turns;
-    u32 q_heads, k_heads, v_heads, dim, dim_v;
-    u32 offset, pairs, halves;
-    u32 kind_q, kind_k, wq_len, wk_len;
-    float eps_q, eps_k;
-};
-
-#define MOST_DIM 256
-
-// A head of queries or keys, normalised and rotated by a warp: column `r · 32 + lane` in `y[r]`. `own` is the warp's.
-static __device__ __forceinline__ void turn_head(const Heads &op, u32 row, u32 h, bool query, float *own, float *y) {
-    u32 lane = threadIdx.x & 31, kind = query ? op.kind_q : op.kind_k, w_len = query ? op.wq_len : op.wk_len;
-    u32 heads = query ? op.q_heads : op.k_heads;
-    float eps = query ? op.eps_q : op.eps_k;
-    const float *w = query ? op.wq : op.wk, *x = (query ? op.q : op.k) + ((u64)row * heads + h) * op.dim;
-    float mean = 0.0f, squares = 0.0f, root = 1.0f;
-    if (kind == NORM_LAYER) {
-        for (u32 c = lane; c < op.dim; c += 32) mean += x[c];
-        mean = sum_lanes(mean) / (float)op.dim;
-    }
-    if (kind != NORM_NONE) {
-        for (u32 c = lane; c < op.dim; c += 32) squares = __fmaf_rn(x[c] - mean, x[c] - mean, squares);
-        squares = sum_lanes(squares);
-        root = kind == NORM_L2 ? sqrtf(squares + eps) : kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), eps)
-                                                                        : sqrtf(squares / (float)op.dim + eps);
-    }
-    u32 w_first = w_len == op.dim ? 0 : h * op.dim % w_len;
-    for (u32 c = lane; c < op.dim; c += 32) {
-        float v = (x[c] - mean) / root;
-        own[c] = w ? v * w[w_first + c < w_len ? w_first + c : (w_first + c) % w_len] : v;
-    }
-    __syncwarp();
-    const float2 *turns = op.turns + (u64)row * op.pairs;
-    #pragma unroll
-    for (u32 r = 0; r < MOST_DIM / 32; r++) {
-        u32 c = r * 32 + lane;
-        if (c >= op.dim) break;
-        float v = own[c];
-        if (c >= op.offset && c < op.offset + 2 * op.pairs) {
-            u32 i = c - op.offset, apart = op.halves ? op.pairs : 1;
-            bool second = op.halves ? i >= op.pairs : i % 2 == 1;
-            u32 pair = op.halves ? (second ? i - op.pairs : i) : i / 2;
-            float2 t = turns[pair];
-            v = second ? __fmaf_rn(own[c - apart], t.y, __fmul_rn(v, t.x)) : __fmaf_rn(v, t.x, -__fmul_rn(own[c + apart], t.y));
-        }
-        y[r] = v;
-    }
-    __syncwarp();
-}
-
 // A warp for each head: queries and keys are normalised and rotated, keys and values go to the cache.
 KERNEL heads(Step s, Heads op) {
     __shared__ float space[4][MOST_DIM];
@@ -75,7 +18,7 @@ KERNEL heads(Step s, Heads op) {
     bool query = h < op.q_heads;
     if (!query) h -= op.q_heads;
     float y[MOST_DIM / 32];
-    turn_head(op, row, h, query, space[warp], y);
+    turn_head<MOST_DIM>(op, row, h, query, space[warp], y);
     Place at = {0, 0};
     if (!query) {
         at = place(op.cache, s.slot[seq], place_of_row(s, row));
@@ -88,43 +31,6 @@ KERNEL heads(Step s, Heads op) {
         else store_cached(op.cache.k, at, h * op.dim / 32 + r, y[r], true);
     }
 }
-
-#define SPLIT 128
-
-static __device__ __forceinline__ void halves8(uint4 v, float *f) {
-    u32 words[4] = {v.x, v.y, v.z, v.w};
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        f[2 * i] = half_to_float((u16)words[i]);
-        f[2 * i + 1] = half_to_float((u16)(words[i] >> 16));
-    }
-}
-
-// What is known of a head's columns after some splits. Splits are taken in order, whoever computes them, so that a row
-// has the same bits from one block as from many.
-struct Mix {
-    float most, sum, y;
-};
-
-static __device__ __forceinline__ Mix begun(const Flash &op, u32 head) {
-    Mix mix = {-INF, 0.0f, 0.0f};
-    if (op.sinks) mix.most = op.sinks[head], mix.sum = 1.0f;
-    return mix;
-}
-
-static __device__ __forceinline__ void take(Mix &mix, float most, float sum, float y) {
-    float next = fmaxf(mix.most, most);
-    float a = mix.most == -INF ? 0.0f : expf(mix.most - next), b = most == -INF ? 0.0f : expf(most - next);
-    mix.sum = __fmaf_rn(mix.sum, a, __fmul_rn(sum, b));
-    mix.y = __fmaf_rn(mix.y, a, __fmul_rn(y, b));
-    mix.most = next;
-}
-
-template <int D, int G> struct __align__(16) Space {
-    float query[G][D];
-    float weight[4][32][G];
-    float best[4][G], total[4][G], mix[4][G][D];
-};
 
 // Keys and values of a warp's 32 positions: of keys, four lanes have one, a quarter of its columns each in pieces of 16
 // bytes; of values, a lane has 16 bytes of every second (or fourth).
@@ -170,79 +76,8 @@ static __device__ __forceinline__ void load_tile(const Cache &cache, u32 slot, u
 // G query heads of one key head over a warp's 32 positions.
 template <int D, int G>
 static __device__ __forceinline__ void mix_tile(const Tile<D> &t, u32 base, u32 low, u32 high, Space<D, G> &sp) {
-    const u32 PIECES = D / 8, KEYS = 32 / PIECES;
-    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    float score[4][G];
-    #pragma unroll
-    for (int i = 0; i < 4; i++)
-        #pragma unroll
-        for (int g = 0; g < G; g++) score[i][g] = 0.0f;
-    #pragma unroll
-    for (int j = 0; j < D / 32; j++) {
-        float f[4][8];
-        #pragma unroll
-        for (int i = 0; i < 4; i++) halves8(t.k[i][j], f[i]);
-        #pragma unroll
-        for (int g = 0; g < G; g++) {
-            const float4 *q = (const float4 *)&sp.query[g][(j * 4 + lane % 4) * 8];
-            float4 a = q[0], b = q[1];
-            #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float x = score[i][g];
-                x = __fmaf_rn(f[i][0], a.x, x), x = __fmaf_rn(f[i][1], a.y, x), x = __fmaf_rn(f[i][2], a.z, x);
-                x = __fmaf_rn(f[i][3], a.w, x), x = __fmaf_rn(f[i][4], b.x, x), x = __fmaf_rn(f[i][5], b.y, x);
-                x = __fmaf_rn(f[i][6], b.z, x), score[i][g] = __fmaf_rn(f[i][7], b.w, x);
-            }
-        }
-    }
-    #pragma unroll
-    for (int g = 0; g < G; g++) {
-        float most = -INF, sum = 0.0f;
-        #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float x = score[i][g];
-            x += __shfl_xor_sync(ALL_LANES, x, 1);
-            x += __shfl_xor_sync(ALL_LANES, x, 2);
-            u32 key = base + i * 8 + lane / 4;
-            score[i][g] = x = key >= low && key < high ? x : -INF;
-            most = fmaxf(most, x);
-        }
-        for (int d = 4; d < 32; d <<= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, d));
-        #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float x = score[i][g], w = x == -INF ? 0.0f : expf(x - most);
-            sum += w;
-            if (lane % 4 == 0) sp.weight[warp][i * 8 + lane / 4][g] = w;
-        }
-        for (int d = 4; d < 32; d <<= 1) sum += __shfl_xor_sync(ALL_LANES, sum, d);
-        if (lane == 0) sp.best[warp][g] = most, sp.total[warp][g] = sum;
-    }
-    __syncwarp();
-    float acc[G][8];
-    #pragma unroll
-    for (int g = 0; g < G; g++)
-        #pragma unroll
-        for (int n = 0; n < 8; n++) acc[g][n] = 0.0f;
-    #pragma unroll
-    for (u32 i = 0; i < D / 8; i++) {
-        u32 key = i * KEYS + lane / PIECES;
-        float f[8];
-        halves8(t.v[i], f);
-        #pragma unroll
-        for (int g = 0; g < G; g++) {
-            float w = sp.weight[warp][key][g];
-            #pragma unroll
-            for (int n = 0; n < 8; n++) acc[g][n] = __fmaf_rn(w, f[n], acc[g][n]);
-        }
-    }
-    #pragma unroll
-    for (int g = 0; g < G; g++)
-        #pragma unroll
-        for (int n = 0; n < 8; n++) {
-            float x = acc[g][n];
-            for (u32 d = PIECES; d < 32; d <<= 1) x += __shfl_xor_sync(ALL_LANES, x, d);
-            if (lane < PIECES) sp.mix[warp][g][lane * 8 + n] = x;
-        }
+    score_tile<D, G>(t.k, base, low, high, sp);
+    weigh_tile<D, G, D / 8>([&](u32 i) { return t.v[i]; }, sp);
 }
 
 // One split: a warp for each 32 positions.
@@ -253,20 +88,6 @@ static __device__ __forceinline__ void one_split(const Step &s, const Flash &op,
     Tile<D> tile;
     load_tile<D>(op.cache, s.slot[seq], kv, base, low, high, tile);
     mix_tile<D, G>(tile, base, low, high, sp);
-}
-
-// The four warps' parts of a split as one.
-template <int D, int G> static __device__ __forceinline__ Mix joined(const Space<D, G> &sp, u32 g, u32 d) {
-    Mix mix;
-    mix.most = fmaxf(fmaxf(sp.best[0][g], sp.best[1][g]), fmaxf(sp.best[2][g], sp.best[3][g]));
-    mix.sum = mix.y = 0.0f;
-    #pragma unroll
-    for (int w = 0; w < 4; w++) {
-        float keep = sp.best[w][g] == -INF ? 0.0f : expf(sp.best[w][g] - mix.most);
-        mix.sum = __fmaf_rn(sp.total[w][g], keep, mix.sum);
-        mix.y = __fmaf_rn(sp.mix[w][g][d], keep, mix.y);
-    }
-    return mix;
 }
 
 template <int D, int G> static __device__ __forceinline__ void flash(const Step &s, const Flash &op) {
@@ -351,7 +172,7 @@ template <int D, int G> static __device__ __forceinline__ void attend(const Step
     wait_before();
     for (u32 g = warp; g < G + (split == last ? 2 : 0); g += 4) {
         float y[MOST_DIM / 32];
-        if (g <= G) turn_head(h, row, g < G ? head + g : kv, g < G, own[warp], y);
+        if (g <= G) turn_head<MOST_DIM>(h, row, g < G ? head + g : kv, g < G, own[warp], y);
         #pragma unroll
         for (u32 r = 0; r < D / 32; r++) {
             u32 c = r * 32 + lane;

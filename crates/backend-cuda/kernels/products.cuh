@@ -23,8 +23,6 @@ struct Quantise {
     u32 pitch;
 };
 
-enum { NORM_RMS, NORM_LAYER, NORM_L2, NORM_L2_MAX, NORM_NONE };
-
 // What a row is divided by, and its mean where that is taken off: by blocks of 256 threads.
 static __device__ float root_of(const float *x, u32 width, u32 kind, float eps, float *shared, float *mean) {
     float squares = 0.0f, m = 0.0f;
@@ -134,4 +132,43 @@ static __device__ __forceinline__ float gated(u32 act, float y, float up) {
 // Whether a row of products belongs to the kernels for prompts.
 static __device__ __forceinline__ bool of_prompt(const Step &s, const MatVec &op, u32 row) {
     return op.kinds && (s.flags[row] & ROW_PROMPT);
+}
+
+#define PREPARED 5 // in the place of a norm: bytes, scales and sums are there
+
+// What the row comes from.
+struct Source {
+    const float *x;
+    const float *w, *b;
+    u32 kind;
+    float eps;
+    u32 bytes;  // whether products read bytes
+    u32 total;  // outputs; those of a gated pair beside each other
+};
+
+// Rows of a weight's blocks, of scales where these lie apart.
+struct Rows {
+    const u8 *w, *scales;
+};
+
+// An output of the launch: its part and its place there.
+struct Output {
+    u32 part, o;
+};
+
+static __device__ __forceinline__ Output output_of(const MatVec &op, u32 i) {
+    Output out = {0, i};
+    if (op.gated) {
+        out.part = i & 1, out.o = i / 2;
+    } else {
+        while (i >= op.parts[out.part].end) out.part++;
+        if (out.part > 0) out.o -= op.parts[out.part - 1].end;
+    }
+    return out;
+}
+
+static __device__ __forceinline__ Rows rows_at(const MatVec &op, Output out) {
+    const Part &p = op.parts[out.part];
+    Rows r = {p.data + (u64)out.o * p.row_bytes, p.scales + (u64)out.o * p.scale_bytes};
+    return r;
 }

@@ -126,8 +126,6 @@ KERNEL pool(Step s, u32 width, u32 kind, const float *x, float *y) {
     }
 }
 
-enum { NORM_RMS, NORM_LAYER, NORM_L2, NORM_L2_MAX };
-
 // A block for each run of a row: x = run of blockIdx.x, y = row.
 KERNEL normalise(Step s, u32 lead, u32 width, u32 run, u32 kind, float eps, const float *w, u32 w_len, const float *b,
             u32 b_len, const float *x, float *y) {

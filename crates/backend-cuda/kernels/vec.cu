@@ -2,18 +2,6 @@
 // a time, each summed as matvec.cu sums it, so that a row has the same bits from both.
 #include "products.cuh"
 
-#define PREPARED 5 // in the place of a norm: bytes, scales and sums are there
-
-// What the row comes from.
-struct Source {
-    const float *x;
-    const float *w, *b;
-    u32 kind;
-    float eps;
-    u32 bytes;  // whether products read bytes
-    u32 total;  // outputs; those of a gated pair beside each other
-};
-
 // A row in bytes: halves of a run apart, so that neighbours read neighbouring banks.
 struct Row {
     uint4 *low, *high;
@@ -54,11 +42,6 @@ static __device__ __forceinline__ void make_row(const MatVec &op, const Source &
         if (lane == 0) to.d[run] = __fdiv_rn(most, 127.0f), to.s[run] = sum;
     }
 }
-
-// Rows of a weight's blocks, of scales where these lie apart.
-struct Rows {
-    const u8 *w, *scales;
-};
 
 template <int F, int R>
 static __device__ __forceinline__ void lane_sums(const Rows *rows, const MatVec &op, const float *x, const Row &row, float *sum) {
@@ -208,28 +191,6 @@ static __device__ __forceinline__ void sums_of(u32 dtype, const Rows *rows, cons
     }
     #pragma unroll
     for (int r = 0; r < R; r++) sum[r] = sum_lanes(sum[r]);
-}
-
-// An output of the launch: its part and its place there.
-struct Output {
-    u32 part, o;
-};
-
-static __device__ __forceinline__ Output output_of(const MatVec &op, u32 i) {
-    Output out = {0, i};
-    if (op.gated) {
-        out.part = i & 1, out.o = i / 2;
-    } else {
-        while (i >= op.parts[out.part].end) out.part++;
-        if (out.part > 0) out.o -= op.parts[out.part - 1].end;
-    }
-    return out;
-}
-
-static __device__ __forceinline__ Rows rows_at(const MatVec &op, Output out) {
-    const Part &p = op.parts[out.part];
-    Rows r = {p.data + (u64)out.o * p.row_bytes, p.scales + (u64)out.o * p.scale_bytes};
-    return r;
 }
 
 static __device__ __forceinline__ void fetch_ahead(const u8 *from, u64 bytes) {

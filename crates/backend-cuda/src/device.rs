@@ -1,5 +1,6 @@
 //! The GPU as a device of the contract.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokkata_ir::{
@@ -24,6 +25,7 @@ pub struct CudaDevice {
     context: Arc<Context>,
     kernels: Arc<Kernels>,
     captures: bool,
+    tapes: bool,
 }
 
 /// What can be said of a GPU before anything is loaded.
@@ -77,6 +79,7 @@ impl CudaDevice {
                 context,
                 kernels: Arc::new(kernels),
                 captures: true,
+                tapes: true,
             }))
         };
         let opened = open().map_err(|e| format!("cuda:{index}: {e}"))?;
@@ -100,6 +103,15 @@ impl CudaDevice {
     pub fn without_graphs(self) -> Self {
         CudaDevice {
             captures: false,
+            ..self
+        }
+    }
+
+    /// Launches a kernel for each op where one launch could do a whole step of one row.
+    #[must_use]
+    pub fn without_tapes(self) -> Self {
+        CudaDevice {
+            tapes: false,
             ..self
         }
     }
@@ -167,6 +179,7 @@ pub(crate) struct Resident {
     pub(crate) program: Arc<Program>,
     pub(crate) kernels: Arc<Kernels>,
     pub(crate) captures: bool,
+    tapes: bool,
     pub(crate) context: Arc<Context>,
 }
 
@@ -193,6 +206,21 @@ fn placed(
         let source = t.bytes_in.and_then(|x| Some((x, sources.get(&x)?)));
         if let Some((x, norm)) = source {
             t.ins.push(norm.map_or(x, |n| plan.nodes[n].ins[0]));
+        }
+    }
+    // Those that read floats may go back to what their norm reads.
+    let norms: BTreeMap<ValueId, ValueId> = items
+        .iter()
+        .filter_map(|item| match item {
+            Item::Node(n) if matches!(plan.nodes[*n].op, Op::Norm { .. }) => {
+                Some((plan.nodes[*n].outs[0], plan.nodes[*n].ins[0]))
+            }
+            _ => None,
+        })
+        .collect();
+    for (item, t) in items.iter().zip(&mut traffic) {
+        if let Item::Products { nodes, .. } = item {
+            t.ins.extend(norms.get(&plan.nodes[nodes[0]].ins[0]));
         }
     }
     // So does attention of single rows, to what heads are made of.
@@ -260,6 +288,7 @@ impl Resident {
             program,
             kernels: Arc::clone(&device.kernels),
             captures: device.captures,
+            tapes: device.tapes,
             context,
         })
     }
@@ -293,6 +322,10 @@ impl Resident {
             step_at: self.step_state.at(),
             arena_at,
             processors: self.context.processors().map_err(lost)?,
+            tape_space: match self.tapes && self.kernels.has_tensor_cores() {
+                true => self.context.shared_together().map_err(lost)?,
+                false => 0,
+            },
         };
         let plans = program.plans.iter().zip(&self.plans);
         let lowered = plans

@@ -152,6 +152,15 @@ impl Context {
         self.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
     }
 
+    /// Bytes of shared memory that a block may ask for, where all blocks of a launch may run at once; 0 where they may not.
+    pub(crate) fn shared_together(&self) -> Result<u32> {
+        use sys::CUdevice_attribute as A;
+        match self.attribute(A::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)? {
+            0 => Ok(0),
+            _ => self.attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        }
+    }
+
     /// Free and total bytes.
     pub(crate) fn memory(&self) -> Result<(u64, u64)> {
         self.bind()?;
@@ -369,6 +378,18 @@ impl Function {
     }
 }
 
+/// How a kernel is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// After everything before it.
+    Plain,
+    /// Before the kernel in front of it ends: it waits itself for what that one writes.
+    Early,
+    /// With all blocks on the device at once: they may wait for each other. The kernel has two parameters, the first of so many
+    /// bytes.
+    Together(usize),
+}
+
 /// A queue of the device's.
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -398,6 +419,18 @@ impl Stream {
         &self,
         function: Function,
         grid: [u32; 3],
+        shape: (u32, u32),
+        params: &[u8],
+    ) -> Result<()> {
+        self.launch_as(Mode::Plain, function, grid, shape, params)
+    }
+
+    /// As [`Stream::launch`], in a way that not every kernel is made for.
+    pub(crate) fn launch_as(
+        &self,
+        mode: Mode,
+        function: Function,
+        grid: [u32; 3],
         (block, shared): (u32, u32),
         params: &[u8],
     ) -> Result<()> {
@@ -410,41 +443,20 @@ impl Stream {
             (&raw mut size).cast(),
             std::ptr::null_mut(),
         ];
-        call!(cuLaunchKernel(
-            function.0,
-            grid[0],
-            grid[1],
-            grid[2],
-            block,
-            1,
-            1,
-            shared,
-            self.stream,
-            std::ptr::null_mut(),
-            extra.as_mut_ptr(),
-        ))
-    }
-
-    /// As [`Stream::launch`], for a kernel that waits itself for what the one before it writes, and may begin before that.
-    pub(crate) fn launch_early(
-        &self,
-        function: Function,
-        grid: [u32; 3],
-        (block, shared): (u32, u32),
-        params: &[u8],
-    ) -> Result<()> {
-        let mut size = params.len();
-        let mut extra: [*mut c_void; 5] = [
-            std::ptr::without_provenance_mut(1),
-            params.as_ptr().cast_mut().cast(),
-            std::ptr::without_provenance_mut(2),
-            (&raw mut size).cast(),
-            std::ptr::null_mut(),
-        ];
         let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
-        value.programmaticStreamSerializationAllowed = 1;
+        let id = match mode {
+            Mode::Plain => sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_IGNORE,
+            Mode::Early => {
+                value.programmaticStreamSerializationAllowed = 1;
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            }
+            Mode::Together(_) => {
+                value.cooperative = 1;
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            }
+        };
         let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            id,
             pad: [0; 4],
             value,
         };
@@ -458,13 +470,22 @@ impl Stream {
             sharedMemBytes: shared,
             hStream: self.stream,
             attrs: &raw mut attribute,
-            numAttrs: 1,
+            numAttrs: u32::from(mode != Mode::Plain),
+        };
+        // Launches of blocks that wait for each other take no buffer of parameters.
+        let mut places: [*mut c_void; 2];
+        let (places, extra) = match mode {
+            Mode::Together(first) => {
+                places = [0, first].map(|at| params[at..].as_ptr().cast_mut().cast());
+                (places.as_mut_ptr(), std::ptr::null_mut())
+            }
+            _ => (std::ptr::null_mut(), extra.as_mut_ptr()),
         };
         call!(cuLaunchKernelEx(
             &raw const config,
             function.0,
-            std::ptr::null_mut(),
-            extra.as_mut_ptr()
+            places,
+            extra
         ))
     }
 
@@ -507,7 +528,9 @@ impl Stream {
         call!(cuStreamBeginCapture_v2(self.stream, mode))?;
         let launched = launches();
         let mut graph = std::ptr::null_mut();
-        call!(cuStreamEndCapture(self.stream, &raw mut graph))?;
+        let captured = call!(cuStreamEndCapture(self.stream, &raw mut graph));
+        // What a launch said tells more than that the capture failed.
+        launched.clone().and(captured)?;
         let mut exec = std::ptr::null_mut();
         let made =
             launched.and_then(|()| call!(cuGraphInstantiateWithFlags(&raw mut exec, graph, 0)));

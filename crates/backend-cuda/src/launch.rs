@@ -2,7 +2,7 @@
 
 use tokkata_ir::Lead;
 
-use crate::driver::{Function, Result, Stream};
+use crate::driver::{Function, Mode, Result, Stream};
 
 /// Most rows, sequences and logit rows of the steps that a replay serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +31,11 @@ pub(crate) enum RowKind {
 }
 
 impl Bucket {
+    /// Whether a tape serves such steps: one row, and no prompt's.
+    fn is_taped(self) -> bool {
+        self.singles && self.rows == 1 && self.logits <= 1
+    }
+
     fn of(self, lead: Lead) -> u64 {
         u64::from(match lead {
             Lead::Rows => self.rows,
@@ -138,9 +143,10 @@ pub(crate) struct Launch {
     pub(crate) kind: Option<RowKind>,
     /// Made only for steps of one row of each sequence and at most so many, or only for others.
     pub(crate) singles: Option<(bool, u32)>,
+    /// Made only for steps that a tape serves, or only for others.
+    pub(crate) taped: Option<bool>,
     pub(crate) kernel: Kernel,
-    /// Whether it waits itself for the launch before it.
-    pub(crate) early: bool,
+    pub(crate) mode: Mode,
     pub(crate) grid: [Extent; 3],
     pub(crate) block: u32,
     pub(crate) shared: u32,
@@ -164,7 +170,8 @@ impl Launch {
         let fits = self
             .singles
             .is_none_or(|(is, most)| is == (bucket.singles && bucket.rows <= most));
-        if !made || !wanted || !fits {
+        let taped = self.taped.is_none_or(|is| is == bucket.is_taped());
+        if !made || !wanted || !fits || !taped {
             return Ok(());
         }
         let mut grid = self.grid.map(|extent| extent.of(bucket));
@@ -186,10 +193,7 @@ impl Launch {
             }
         };
         let shape = (self.block, self.shared);
-        match self.early {
-            true => stream.launch_early(function, grid, shape, &self.params),
-            false => stream.launch(function, grid, shape, &self.params),
-        }
+        stream.launch_as(self.mode, function, grid, shape, &self.params)
     }
 }
 

@@ -7,6 +7,7 @@ mod moe;
 mod products;
 mod recurrent;
 mod rows;
+mod tape;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use tokkata_ir::{
     ValueId, WeightId,
 };
 
-use crate::driver::{Buffer, Context};
+use crate::driver::{Buffer, Context, Mode};
 use crate::error::{lost, out_of_memory, unsupported};
 use crate::images::Kernels;
 use crate::launch::{Extent, Kernel, Launch, RowKind, When};
@@ -56,7 +57,12 @@ impl Scratch {
             self.buffers.push(make()?);
         }
         self.next += 1;
-        Ok(self.buffers[self.next - 1].at())
+        Ok(self.last().at())
+    }
+
+    /// The piece that was asked for last.
+    fn last(&self) -> &Buffer {
+        &self.buffers[self.next - 1]
     }
 }
 
@@ -73,6 +79,8 @@ pub(crate) struct Ground<'a> {
     pub(crate) arena_at: u64,
     /// Multiprocessors.
     pub(crate) processors: u32,
+    /// Bytes of shared memory of a tape's blocks; 0 where no tapes are made.
+    pub(crate) tape_space: u32,
 }
 
 /// A plan as launches.
@@ -94,8 +102,12 @@ pub(crate) struct Lowering<'a, 'g> {
     when: When,
     /// For which kind of rows they are.
     kind: Option<RowKind>,
-    /// Whether they wait themselves for the launch before them.
-    early: bool,
+    /// How they are launched.
+    mode: Mode,
+    /// What comes before all others.
+    first: Vec<Launch>,
+    /// Instructions beside the launches.
+    tape: tape::Tape,
     /// For steps of which sequences, as in `Launch`.
     singles: Option<(bool, u32)>,
     /// Heads that attention computes for itself in steps of single rows, by its queries.
@@ -123,7 +135,9 @@ pub(crate) fn lower<'a>(
         launches: Vec::new(),
         when: When::Always,
         kind: None,
-        early: false,
+        mode: Mode::Plain,
+        first: Vec::new(),
+        tape: tape::Tape::default(),
         singles: None,
         heads: BTreeMap::new(),
         sources: select::sources(plan, items),
@@ -131,7 +145,9 @@ pub(crate) fn lower<'a>(
         turns: BTreeMap::new(),
     };
     lowering.keep_own_sources(items);
+    lowering.tape_sources(items);
     for (i, item) in items.iter().enumerate() {
+        let before = lowering.launches.len();
         match item {
             Item::Node(i) => lowering.node(&plan.nodes[*i])?,
             Item::Prepare {
@@ -143,10 +159,13 @@ pub(crate) fn lower<'a>(
             Item::Heads(heads) => lowering.heads(heads, items.get(i + 1))?,
             Item::Products { nodes, gate, add } => lowering.products(nodes, *gate, *add)?,
         }
+        lowering.tape_item(item, before);
     }
+    lowering.wind_tapes()?;
     let reports = lowering.report()?;
+    lowering.first.append(&mut lowering.launches);
     Ok(Lowered {
-        launches: lowering.launches,
+        launches: lowering.first,
         reports,
     })
 }
@@ -218,6 +237,13 @@ impl Lowering<'_, '_> {
         self.scratch.next(|| context.upload(data).map_err(lost))
     }
 
+    /// As [`Lowering::upload`], for what depends on where caches lie: written each time.
+    fn upload_anew(&mut self, data: &[u8]) -> Result<u64, BackendError> {
+        let at = self.upload(data)?;
+        self.scratch.last().write(0, data).map_err(lost)?;
+        Ok(at)
+    }
+
     fn constant(&mut self, id: ConstId) -> Result<u64, BackendError> {
         let program = self.ground.program;
         match program.constant(id) {
@@ -248,14 +274,23 @@ impl Lowering<'_, '_> {
         self.launches.push(Launch {
             when: self.when,
             kind: self.kind,
-            early: self.early,
+            mode: self.mode,
             singles: self.singles,
+            taped: None,
             kernel,
             grid,
             block,
             shared,
             params: params.bytes().to_vec(),
         });
+    }
+
+    /// How kernels are launched that wait themselves for what is before them.
+    fn early(&self) -> Mode {
+        match self.ground.kernels.begins_early() {
+            true => Mode::Early,
+            false => Mode::Plain,
+        }
     }
 
     /// A kernel of `rows.cu` over the elements of a value.

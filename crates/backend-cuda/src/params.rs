@@ -9,6 +9,11 @@ impl Params {
         Params::default()
     }
 
+    /// Parameters that begin with those of another kernel.
+    pub(crate) fn beginning(bytes: &[u8]) -> Self {
+        Params(bytes.to_vec())
+    }
+
     /// Fills up to a multiple of `bytes`: before and after a structure that holds addresses.
     pub(crate) fn align(mut self, bytes: usize) -> Self {
         self.0.resize(self.0.len().next_multiple_of(bytes), 0);

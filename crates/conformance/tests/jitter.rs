@@ -65,6 +65,16 @@ fn graphs_change_no_bit() {
     }
 }
 
+/// Steps of one row in one launch beside those of a launch for each op.
+#[test]
+fn tapes_change_no_bit() {
+    use tokkata_conformance::cuda;
+    match (cuda(), cuda()) {
+        (Ok(taped), Ok(plain)) => jitter::verify(&taped, &plain.without_tapes(), &names()),
+        (Err(why), _) | (_, Err(why)) => eprintln!("skipped: cuda: {why}"),
+    }
+}
+
 #[test]
 fn kernels_that_keep_states_touch_what_they_declare() {
     let names = [

@@ -7,6 +7,7 @@ use tokkata_ir::{
 };
 
 use super::{Lowering, unsupported};
+use crate::driver::Mode;
 use crate::error::lost;
 use crate::launch::{Extent, RowKind, When};
 use crate::params::Params;
@@ -221,12 +222,13 @@ impl Lowering<'_, '_> {
             let flash = flash.u32s(&[op.n_heads, op.n_kv_heads, window, splits]);
             let flash = flash.f32(op.scale).u32s(&[0, 0]).u64(arrived);
             let name = format!("attend_{}_{together}", op.dim_k);
-            self.early = self.ground.kernels.begins_early();
+            self.mode = self.early();
             self.singles = Some((true, split_rows));
             let grid = [Extent::fixed(blocks), rows, Extent::fixed(splits)];
             let params = params.then(&flash);
+            self.tape_attention(op, together, &params)?;
             self.launch(("flash", &name), grid, (128, 0), &params)?;
-            self.early = false;
+            self.mode = Mode::Plain;
             self.singles = Some((false, split_rows));
         }
         for looped in [false, true] {

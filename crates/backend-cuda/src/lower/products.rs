@@ -6,6 +6,7 @@ use tokkata_core::DType;
 use tokkata_ir::{Act, BackendError, Lead, Node, NormKind, Op, ValueId, WeightId};
 
 use super::{Lowering, unsupported};
+use crate::driver::Mode;
 use crate::error::lost;
 use crate::launch::{Extent, Kernel, RowKind, Tile, When};
 use crate::layout::{lead_code, most, turned_rows};
@@ -29,6 +30,19 @@ const STAGE: u32 = 64;
 const BUSY: u32 = 100;
 const BUSY_SHORT: u32 = 400;
 const SHORT: std::ops::Range<u32> = 513..2048;
+
+/// In the place of a norm: that there is none, and that rows are there in bytes.
+const NO_NORM: u32 = 4;
+const PREPARED: u32 = 5;
+
+/// What rows come from: their norm as kernels number it, and what it reads.
+pub(super) struct NormOf {
+    from: ValueId,
+    kind: u32,
+    eps: f32,
+    weight: Option<WeightId>,
+    bias: Option<WeightId>,
+}
 
 /// A product's weight and what happens to its outputs.
 struct Part {
@@ -67,26 +81,13 @@ impl Lowering<'_, '_> {
         bytes: bool,
     ) -> Result<(), BackendError> {
         let (lead, width) = (self.lead(x), self.width(x));
-        let (from, kind, eps, weight, bias) = match norm.map(|n| &self.plan.nodes[n]) {
-            Some(Node {
-                op:
-                    Op::Norm {
-                        kind,
-                        eps,
-                        weight,
-                        bias,
-                        ..
-                    },
-                ins,
-                ..
-            }) => (ins[0], norm_code(*kind), *eps, *weight, *bias),
-            _ => (x, 4, 0.0, None, None),
-        };
+        let own = self.norm_of(norm, x);
         let [q, d, s] = if bytes { self.in_bytes(x) } else { [0; 3] };
         let y = if floats { self.at(x) } else { 0 };
-        let params = self.step().u64s(&[self.at(from), y, q, d, s]);
-        let params = params.u64s(&[self.maybe(weight), self.maybe(bias)]);
-        let params = params.u32s(&[lead_code(lead), width, kind]).f32(eps);
+        let params = self.step().u64s(&[self.at(own.from), y, q, d, s]);
+        let params = params.u64s(&[self.maybe(own.weight), self.maybe(own.bias)]);
+        let params = params.u32s(&[lead_code(lead), width, own.kind]);
+        let params = params.f32(own.eps);
         let split = bytes && lead == Lead::Rows && self.ground.kernels.has_tensor_cores();
         let (turned, pitch) = if split { self.turned(x) } else { (0, 0) };
         let params = params.u64(turned).u32(pitch).align(8);
@@ -152,31 +153,57 @@ impl Lowering<'_, '_> {
         self.sources.contains_key(&x) && self.width(x) <= MOST_OWN
     }
 
-    /// `Source` of `vec.cu`.
-    fn source(&self, x: ValueId, bytes: bool, total: u32) -> Params {
-        let norm = self.sources.get(&x).copied().filter(|_| self.makes_own(x));
-        let norm_node = norm.flatten().map(|n| &self.plan.nodes[n]);
-        let (from, weight, bias, kind, eps) = match (norm_node, norm) {
-            (
-                Some(Node {
-                    op:
-                        Op::Norm {
-                            kind,
-                            eps,
-                            weight,
-                            bias,
-                            ..
-                        },
-                    ins,
-                    ..
-                }),
-                _,
-            ) => (ins[0], *weight, *bias, norm_code(*kind), *eps),
-            (_, Some(None)) => (x, None, None, 4, 0.0),
-            _ => (x, None, None, 5, 0.0),
-        };
-        let params = Params::new().u64s(&[self.at(from), self.maybe(weight), self.maybe(bias)]);
-        params.u32(kind).f32(eps).u32s(&[bytes.into(), total])
+    /// What rows come from: a norm's input, or the rows themselves.
+    pub(super) fn norm_of(&self, norm: Option<usize>, x: ValueId) -> NormOf {
+        match norm.map(|n| &self.plan.nodes[n]) {
+            Some(Node {
+                op:
+                    Op::Norm {
+                        kind,
+                        eps,
+                        weight,
+                        bias,
+                        ..
+                    },
+                ins,
+                ..
+            }) => NormOf {
+                from: ins[0],
+                kind: norm_code(*kind),
+                eps: *eps,
+                weight: *weight,
+                bias: *bias,
+            },
+            _ => NormOf {
+                from: x,
+                kind: NO_NORM,
+                eps: 0.0,
+                weight: None,
+                bias: None,
+            },
+        }
+    }
+
+    /// `Source` of `products.cuh`.
+    pub(super) fn source(&self, own: &NormOf, bytes: bool, total: u32) -> Params {
+        let addresses = [
+            self.at(own.from),
+            self.maybe(own.weight),
+            self.maybe(own.bias),
+        ];
+        let params = Params::new().u64s(&addresses).u32(own.kind).f32(own.eps);
+        params.u32s(&[bytes.into(), total])
+    }
+
+    /// What a product of one row by the kernels of `vec.cu` makes its bytes of.
+    fn vec_source(&self, x: ValueId) -> NormOf {
+        match self.sources.get(&x).filter(|_| self.makes_own(x)) {
+            Some(norm) => self.norm_of(*norm, x),
+            None => NormOf {
+                kind: PREPARED,
+                ..self.norm_of(None, x)
+            },
+        }
     }
 
     /// Products of one row by the kernels of `vec.cu`.
@@ -197,13 +224,15 @@ impl Lowering<'_, '_> {
         let blocks = total.div_ceil(WARPS * at_a_time).min(most);
         let name = format!("vec_{at_a_time}");
         let function = self.ground.kernels.function("vec", &name).map_err(lost)?;
-        let params = params.clone().then(&self.source(x, bytes, total));
+        let params = params
+            .clone()
+            .then(&self.source(&self.vec_source(x), bytes, total));
         let shared = if bytes { k / 32 * 40 } else { 0 };
-        let (when, early) = (self.when, self.ground.kernels.begins_early());
-        (self.when, self.early) = (When::One(lead), early);
+        let when = self.when;
+        (self.when, self.mode) = (When::One(lead), self.early());
         let grid = [Extent::fixed(blocks), Extent::ONE, Extent::ONE];
         self.push(Kernel::One(function), grid, (WARPS * 32, shared), &params);
-        (self.when, self.early) = (when, false);
+        (self.when, self.mode) = (when, Mode::Plain);
         Ok(())
     }
 
@@ -317,6 +346,9 @@ impl Lowering<'_, '_> {
             _ => self.turned(x),
         };
         let params = params.u32(pitch).u64(turned);
+        if top_k == 0 {
+            self.tape_products(nodes, end, &params);
+        }
         for &format in &formats {
             let least = if SHORT.contains(&k) { BUSY_SHORT } else { BUSY };
             let tiles = self.tiles(format, &parts, gate.is_some(), least)?;

@@ -347,6 +347,8 @@ impl Lowering<'_, '_> {
         let params = params.u64(channels.unwrap_or(0)).f32(op.magnitude);
         let params = params.f32(sign).u32(op.back).u64(at);
         self.each("turns", (Lead::Rows, pairs), &params)?;
+        // It depends on the step alone, and rotations anywhere need it.
+        self.first.extend(self.launches.pop());
         self.turns.insert(key.bytes().to_vec(), at);
         Ok((at, pairs))
     }

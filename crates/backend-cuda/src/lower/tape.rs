@@ -1,0 +1,367 @@
+//! Tapes: items that one launch does for steps of one row, in place of theirs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use tokkata_ir::{AttentionOp, BackendError, Lead, Op, ValueId};
+
+use super::{Lowering, THREADS, threads_for};
+use crate::driver::Mode;
+use crate::error::lost;
+use crate::launch::{Extent, Kernel};
+use crate::layout::lead_code;
+use crate::params::Params;
+use crate::select::{self, Item};
+
+/// As in `tape.cu` and `stream.cuh`: warps of a block, pieces of each, instructions in shared memory, bytes of one behind
+/// its first four words, and bytes that the kernel has beside.
+const WARPS: u32 = 16;
+const DEPTH: u32 = 4;
+const AHEAD: u32 = 8;
+const BODY: usize = 624;
+const BESIDE: u32 = 1024;
+/// Groups of four warps that attend.
+const GROUPS: u32 = WARPS / 4;
+/// Least bytes of a piece: what the lanes of a warp take of the widest format at a time.
+const PIECE: u32 = 1696;
+
+/// What an instruction does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Products,
+    /// Of heads of so many columns, so many together.
+    Attend(u32, u32),
+    Copy,
+}
+
+/// An instruction of a tape.
+#[derive(Clone, Debug)]
+struct Instr {
+    kind: Kind,
+    lead: Lead,
+    /// What the kernel gets besides the step.
+    body: Vec<u8>,
+    /// Shared memory for a row or for attention.
+    space: u32,
+}
+
+/// Items of a plan on their way to tapes.
+#[derive(Debug, Default)]
+pub(super) struct Tape {
+    /// Values that products make of what a norm reads, or of the floats: nothing is prepared.
+    sources: BTreeMap<ValueId, Option<usize>>,
+    /// Norms of such values whose products read floats.
+    norms: BTreeSet<usize>,
+    /// What stands for the item under way; `None` where it stays a launch.
+    instrs: Option<Vec<Instr>>,
+    /// Whether the item before is heads.
+    heads: bool,
+    /// Every item: its launches, and what stands for them.
+    items: Vec<(Range<usize>, Option<Vec<Instr>>)>,
+}
+
+impl Lowering<'_, '_> {
+    /// Room of a block for rows and attention, where pieces are no smaller than they must be.
+    fn most_space(&self) -> u32 {
+        let taken = AHEAD * (BODY as u32 + 16) + BESIDE + WARPS * DEPTH * PIECE;
+        self.ground.tape_space.saturating_sub(taken)
+    }
+
+    /// Bytes of a row of so many columns; `None` where a launch of products cannot be an instruction.
+    fn row_space(&self, nodes: &[usize]) -> Option<(bool, u32)> {
+        let k = self.width(self.plan.nodes[nodes[0]].ins[0]);
+        let mut kinds = BTreeSet::new();
+        for &n in nodes {
+            let Op::Matmul { weight, .. } = self.plan.nodes[n].op else {
+                return None;
+            };
+            let segment = &self.ground.weights.place(weight).segments[0];
+            let fits =
+                segment.row_bytes.is_multiple_of(16) && segment.scale_bytes.is_multiple_of(4);
+            if !fits {
+                return None;
+            }
+            kinds.insert(select::in_bytes(segment.dtype));
+        }
+        let bytes = *kinds.first()?;
+        let runs = k.div_ceil(32);
+        let space = match bytes {
+            true => (runs + runs / 8).next_multiple_of(2) * 32 + runs * 8,
+            false => k * 4,
+        };
+        (kinds.len() == 1 && space <= self.most_space()).then_some((bytes, space))
+    }
+
+    /// Finds what products on a tape make for themselves.
+    pub(super) fn tape_sources(&mut self, items: &[Item]) {
+        if self.ground.tape_space == 0 {
+            return;
+        }
+        let mut sources = select::sources(self.plan, items);
+        let mut floats: BTreeMap<ValueId, usize> = BTreeMap::new();
+        for item in items {
+            let Item::Products { nodes, .. } = item else {
+                continue;
+            };
+            let x = self.plan.nodes[nodes[0]].ins[0];
+            match self.row_space(nodes) {
+                Some((true, _)) => {}
+                Some((false, _)) => {
+                    let merged = nodes.iter().filter(|&&n| self.plan.nodes[n].ins[0] == x);
+                    *floats.entry(x).or_default() += merged.count();
+                }
+                None => {
+                    sources.remove(&x);
+                }
+            }
+        }
+        for item in items {
+            let &Item::Node(n) = item else {
+                continue;
+            };
+            let node = &self.plan.nodes[n];
+            let Op::Norm {
+                width, bias: None, ..
+            } = node.op
+            else {
+                continue;
+            };
+            let y = node.outs[0];
+            let whole = self.width(y) == width && threads_for(width) == THREADS;
+            let readers: usize = self
+                .plan
+                .nodes
+                .iter()
+                .map(|n| n.ins.iter().filter(|&&v| v == y).count())
+                .sum();
+            let seen = self.plan.outputs.iter().any(|p| p.value == y);
+            if whole && !seen && readers > 0 && floats.get(&y) == Some(&readers) {
+                self.tape.norms.insert(n);
+                sources.insert(y, Some(n));
+            }
+        }
+        self.tape.sources = sources;
+    }
+
+    /// Products as an instruction; `total` outputs, whose `params` begin with the step.
+    pub(super) fn tape_products(&mut self, nodes: &[usize], total: u32, params: &Params) {
+        let x = self.plan.nodes[nodes[0]].ins[0];
+        let Some((bytes, space)) = self.row_space(nodes).filter(|_| self.ground.tape_space > 0)
+        else {
+            return;
+        };
+        let norm = self.tape.sources.get(&x).copied();
+        if bytes && norm.is_none() {
+            return;
+        }
+        // A row of floats that nothing makes is read as it is.
+        let source = self.source(&self.norm_of(norm.flatten(), x), bytes, total);
+        let lead = self.lead(self.plan.nodes[nodes[0]].outs[0]);
+        self.put(Kind::Products, lead, &params.clone().then(&source), space);
+    }
+
+    /// Attention with its heads as an instruction; `params` are those of its launch.
+    pub(super) fn tape_attention(
+        &mut self,
+        op: &AttentionOp,
+        together: u32,
+        params: &Params,
+    ) -> Result<(), BackendError> {
+        let (dim, together) = (op.dim_k, together.min(4));
+        let group = (together * (dim * 20 + 544) + dim * 4 + 4).next_multiple_of(16);
+        let space = group * GROUPS;
+        if space > self.most_space() {
+            return Ok(());
+        }
+        // Its last word counts arrivals: more heads together have fewer.
+        let arrived = self.scratch(u64::from(op.n_heads) * 4)?;
+        let bytes = params.bytes();
+        let own = Params::beginning(&bytes[..bytes.len() - 8]).u64(arrived);
+        self.put(Kind::Attend(dim, together), Lead::Rows, &own, space);
+        Ok(())
+    }
+
+    fn put(&mut self, kind: Kind, lead: Lead, params: &Params, space: u32) {
+        let body = params.bytes()[self.step().bytes().len()..].to_vec();
+        assert!(body.len() <= BODY, "bytes of an instruction");
+        let instr = Instr {
+            kind,
+            lead,
+            body,
+            space,
+        };
+        self.tape.instrs.get_or_insert_default().push(instr);
+    }
+
+    /// What stands for an item whose launches begin at `before`.
+    pub(super) fn tape_item(&mut self, item: &Item, before: usize) {
+        let made = self.tape.instrs.take();
+        let instrs = match item {
+            Item::Prepare { x, .. } if self.tape.sources.contains_key(x) => Some(Vec::new()),
+            Item::Node(n) if self.tape.norms.contains(n) => Some(Vec::new()),
+            // Attention that comes next does them, where that is an instruction.
+            Item::Heads(_) => Some(Vec::new()),
+            Item::Node(n) if matches!(self.plan.nodes[*n].op, Op::SelectRows) => {
+                let node = &self.plan.nodes[*n];
+                let (x, y) = (node.ins[0], node.outs[0]);
+                let params = self.step().u64s(&[self.at(x), self.at(y)]);
+                self.put(Kind::Copy, self.lead(y), &params.u32(self.width(y)), 0);
+                self.tape.instrs.take()
+            }
+            _ => made,
+        };
+        let range = before..self.launches.len();
+        if let Some((_, heads)) = self.tape.items.last_mut() {
+            let attends =
+                matches!(instrs.as_deref(), Some([one]) if matches!(one.kind, Kind::Attend(..)));
+            if self.tape.heads && !attends {
+                *heads = None;
+            }
+        }
+        self.tape.heads = matches!(item, Item::Heads(_));
+        self.tape.items.push((range, instrs));
+    }
+
+    /// Puts tapes in front of the launches that they stand for.
+    pub(super) fn wind_tapes(&mut self) -> Result<(), BackendError> {
+        if self.tape.heads
+            && let Some((_, heads)) = self.tape.items.last_mut()
+        {
+            *heads = None;
+        }
+        let runs = runs(std::mem::take(&mut self.tape.items));
+        let mut rest = std::mem::take(&mut self.launches);
+        let mut at = 0;
+        for (range, instrs) in runs {
+            let mut own = rest.split_off(range.start - at);
+            self.launches.append(&mut rest);
+            rest = own.split_off(range.len());
+            at = range.end;
+            self.wind(&instrs)?;
+            for launch in &mut own {
+                launch.taped = Some(false);
+            }
+            self.launches.append(&mut own);
+        }
+        self.launches.append(&mut rest);
+        Ok(())
+    }
+
+    /// One tape.
+    fn wind(&mut self, instrs: &[Instr]) -> Result<(), BackendError> {
+        let space = instrs.iter().map(|i| i.space).max().unwrap_or(0);
+        let space = space.next_multiple_of(128);
+        let taken = AHEAD * (BODY as u32 + 16) + BESIDE + space;
+        let piece = (self.ground.tape_space - taken) / (WARPS * DEPTH) / 16 * 16;
+        let mut bytes = Vec::new();
+        for (i, instr) in instrs.iter().enumerate() {
+            let meets = instrs
+                .get(i + 1)
+                .is_some_and(|next| (instr.kind, next.kind) != (Kind::Copy, Kind::Copy));
+            let kind = match instr.kind {
+                Kind::Products => 0,
+                Kind::Attend(..) => 1,
+                Kind::Copy => 2,
+            };
+            let head = Params::new().u32s(&[kind, lead_code(instr.lead), meets.into(), 0]);
+            bytes.extend(head.bytes());
+            bytes.extend(&instr.body);
+            bytes.resize((i + 1) * (BODY + 16), 0);
+        }
+        let (at, meeting) = (self.upload_anew(&bytes)?, self.scratch(8)?);
+        let (dim, together) = shape_of(instrs).unwrap_or((64, 1));
+        let name = format!("tape_{dim}_{together}");
+        let function = self.ground.kernels.function("tape", &name).map_err(lost)?;
+        let shared = AHEAD * (BODY as u32 + 16) + space + WARPS * DEPTH * piece;
+        // Tapes of other sizes share the kernel.
+        let most = self.ground.tape_space - BESIDE;
+        function.allow_shared(most).map_err(lost)?;
+        let params = self.step().u64s(&[at, meeting]);
+        let params = params.u32s(&[instrs.len() as u32, piece, space, 0]);
+        let grid = [
+            Extent::fixed(self.ground.processors),
+            Extent::ONE,
+            Extent::ONE,
+        ];
+        self.mode = Mode::Together(self.step().bytes().len());
+        self.push(Kernel::One(function), grid, (WARPS * 32, shared), &params);
+        self.mode = Mode::Plain;
+        if let Some(tape) = self.launches.last_mut() {
+            tape.taped = Some(true);
+        }
+        Ok(())
+    }
+}
+
+/// Columns of heads and heads together where instructions attend.
+fn shape_of(instrs: &[Instr]) -> Option<(u32, u32)> {
+    instrs.iter().find_map(|i| match i.kind {
+        Kind::Attend(dim, together) => Some((dim, together)),
+        _ => None,
+    })
+}
+
+/// Items that stand together on a tape: their launches, and what stands for these.
+fn runs(items: Vec<(Range<usize>, Option<Vec<Instr>>)>) -> Vec<(Range<usize>, Vec<Instr>)> {
+    let mut runs: Vec<(Range<usize>, Vec<Instr>)> = Vec::new();
+    let mut open = false;
+    for (range, own) in items {
+        let Some(own) = own else {
+            open = false;
+            continue;
+        };
+        match runs.last_mut().filter(|_| open) {
+            Some((launches, instrs)) if fits(instrs, &own) => {
+                launches.end = range.end;
+                instrs.extend(own);
+            }
+            _ => runs.push((range, own)),
+        }
+        open = true;
+    }
+    runs.retain(|(_, instrs)| instrs.iter().any(|i| i.kind != Kind::Copy));
+    runs
+}
+
+/// Whether one kernel attends for both.
+fn fits(before: &[Instr], own: &[Instr]) -> bool {
+    let shapes = [before, own].map(shape_of);
+    shapes[0].is_none() || shapes[1].is_none() || shapes[0] == shapes[1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instr(kind: Kind) -> Instr {
+        Instr {
+            kind,
+            lead: Lead::Rows,
+            body: Vec::new(),
+            space: 0,
+        }
+    }
+
+    #[test]
+    fn neighbours_that_have_instructions_stand_together() {
+        let products = || Some(vec![instr(Kind::Products)]);
+        let attend = |dim| Some(vec![instr(Kind::Attend(dim, 1))]);
+        let items = vec![
+            (0..1, None),
+            (1..2, Some(Vec::new())),
+            (2..4, products()),
+            (4..5, attend(64)),
+            (5..6, None),
+            (6..7, Some(vec![instr(Kind::Copy)])),
+            (7..7, None),
+            (7..9, attend(64)),
+            (9..10, products()),
+            (10..11, attend(128)),
+        ];
+        let found: Vec<_> = runs(items)
+            .into_iter()
+            .map(|(range, own)| (range, own.len()))
+            .collect();
+        assert_eq!(found, [(1..5, 2), (7..10, 2), (10..11, 1)]);
+    }
+}

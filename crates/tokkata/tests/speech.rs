@@ -208,7 +208,7 @@ fn compare(ours: &Whole, golden: &Value) {
 }
 
 #[test]
-#[ignore = "needs tests/speech/transcripts.json, which goldens.py writes in some minutes"]
+#[ignore = "minutes where kernels are not optimised; not yet seen passing"]
 fn transcripts_are_those_of_openai_alone_and_side_by_side() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/speech/transcripts.json");
     let golden = std::fs::read_to_string(path).expect("what goldens.py wrote");

@@ -5,6 +5,10 @@
 //! every few milliseconds, and cancels its request when one came.
 //!
 //! Reading order: [`model`], [`answer`], [`session`], [`grammar`], [`floats`], [`notify`], [`failure`].
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "arguments come from Python as values"
+)]
 
 mod answer;
 mod failure;

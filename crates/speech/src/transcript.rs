@@ -1,6 +1,6 @@
 //! From window to window through one recording, as openai's loop goes.
 //!
-//! A [`Transcript`] says which window is to be heard and with which prompt ([`Transcript::next`]), and takes what was
+//! A [`Transcript`] says which window is to be heard and with which prompt ([`Transcript::next_window`]), and takes what was
 //! decoded of it ([`Transcript::decoded`]): another try at a higher temperature, nothing because nobody spoke, or segments.
 
 use crate::WINDOW;
@@ -275,7 +275,7 @@ impl Transcript {
     }
 
     /// The next window; none at the end.
-    pub fn next(&mut self) -> Option<Ask> {
+    pub fn next_window(&mut self) -> Option<Ask> {
         let end = loop {
             let &(start, end) = self.clips.get(self.clip)?;
             self.seek = self.seek.max(start);
@@ -344,7 +344,7 @@ impl Transcript {
         [&self.initial[..], &rest[from..]].concat()
     }
 
-    /// Takes what was decoded of the window that [`Transcript::next`] gave. `align` times the words of a text in it, by
+    /// Takes what was decoded of the window that [`Transcript::next_window`] gave. `align` times the words of a text in it, by
     /// its tokens and the frames that were heard.
     pub fn decoded(
         &mut self,

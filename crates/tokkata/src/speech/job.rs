@@ -133,7 +133,7 @@ impl Job {
         };
         self.sound.wait_for(transcript.seek() + WINDOW)?;
         transcript.extend(self.sound.frames());
-        let Some(ask) = transcript.next() else {
+        let Some(ask) = transcript.next_window() else {
             let whole = Whole {
                 text: transcript.text(),
                 segments: transcript.segments().to_vec(),

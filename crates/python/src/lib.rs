@@ -4,7 +4,7 @@
 //! calls here. Nothing here holds the interpreter lock while it waits: whoever waits lets go of it, looks for signals
 //! every few milliseconds, and cancels its request when one came.
 //!
-//! Reading order: [`model`], [`answer`], [`session`], [`grammar`], [`floats`], [`notify`], [`failure`].
+//! Reading order: `model`, `answer`, `session`, `grammar`, `floats`, `notify`, `failure`.
 #![allow(
     clippy::needless_pass_by_value,
     reason = "arguments come from Python as values"

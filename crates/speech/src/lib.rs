@@ -2,11 +2,11 @@
 //!
 //! What openai's code does around its model, without the model: which tokens may come next ([`rules`]), which
 //! hypotheses go on ([`search`]), which window is heard next and what of it counts ([`transcript`]), when words were
-//! said ([`words`]), and how all this is written ([`format`]). Whoever holds a model feeds what these ask for.
+//! said ([`words`]), and how all this is written ([`mod@format`]). Whoever holds a model feeds what these ask for.
 //!
 //! Invariants: nothing here waits, reads a file or draws from a clock; equal logits give equal transcripts.
 //!
-//! Reading order: [`tokens`], [`rules`], [`search`], [`transcript`], [`align`], [`words`], [`format`].
+//! Reading order: [`tokens`], [`rules`], [`search`], [`transcript`], [`align`], [`words`], [`mod@format`].
 //!
 //! ```
 //! use tokkata_speech::language;

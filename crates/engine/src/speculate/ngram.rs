@@ -1,7 +1,7 @@
 //! Guesses from what was there before: the request's own text, and texts of earlier requests of its family.
 //!
 //! The newest tokens are looked for at earlier places; the place where most of them stand is the guess, the later one of
-//! equal ones. Places are found by their last [`GRAM`] tokens, and followed back from there as a suffix tree would be, so
+//! equal ones. Places are found by their last `GRAM` tokens, and followed back from there as a suffix tree would be, so
 //! that one drafter does what lookups of any fixed length do.
 
 use std::collections::{HashMap, VecDeque};

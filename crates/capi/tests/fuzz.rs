@@ -63,7 +63,6 @@ fn bent(seed: &str, random: &mut Random) -> Vec<u8> {
 }
 
 #[test]
-#[ignore = "a schema of any value (`{\"%ype\": …, \"properties\": …}`) is never answered through the C library"]
 fn bent_requests_end_in_events_or_statuses() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/demo.gguf");
     let path = path.to_str().expect("a path in UTF-8");

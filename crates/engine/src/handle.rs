@@ -298,6 +298,8 @@ struct Server {
 impl Server {
     fn serve(&mut self) {
         loop {
+            // Before it waits: a mask that came while the engine rested may have ended the last request.
+            self.deliver();
             let open = if self.engine.is_idle() {
                 self.wait_for_command()
             } else {
@@ -308,7 +310,6 @@ impl Server {
                 return;
             }
             let moved = self.engine.turn();
-            self.deliver();
             if !moved && !self.engine.is_idle() {
                 self.engine.rest(PATIENCE);
             }

@@ -139,3 +139,33 @@ fn an_engine_that_panics_ends_its_requests_by_name() {
         Some(EventKind::Failed(EngineError::Gone(_)))
     ));
 }
+
+/// Takes its time, and forces what the answer ends with.
+struct SlowEnd;
+
+impl Constraint for SlowEnd {
+    fn accept(&mut self, _: u32, forced: &mut Vec<u32>) -> Result<(), String> {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        forced.extend([7, 8]);
+        Ok(())
+    }
+
+    fn mask(&mut self) -> Result<Option<tokkata_ir::sample::Mask>, String> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn an_answer_that_a_mask_ends_is_heard_of_though_nobody_asks_more() {
+    let (handle, _) = engine(&[FULL], 16, 2000, limits()).spawn().unwrap();
+    let mut answer = handle.generate(Request {
+        constraint: Some(Box::new(SlowEnd)),
+        ..request(&prompt(9, 4), 3)
+    });
+    let mut seen = Vec::new();
+    while let Some(event) = answer.next_within(std::time::Duration::from_secs(5)) {
+        seen.push(event);
+    }
+    assert!(answer.is_over(), "it ended: {seen:?}");
+    assert!(matches!(seen.last(), Some(EventKind::Finished { .. })));
+}

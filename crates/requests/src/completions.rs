@@ -125,15 +125,7 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
         token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
         ..Wishes::default()
     };
-    wishes.usage = style.usage_always;
-    wishes.usage_always = wishes.usage;
-    if let Some(mut options) = fields.nested("stream_options")? {
-        let asked = options.boolean("include_usage")?;
-        wishes.usage |= asked.unwrap_or(false);
-        wishes.usage_always |= options.boolean("continuous_usage_stats")?.unwrap_or(false);
-        options.labels(&["include_obfuscation"]);
-        options.close(style.strict_fields, fields)?;
-    }
+    (wishes.usage, wishes.usage_always) = style.usage(fields)?;
     wishes.logprobs = fields.count(&["logprobs"])?;
     if wishes.logprobs.is_some_and(|n| n > MOST_LOGPROBS) {
         let text = format!("expected at most {MOST_LOGPROBS}");

@@ -1,5 +1,8 @@
 //! How requests are read and answers written where a request does not say.
 
+use crate::error::Result;
+use crate::fields::Fields;
+
 /// What holds for every request of a caller, whatever it says.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
@@ -13,6 +16,23 @@ pub struct Style {
     pub verbose: bool,
     /// What the answer's reasoning is called.
     pub reasoning: ReasoningNames,
+}
+
+impl Style {
+    /// Whether a stream tells at its end what it cost, and whether each of its pieces does.
+    ///
+    /// # Errors
+    /// A `stream_options` that is not understood.
+    pub fn usage(&self, fields: &mut Fields) -> Result<(bool, bool)> {
+        let (mut last, mut each) = (self.usage_always, self.usage_always);
+        if let Some(mut options) = fields.nested("stream_options")? {
+            last |= options.boolean("include_usage")?.unwrap_or(false);
+            each |= options.boolean("continuous_usage_stats")?.unwrap_or(false);
+            options.labels(&["include_obfuscation"]);
+            options.close(self.strict_fields, fields)?;
+        }
+        Ok((last, each))
+    }
 }
 
 impl Default for Style {

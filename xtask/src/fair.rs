@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use tokkata::{EventKind, Model, OpenOptions, Request, RequestId, Sampling, StopRules};
+use tokkata::{Drafts, EventKind, Model, OpenOptions, Request, RequestId, Sampling, StopRules};
 
 const USAGE: &str = "usage: cargo xtask fair [--threads N] [--prompt TOKENS] [--runs N] MODEL.gguf
 
@@ -56,9 +56,11 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         ctx: std::num::NonZeroU32::new(ctx),
         seqs: 4,
         no_prefix_cache: true,
+        drafts: Drafts::none(),
         ..OpenOptions::default()
     };
     let mut model = Model::open(&options.model, &open)?;
+    model.engine().measure_costs()?;
     println!(
         "{} threads, {} tokens of prompt",
         model.threads(),

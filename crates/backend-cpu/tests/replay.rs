@@ -138,9 +138,14 @@ impl Decoder {
 
 /// A decoder of three layers, one with a window; gives its logits.
 fn decoder(dtype: DType, kv: DType, block: u32) -> (Fixture, ValueId) {
+    decoder_of(dtype, kv, (block, CTX))
+}
+
+/// The same for so many positions.
+fn decoder_of(dtype: DType, kv: DType, (block, ctx): (u32, u32)) -> (Fixture, ValueId) {
     let limits = Limits {
         rows: CTX + 8,
-        ctx: CTX,
+        ctx,
         kv_dtype: kv,
         logit_rows: CTX,
         ..small_limits()
@@ -308,6 +313,27 @@ fn batches_chunks_and_workers_change_no_bit() {
                 "{dtype} in a batch on {threads}"
             );
         }
+    }
+}
+
+#[test]
+fn however_many_keys_are_dealt_out_no_bit_changes() {
+    let (fixture, logits) = decoder_of(DType::F32, DType::F16, (64, 4608));
+    let begin = (0..9).map(|n| vec![part(0, n * 500..(n + 1) * 500)]);
+    let steps: Vec<Vec<Rows>> = begin
+        .chain([4500..4532, 4532..4540, 4540..4541].map(|at| vec![part(0, at)]))
+        .collect();
+    let want = feed(&mut run_on(&fixture, &options(1)), logits, &steps);
+    let oracle = RefBackend {
+        precision: Precision::F64,
+    };
+    let mut oracle = fixture.load(&oracle, &options(1)).unwrap();
+    let error = nmse(&want, &feed(&mut oracle, logits, &steps));
+    assert!(error <= 2f64.powi(-30), "{error:e}");
+    // Whole items, spans and chunks, by the number of workers.
+    for threads in [2, 3, 8] {
+        let got = feed(&mut run_on(&fixture, &options(threads)), logits, &steps);
+        assert_eq!(got, want, "on {threads}");
     }
 }
 

@@ -410,15 +410,18 @@ enum Guesses {
     Auto,
 }
 
+/// Kinds of drafters that others have, with or without "draft-" before them.
+const OTHERS: &str = "mtp eagle3 dflash dspark";
+
 fn draft_kind(text: &str) -> Result<Guesses, String> {
+    let other = text.strip_prefix("draft-").unwrap_or(text);
     match text {
         "none" => Ok(Guesses::Nobody),
         "auto" => Ok(Guesses::Auto),
         "draft" | "draft-simple" => Ok(Guesses::Model),
         "ngram" | "ngram-simple" | "ngram-map-k" | "ngram-map-k4v" | "ngram-mod"
         | "ngram-cache" => Ok(Guesses::Ngram),
-        "mtp" | "eagle3" | "dflash" | "dspark" | "draft-mtp" | "draft-eagle3" | "draft-dflash"
-        | "draft-dspark" => Err(format!(
+        _ if OTHERS.split(' ').any(|name| name == other) => Err(format!(
             "found '{text}', which cannot guess yet, expected ngram, draft, auto or none"
         )),
         _ => Err(format!(

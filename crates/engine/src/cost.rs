@@ -1,7 +1,8 @@
 //! What steps cost, as far as they have been seen: how many prompt rows a step may take, and when.
 //!
 //! Beside answers a prompt runs in slices, each long enough to be worth a step of its own, and after a slice answers run
-//! alone until they have had as much time: they keep half of their speed, and prompts half of theirs.
+//! alone until they have had as much time, and a little more: they keep half of their speed, and prompts almost half of
+//! theirs. What a step costs whatever its rows are counts as the prompt's time, but makes no slice shorter.
 
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ const LEAST_ROWS: usize = 32;
 const EVEN_ROWS: usize = 8;
 /// Steps of answers that a slice lasts.
 const SLICE: f64 = 6.0;
+/// Time of answers for a time of prompts: behind a prompt's slice answers are slower than alone for some steps, as
+/// their weights and keys have left the processor's caches.
+const AFTER: f64 = 1.15;
 /// Steps of answers that may be owed before even prompts that are short, or have not begun, wait.
 const MOST_OWED: f64 = 64.0;
 /// Rows of answers up to which steps are told apart.
@@ -30,6 +34,8 @@ pub(crate) struct Costs {
     answers_ns: Option<f64>,
     /// The same by its rows, less one.
     by_rows: Vec<Option<f64>>,
+    /// What a step with prompt rows costs whatever their number.
+    step_ns: f64,
     /// What a prompt row adds to a step.
     row_ns: Option<f64>,
     /// What each position before it adds to that.
@@ -62,18 +68,37 @@ impl Costs {
         let of_prompts = (ns - base).max(ns / 8.0);
         if answers > 0 {
             // What it was thought to take is noted already.
-            self.owed_ns = (self.owed_ns + of_prompts - self.all(prompts)).max(0.0);
+            self.owed_ns = (self.owed_ns + of_prompts - self.all(prompts, true)).max(0.0);
         }
+        let of_rows = (of_prompts - self.besides(answers > 0)).max(of_prompts / 4.0);
         let depths = prompts.iter().map(|p| p.rows * p.depth).sum::<usize>();
         let depth = depths as f64 / rows as f64;
         let deep = self.row_ns.filter(|_| depth >= DEEP as f64);
         match deep {
             Some(row_ns) => {
-                let more = (of_prompts / rows as f64 - row_ns).max(0.0) / depth;
+                let more = (of_rows / rows as f64 - row_ns).max(0.0) / depth;
                 self.position_ns += NEWEST * (more - self.position_ns);
             }
-            None => mean(&mut self.row_ns, of_prompts / rows as f64),
+            None => mean(&mut self.row_ns, of_rows / rows as f64),
         }
+    }
+
+    /// Steps of few and of many prompt rows, and nothing else, took so long.
+    pub(crate) fn compared(&mut self, few: (usize, Duration), many: (usize, Duration)) {
+        let ns = |(_, took): (usize, Duration)| took.as_nanos() as f64;
+        let (most, more) = (ns(many) / many.0 as f64, many.0.saturating_sub(few.0));
+        let row_ns = match more {
+            0 => most,
+            more => ((ns(many) - ns(few)) / more as f64).clamp(most / 4.0, most),
+        };
+        self.step_ns = ns(many) - row_ns * many.0 as f64;
+        self.row_ns = Some(row_ns);
+    }
+
+    /// What prompt rows add to a step, with or without answers, whatever their number.
+    fn besides(&self, answers: bool) -> f64 {
+        let base = self.answers_ns.filter(|_| answers).unwrap_or(0.0);
+        (self.step_ns - base).max(0.0)
     }
 
     /// A step of so many rows of answers alone took so many nanoseconds.
@@ -130,15 +155,21 @@ impl Costs {
         let ns = match (beside, self.answers_ns) {
             (true, Some(ns)) => Some(SLICE * ns),
             (true, None) => patience.or(Some(0.0)),
-            (false, _) => patience,
+            (false, _) => patience.map(|ns| (ns - self.step_ns).max(0.0)),
         };
         ns.map(|ns| Slice { ns })
     }
 
-    /// What these rows add to a step.
-    fn all(&self, prompts: &[PromptRows]) -> f64 {
-        let ns = |p: &PromptRows| self.row(p.depth).unwrap_or(0.0) * p.rows as f64;
-        prompts.iter().map(ns).sum()
+    /// What these rows add to a step with or without answers.
+    fn all(&self, prompts: &[PromptRows], answers: bool) -> f64 {
+        let any = prompts.iter().any(|p| p.rows > 0);
+        let step = if any { self.besides(answers) } else { 0.0 };
+        step + prompts.iter().map(|p| self.rows(*p)).sum::<f64>()
+    }
+
+    /// What these rows add to a step that has others.
+    fn rows(&self, p: PromptRows) -> f64 {
+        self.row(p.depth).unwrap_or(0.0) * p.rows as f64
     }
 
     /// Whether prompts have had their time until answers have had theirs.
@@ -154,9 +185,9 @@ impl Costs {
     /// A work was formed with so many steps of answers, if any, and these prompt rows; whether there are answers at all.
     pub(crate) fn formed(&mut self, steps: usize, prompts: &[PromptRows], beside: bool) {
         let answers = self.answers_ns.unwrap_or(f64::MAX) * steps as f64;
-        self.owed_ns = (self.owed_ns - answers).max(0.0);
+        self.owed_ns = (self.owed_ns - answers / AFTER).max(0.0);
         if beside {
-            self.owed_ns += self.all(prompts);
+            self.owed_ns += self.all(prompts, steps > 0);
         } else {
             self.owed_ns = 0.0;
         }
@@ -164,7 +195,8 @@ impl Costs {
 
     /// How long so many prompt rows take, about.
     pub(crate) fn prompt(&self, rows: usize) -> Duration {
-        Duration::from_nanos((self.row_ns.unwrap_or(0.0) * rows as f64) as u64)
+        let rows = PromptRows { rows, depth: 0 };
+        Duration::from_nanos(self.all(&[rows], false) as u64)
     }
 
     /// How long a step of answers takes, about.
@@ -194,7 +226,7 @@ impl Slice {
 
     /// Rows of it are given away.
     pub(crate) fn take(&mut self, costs: &Costs, rows: PromptRows) {
-        self.ns = (self.ns - costs.all(&[rows])).max(0.0);
+        self.ns = (self.ns - costs.rows(rows)).max(0.0);
     }
 }
 
@@ -225,6 +257,33 @@ mod tests {
             costs.saw(0, &[at(0, 8)], ms(8000));
         }
         assert_eq!(slice.rows(&costs, 0, 1), LEAST_ROWS, "never none");
+    }
+
+    #[test]
+    fn what_a_step_costs_anyway_makes_no_slice_shorter() {
+        let ms = Duration::from_millis;
+        let mut costs = Costs::default();
+        costs.saw(1, &[], ms(20));
+        costs.compared((16, ms(46)), (80, ms(110)));
+        assert_eq!(costs.prompt(50), ms(80), "30 and one for each row");
+        let slice = costs.slice(true, None).unwrap();
+        assert_eq!(slice.rows(&costs, 0, 1), 120, "120 ms at 1 ms a row");
+        for _ in 0..20 {
+            costs.saw(1, &[at(0, 120)], ms(150));
+        }
+        let row = costs.row(0).unwrap();
+        assert!((row / 1e6 - 1.0).abs() < 1e-6, "as it was thought to be");
+        let mut costs = costs.clone();
+        costs.formed(0, &[], false);
+        costs.formed(1, &[at(0, 120)], true);
+        assert!(
+            (costs.owed_ns / 1e6 - 130.0).abs() < 1.0,
+            "all but the answer's"
+        );
+        let patience = costs.slice(false, Some(ms(70))).unwrap();
+        assert_eq!(patience.rows(&costs, 0, 1), 40, "40 ms are left for rows");
+        costs.compared((8, ms(10)), (8, ms(16)));
+        assert_eq!(costs.prompt(50), ms(100), "one number tells of rows only");
     }
 
     #[test]
@@ -272,13 +331,13 @@ mod tests {
         let ms = Duration::from_millis;
         costs.saw(1, &[], ms(10));
         costs.saw(0, &[at(0, 10)], ms(10));
-        costs.formed(1, &[at(0, 40)], true);
+        costs.formed(1, &[at(0, 80)], true);
         let mut steps = 0;
         while costs.owes() {
             costs.formed(1, &[], true);
             steps += 1;
         }
-        assert_eq!(steps, 4, "40 ms of prompts, 10 ms a step of answers");
+        assert_eq!(steps, 10, "80 ms of prompts, 10 ms a step of answers: 92");
         costs.formed(1, &[at(0, 40)], true);
         costs.saw(1, &[at(0, 40)], ms(90));
         assert!(

@@ -91,6 +91,12 @@ impl Gathered {
         self.fresh = true;
     }
 
+    /// Adds a part (largest score, sum, values) to all of the first row before it.
+    pub(crate) fn add(&mut self, set: Kernel, part: (f32, f32, &[f32])) {
+        let mix = &mut self.mix[..part.2.len()];
+        merge_chunk(set, part, (&mut self.top[0], &mut self.sum[0], mix));
+    }
+
     /// Adds a chunk of the first `rows` rows to all before it.
     pub(crate) fn merge_into(&self, set: Kernel, all: &mut Self, (rows, dim_v): (usize, usize)) {
         for i in 0..rows {
@@ -470,7 +476,7 @@ fn merge<L: Lanes>(part: (f32, f32, &[f32]), whole: (&mut f32, &mut f32, &mut [f
 
 simd_fn! {
     /// Adds a chunk of one row (largest score, sum, values) to all before it.
-    pub(crate) fn merge_chunk(part: (f32, f32, &[f32]), whole: (&mut f32, &mut f32, &mut [f32])) = merge;
+    fn merge_chunk(part: (f32, f32, &[f32]), whole: (&mut f32, &mut f32, &mut [f32])) = merge;
 }
 
 /// What else decides the output of a row.

@@ -1,8 +1,8 @@
 //! Attention of a step: which rows, heads and chunks of keys a worker takes.
 //!
 //! An item is a tile of rows of one sequence and the query heads of one key head. Items are dealt out one by one;
-//! when there are few of them, each chunk of keys is an item of its own and chunks are merged, in order,
-//! after a barrier. Both ways give the same bits.
+//! when there are few of them, pieces of their keys are items of their own and are merged, in order, after a
+//! barrier ([`cut`]). All ways give the same bits.
 //!
 //! What rows read comes in one or two [`Keys`], whose numbers are cut into chunks at absolute places: positions, then
 //! entries that stand for several. Where a row reads chosen ones, they are numbered by their place in its own list, so
@@ -10,6 +10,7 @@
 //! beside others.
 #![allow(unsafe_code)]
 
+mod cut;
 pub(crate) mod fetch;
 mod keys;
 
@@ -21,11 +22,12 @@ use tokkata_ir::{KvSource, Mask, Selection, SlotId};
 use super::cx::{Cx, Kernel};
 use crate::arena::Place;
 use crate::kernels::attention::{
-    CHUNK, Form, Gathered, MAX_ROWS, Rest, Rows, TILE, attend_tile, finish_row, merge_chunk,
-    place_queries, query_floats,
+    CHUNK, Form, Gathered, MAX_ROWS, Rest, Rows, TILE, attend_tile, finish_row, place_queries,
+    query_floats,
 };
 use crate::memory::Aligned;
 use crate::pool::Worker;
+use cut::{Cut, Pieces, SPAN, pieces, within};
 use keys::Keys;
 
 /// T5's bias by distance.
@@ -74,6 +76,7 @@ pub(crate) struct Scratch {
     scores: Aligned<f32>,
     sees: Vec<(usize, usize)>,
     chunk: Gathered,
+    span: Gathered,
     whole: Gathered,
     pub(crate) keys: Vec<f32>,
     pub(crate) values: Vec<f32>,
@@ -88,6 +91,7 @@ impl Scratch {
             scores: Aligned::zeroed(MAX_ROWS * TILE),
             sees: Vec::with_capacity(MAX_ROWS),
             chunk: Gathered::new(dim_v),
+            span: Gathered::new(dim_v),
             whole: Gathered::new(dim_v),
             keys: vec![0.0; TILE * dim_k],
             values: vec![0.0; TILE * dim_v],
@@ -119,83 +123,7 @@ impl Item {
     }
 }
 
-/// How the work of a step is cut.
-struct Cut {
-    heads: usize,
-    subs: usize,
-    rows: usize,
-    items: usize,
-    /// Most queries of an item.
-    queries: usize,
-    /// Chunks of positions and of entries when each is an item of its own.
-    chunks: Option<[usize; 2]>,
-}
-
 impl Attention {
-    fn cut(&self, cx: &Cx<'_>, workers: usize) -> Cut {
-        let group = self.heads / self.kv_heads;
-        let heads = group.min(MAX_ROWS);
-        let most = (MAX_ROWS / heads).max(1);
-        // Rows that choose share nothing; a chunk that is an item of its own belongs to one of them.
-        let alone = self.chosen.map(|_| self.cut_by(cx, workers, (heads, 1)));
-        let cut = alone.filter(|cut| cut.chunks.is_some());
-        cut.unwrap_or_else(|| {
-            let cut = self.cut_by(cx, workers, (heads, most));
-            let chunks = cut
-                .chunks
-                .filter(|_| self.chosen.is_none() || cut.rows == 1);
-            Cut { chunks, ..cut }
-        })
-    }
-
-    fn cut_by(&self, cx: &Cx<'_>, workers: usize, (heads, rows): (usize, usize)) -> Cut {
-        let subs = (self.heads / self.kv_heads).div_ceil(heads);
-        let counts = (0..cx.step.n_seqs()).map(|s| cx.step.row_count(s));
-        let tiles: usize = counts.clone().map(|n| n.div_ceil(rows)).sum();
-        let items = tiles * self.kv_heads * subs;
-        let queries = counts.max().unwrap_or(0).min(rows) * heads;
-        let chunks = self.most_chunks(cx);
-        let all: usize = chunks.iter().sum();
-        let room = items * all * queries * (self.form.dim_v + 2) <= cx.partials.len();
-        let split = workers > 1 && items < 2 * workers && all > 1 && room;
-        Cut {
-            heads,
-            subs,
-            rows,
-            items,
-            queries,
-            chunks: split.then_some(chunks),
-        }
-    }
-
-    fn item(&self, cx: &Cx<'_>, cut: &Cut, index: usize) -> Item {
-        let (mut tile, head) = (
-            index / (self.kv_heads * cut.subs),
-            index % (self.kv_heads * cut.subs),
-        );
-        let (kv_head, sub) = (head / cut.subs, head % cut.subs);
-        let group = self.heads / self.kv_heads;
-        let first = kv_head * group + sub * cut.heads;
-        let heads = first..(first + cut.heads).min((kv_head + 1) * group);
-        for seq in 0..cx.step.n_seqs() {
-            let (start, count) = (cx.step.first_row(seq), cx.step.row_count(seq));
-            let tiles = count.div_ceil(cut.rows);
-            if tile < tiles {
-                // Last rows first: they see most.
-                let at = (tiles - 1 - tile) * cut.rows;
-                let rows = start + at..start + (at + cut.rows).min(count);
-                return Item {
-                    seq,
-                    rows,
-                    kv_head,
-                    heads,
-                };
-            }
-            tile -= tiles;
-        }
-        unreachable!("items are counted over the same sequences")
-    }
-
     /// Queries into the scratch.
     fn begin(&self, cx: &Cx<'_>, item: &Item, scratch: &mut Scratch) {
         let dim_k = self.form.dim_k;
@@ -227,22 +155,38 @@ impl Attention {
         self.seen(cx, item, keys)
     }
 
-    /// Gathers one chunk of keys into `scratch.chunk`; this worker goes on up to `until`.
+    /// Gathers what is seen of a span of keys, or of a part of it, into `scratch.span`, chunk after chunk; this worker
+    /// goes on up to `until`.
+    fn gather(
+        &self,
+        cx: &Cx<'_>,
+        (item, keys): (&Item, &Keys<'_>),
+        (seen, until): (&Range<usize>, usize),
+        scratch: &mut Scratch,
+    ) {
+        for chunk in pieces(seen, CHUNK) {
+            let within = within(seen, CHUNK, chunk);
+            self.chunk(cx, (item, keys), (&within, until), scratch);
+            let Scratch { chunk, span, .. } = scratch;
+            if within.start == seen.start {
+                std::mem::swap(chunk, span);
+            } else {
+                chunk.merge_into(cx.kernel, span, (item.len(), self.form.dim_v));
+            }
+        }
+    }
+
+    /// Gathers one chunk of keys, of which so many are seen, into `scratch.chunk`.
     fn chunk(
         &self,
         cx: &Cx<'_>,
         (item, keys): (&Item, &Keys<'_>),
         (seen, until): (&Range<usize>, usize),
-        chunk: usize,
         scratch: &mut Scratch,
     ) {
         scratch.chunk.clear(item.len());
-        let (start, end) = (
-            seen.start.max(chunk * CHUNK),
-            seen.end.min((chunk + 1) * CHUNK),
-        );
-        for first in (start / TILE * TILE..end).step_by(TILE) {
-            let span = start.max(first)..end.min(first + TILE);
+        for first in (seen.start / TILE * TILE..seen.end).step_by(TILE) {
+            let span = seen.start.max(first)..seen.end.min(first + TILE);
             let tile = self.fetch(
                 cx,
                 (item, keys),
@@ -322,13 +266,14 @@ impl Attention {
         let mut any = false;
         for keys in self.keys(cx, item).iter().flatten() {
             let seen = self.look(cx, item, keys, scratch);
-            for chunk in chunks(&seen) {
-                self.chunk(cx, (item, keys), (&seen, seen.end), chunk, scratch);
-                let Scratch { chunk, whole, .. } = scratch;
+            for piece in pieces(&seen, SPAN) {
+                let within = within(&seen, SPAN, piece);
+                self.gather(cx, (item, keys), (&within, seen.end), scratch);
+                let Scratch { span, whole, .. } = scratch;
                 if any {
-                    chunk.merge_into(cx.kernel, whole, (item.len(), dim_v));
+                    span.merge_into(cx.kernel, whole, (item.len(), dim_v));
                 } else {
-                    std::mem::swap(chunk, whole);
+                    std::mem::swap(span, whole);
                 }
                 any = true;
             }
@@ -340,94 +285,69 @@ impl Attention {
         }
     }
 
-    /// One chunk of an item, kept for the merge.
-    fn run_chunk(
+    /// One piece of an item's keys, kept for the merge.
+    fn run_piece(
         &self,
         cx: &Cx<'_>,
-        cut: &Cut,
-        (index, part): (usize, usize),
+        (cut, pieces): (&Cut, &Pieces),
+        (index, number): (usize, usize),
         scratch: &mut Scratch,
     ) {
         let dim_v = self.form.dim_v;
         let item = self.item(cx, cut, index);
-        let (which, chunk) = cut.chunk(part);
+        let piece = pieces.piece(number);
         let all = self.keys(cx, &item);
-        let Some(keys) = &all[which] else { return };
-        if !chunks(&self.seen(cx, &item, keys)).contains(&chunk) {
+        let Some(keys) = &all[piece.which] else {
+            return;
+        };
+        if piece.keys.of(&self.seen(cx, &item, keys)).is_empty() {
             return;
         }
         self.begin(cx, &item, scratch);
         let seen = self.look(cx, &item, keys, scratch);
-        let until = seen.end.min((chunk + 1) * CHUNK);
-        self.chunk(cx, (&item, keys), (&seen, until), chunk, scratch);
+        let seen = piece.keys.of(&seen);
+        self.gather(cx, (&item, keys), (&seen, seen.end), scratch);
         for i in 0..item.len() {
-            // SAFETY: the part of this chunk and query belongs to this worker until the barrier.
-            let to = unsafe { cx.partial_mut(cut.part((index, part), i, dim_v), dim_v + 2) };
+            // SAFETY: the part of this piece and query belongs to this worker until the barrier.
+            let to = unsafe { cx.partial_mut(cut.part((index, number), i, dim_v), dim_v + 2) };
             cx.watch
                 .note(self.partials, (0, 0..1), Some(to.as_ptr()), true);
-            (to[0], to[1]) = (scratch.chunk.top[i], scratch.chunk.sum[i]);
-            to[2..].copy_from_slice(&scratch.chunk.mix[i * dim_v..][..dim_v]);
+            (to[0], to[1]) = (scratch.span.top[i], scratch.span.sum[i]);
+            to[2..].copy_from_slice(&scratch.span.mix[i * dim_v..][..dim_v]);
         }
     }
 
-    /// Merges the chunks of query `i` of an item.
-    fn merge(&self, cx: &Cx<'_>, cut: &Cut, (index, i): (usize, usize), scratch: &mut Scratch) {
+    /// Merges the pieces of query `i` of an item.
+    fn merge(
+        &self,
+        cx: &Cx<'_>,
+        (cut, all): (&Cut, &Pieces),
+        (index, i): (usize, usize),
+        scratch: &mut Scratch,
+    ) {
         let dim_v = self.form.dim_v;
         let item = self.item(cx, cut, index);
         if i >= item.len() {
             return;
         }
-        scratch.whole.clear(1);
-        let Gathered { top, sum, mix, .. } = &mut scratch.whole;
+        let Scratch { span, whole, .. } = scratch;
+        whole.clear(1);
         for (which, keys) in self.keys(cx, &item).iter().enumerate() {
             let Some(keys) = keys else { continue };
-            for chunk in chunks(&self.seen(cx, &item, keys)) {
-                let at = cut.part((index, cut.number(which, chunk)), i, dim_v);
-                // SAFETY: written before the barrier.
-                let part = unsafe { cx.partial(at, dim_v + 2) };
-                let part = (part[0], part[1], &part[2..]);
-                merge_chunk(
-                    cx.kernel,
-                    part,
-                    (&mut top[0], &mut sum[0], &mut mix[..dim_v]),
-                );
+            let seen = self.seen(cx, &item, keys);
+            for number in pieces(&seen, SPAN) {
+                span.clear(1);
+                for number in all.numbers(which, number, &within(&seen, SPAN, number)) {
+                    let at = cut.part((index, number), i, dim_v);
+                    // SAFETY: written before the barrier.
+                    let part = unsafe { cx.partial(at, dim_v + 2) };
+                    span.add(cx.kernel, (part[0], part[1], &part[2..]));
+                }
+                span.merge_into(cx.kernel, whole, (1, dim_v));
             }
         }
-        self.finish(cx, &item, i, (top[0], sum[0], &mix[..dim_v]));
-    }
-}
-
-fn chunks(seen: &Range<usize>) -> Range<usize> {
-    if seen.is_empty() {
-        0..0
-    } else {
-        seen.start / CHUNK..seen.end.div_ceil(CHUNK)
-    }
-}
-
-impl Cut {
-    /// Chunks of an item that are items of their own.
-    fn parts(&self) -> usize {
-        self.chunks.map_or(1, |chunks| chunks.iter().sum())
-    }
-
-    /// Which keys a part of an item is of, and which chunk of them.
-    fn chunk(&self, part: usize) -> (usize, usize) {
-        match self.chunks {
-            Some([positions, _]) if part >= positions => (1, part - positions),
-            _ => (0, part),
-        }
-    }
-
-    /// The part that a chunk of keys is.
-    fn number(&self, which: usize, chunk: usize) -> usize {
-        let before = self.chunks.filter(|_| which == 1);
-        before.map_or(0, |[positions, _]| positions) + chunk
-    }
-
-    /// Where a query of a part of an item is kept.
-    fn part(&self, (index, part): (usize, usize), i: usize, dim_v: usize) -> usize {
-        ((index * self.parts() + part) * self.queries + i) * (dim_v + 2)
+        let whole = (whole.top[0], whole.sum[0], &whole.mix[..dim_v]);
+        self.finish(cx, &item, i, whole);
     }
 }
 
@@ -442,15 +362,19 @@ impl Kernel for Attention {
             if ticket >= cut.items * parts {
                 break;
             }
-            match cut.chunks {
+            match &cut.pieces {
                 None => self.run_item(cx, &self.item(cx, &cut, ticket), scratch),
-                Some(_) => self.run_chunk(cx, &cut, (ticket / parts, ticket % parts), scratch),
+                Some(pieces) => {
+                    let piece = pieces.dealt(ticket, cut.items);
+                    self.run_piece(cx, (&cut, pieces), piece, scratch);
+                }
             }
         }
-        if cut.chunks.is_some() {
+        if let Some(pieces) = &cut.pieces {
             cx.meet(worker);
             for at in worker.share(cut.items * cut.queries) {
-                self.merge(cx, &cut, (at / cut.queries, at % cut.queries), scratch);
+                let query = (at / cut.queries, at % cut.queries);
+                self.merge(cx, (&cut, pieces), query, scratch);
             }
         }
     }

@@ -7,7 +7,6 @@ use tokkata_ir::{
 };
 
 use super::Engine;
-use crate::cost::PromptRows;
 use crate::error::EngineError;
 use crate::request::SessionId;
 
@@ -63,22 +62,22 @@ pub struct Fed {
     pub firsts: Vec<usize>,
 }
 
-/// Rows of the prompts that are measured.
-const MEASURED_ROWS: u32 = 64;
+/// Rows of the prompts that are measured, behind such a one that warms up.
+const MEASURED_ROWS: [u32; 2] = [16, 80];
+const WARM_UP_ROWS: u32 = 48;
 /// Rows of answers that are measured.
 const DRAFT_ROWS: [usize; 4] = [2, 4, 8, 16];
 
 impl Engine {
-    /// Learns what steps cost before anybody asks, so that the first prompts beside answers are cut well: rows of a
-    /// prompt and of an answer, each after one that warms up.
+    /// Learns what steps cost before anybody asks, so that the first prompts beside answers are cut well: an answer's row,
+    /// and few and many rows of a prompt, after some that warm up.
     ///
     /// # Errors
     /// As [`Engine::feed`].
     pub fn measure_costs(&mut self) -> Result<(), EngineError> {
         let session = self.open_session(u64::MAX);
-        let measured = [false, true]
-            .into_iter()
-            .try_for_each(|counts| self.measure_steps(session, counts))
+        let measured = self
+            .measure_steps(session)
             .and_then(|()| self.measure_drafts(session));
         self.close_session(session);
         self.forget_prefixes();
@@ -105,11 +104,12 @@ impl Engine {
         Ok(())
     }
 
-    fn measure_steps(&mut self, session: SessionId, counts: bool) -> Result<(), EngineError> {
-        let limits = self.limits();
-        let rows = MEASURED_ROWS.min(limits.rows).min(limits.ctx / 4).max(1) as usize;
-        let tokens = vec![0; rows];
-        for (kind, rows) in [(RowKind::Answer, 1), (RowKind::Prompt, rows)] {
+    fn measure_steps(&mut self, session: SessionId) -> Result<(), EngineError> {
+        let limits = *self.limits();
+        let fits = |rows: u32| rows.min(limits.rows).min(limits.ctx / 4).max(1) as usize;
+        let [few, many] = MEASURED_ROWS.map(fits);
+        let tokens = vec![0; many];
+        let mut took = |kind: RowKind, rows: usize| {
             let started = (self.clock)();
             let feed = Feed {
                 session,
@@ -118,15 +118,15 @@ impl Engine {
                 logits: FeedLogits::Last,
             };
             self.feed(&[feed], &[])?;
-            let prompt = [PromptRows { rows, depth: 0 }];
-            let (answers, prompts) = match kind {
-                RowKind::Answer => (1, &prompt[..0]),
-                RowKind::Prompt => (0, &prompt[..]),
-            };
-            if counts {
-                self.costs.saw(answers, prompts, (self.clock)() - started);
-            }
-        }
+            Ok::<_, EngineError>((self.clock)() - started)
+        };
+        took(RowKind::Prompt, fits(WARM_UP_ROWS))?;
+        took(RowKind::Answer, 1)?;
+        let answer = took(RowKind::Answer, 1)?;
+        let few = (few, took(RowKind::Prompt, few)?);
+        let many = (many, took(RowKind::Prompt, many)?);
+        self.costs.saw(1, &[], answer);
+        self.costs.compared(few, many);
         Ok(())
     }
 

@@ -243,6 +243,29 @@ fn rows_are_computed_again_as_what_they_were() {
     assert_eq!(of_prompt, None, "they are a reply's, in whatever prompt");
 }
 
+fn what_was_an_answer_is_not_taken_from_a_prompt() {
+    let (mut engine, model) = engine_and_model(KINDS[0], 4, 208, limits());
+    let mut tokens = prompt(32, 1);
+    tokens.extend(greedy(&tokens, 80, KINDS[0]));
+    let long = engine.submit(request(&tokens[..96], 100)).unwrap();
+    let mut answers = HashMap::new();
+    while answers.is_empty() {
+        collect(&mut answers, engine.step());
+    }
+    // It gives its blocks back, which are taken; those of the longer prompt stay.
+    let short = engine.submit(request(&tokens[..32], 80)).unwrap();
+    while !engine.is_idle() {
+        collect(&mut answers, engine.step());
+    }
+    assert_eq!(answers[&short].tokens, tokens[32..]);
+    assert_eq!(answers[&long].tokens, greedy(&tokens[..96], 100, KINDS[0]));
+    let seen = model.seen.lock().unwrap();
+    let computed = |pos: usize| seen.iter().filter(|row| row.1 == pos && !row.2).count();
+    for pos in 32..64 {
+        assert!(computed(pos) > 1, "row {pos} was a reply's, and is again");
+    }
+}
+
 fn a_pool_too_small_for_one_request_is_an_error() {
     let mut engine = engine(KINDS[0], 4, 24, limits());
     let id = engine.submit(request(&prompt(20, 1), 30)).unwrap();
@@ -465,6 +488,7 @@ everywhere! {
     logits_that_are_not_numbers_fail_their_request_alone
     a_short_pool_preempts_the_youngest_and_loses_nothing
     rows_are_computed_again_as_what_they_were
+    what_was_an_answer_is_not_taken_from_a_prompt
     a_pool_too_small_for_one_request_is_an_error
     an_idle_session_makes_room
     cancelling_and_stop_ids_end_an_answer

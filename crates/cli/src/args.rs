@@ -115,6 +115,11 @@ impl ModelArgs {
         Ok(self.pulled.get_or_init(|| path))
     }
 
+    /// How the hub is asked.
+    pub(crate) fn hub(&self) -> &HubArgs {
+        &self.hub
+    }
+
     /// The path of another model, downloaded from where this one is.
     fn pulled_beside(&self, source: Source<'_>) -> Result<PathBuf> {
         crate::hub::pull(source, &self.hub)
@@ -226,7 +231,7 @@ fn mix(text: &str) -> Result<&'static Preset, String> {
 }
 
 /// Bytes: a number, with K, M or G for powers of 1024.
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("found '{text}', expected a size such as 512M or 2G");
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {

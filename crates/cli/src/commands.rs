@@ -129,7 +129,7 @@ impl Command {
     pub(crate) fn run(self) -> Result<()> {
         match self {
             Command::Run(args) => run::run(&args),
-            Command::Serve(args) => serve::run(&args),
+            Command::Serve(args) => serve::run(args),
             Command::Complete(args) => complete::run(&args),
             Command::Embed(args) => embed::run(&args),
             Command::Transcribe(args) => transcribe::run(&args),

@@ -117,6 +117,8 @@ pub struct Engine {
     /// Whether the last rows of prompts were shared out.
     shared_slice: bool,
     last_news: Option<Instant>,
+    /// Steps that are done.
+    steps: u64,
     lost: Option<String>,
     next_id: u64,
 }
@@ -166,6 +168,7 @@ impl Engine {
             last_role: None,
             shared_slice: false,
             last_news: None,
+            steps: 0,
             lost: None,
             next_id: 0,
         })
@@ -204,6 +207,12 @@ impl Engine {
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
         (self.waiting.len(), self.running.len())
+    }
+
+    /// Steps that the device has done, well or badly.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// Sets how many requests may wait.

@@ -11,7 +11,7 @@ use crate::logprobs::chat_entry;
 use crate::messages;
 use crate::names::{HINTS, LABELS, fingerprint};
 use crate::params::{MOST_LOGPROBS, Params};
-use crate::run::{End, Finish, Part, Run, Step, Token, Usage, Whole, id, timings};
+use crate::run::{Call, End, Finish, Part, Run, Step, Token, Usage, Whole, id, timings};
 use crate::served::{Served, now};
 use crate::style::{ReasoningNames, Style};
 use crate::talk::Talk;
@@ -46,6 +46,7 @@ pub fn start(
     (talk, params, wishes): Asked,
     warnings: Vec<String>,
 ) -> Result<(Run, Writer)> {
+    let customs = talk.customs.clone();
     let prepared = talk.prepare(model, params)?;
     let prompt = prepared.reading.as_ref().map(|r| r.prompt.clone());
     let ids = prepared.ids.clone();
@@ -58,6 +59,7 @@ pub fn start(
         state: Stream::new(run.len(), ids.len()),
         prompt_ids: wishes.token_ids.then_some(ids),
         prompt: prompt.unwrap_or_default(),
+        customs,
         wishes,
     };
     Ok((run, writer))
@@ -156,6 +158,8 @@ pub struct Writer {
     warnings: Vec<String>,
     prompt_ids: Option<Vec<u32>>,
     prompt: String,
+    /// Tools that take a text.
+    customs: Vec<String>,
     wishes: Wishes,
     state: Stream,
 }
@@ -235,11 +239,7 @@ impl Writer {
             self.reason(&mut message, &one.reasoning);
         }
         if !one.calls.is_empty() {
-            let call = |c: &crate::run::Call| {
-                let function = json!({"name": c.name, "arguments": c.arguments});
-                json!({"id": c.id, "type": "function", "function": function})
-            };
-            let calls: Vec<Value> = one.calls.iter().map(call).collect();
+            let calls: Vec<Value> = one.calls.iter().map(|c| self.call(c)).collect();
             message.insert("tool_calls".to_owned(), calls.into());
         }
         let logprobs = self.wishes.logprobs.map(|most| {
@@ -264,6 +264,16 @@ impl Writer {
         choice
     }
 
+    /// A call of a function, or of a tool that takes a text.
+    fn call(&self, call: &Call) -> Value {
+        if self.customs.contains(&call.name) {
+            let custom = json!({"name": call.name, "input": call.text()});
+            return json!({"id": call.id, "type": "custom", "custom": custom});
+        }
+        let function = json!({"name": call.name, "arguments": call.arguments});
+        json!({"id": call.id, "type": "function", "function": function})
+    }
+
     /// Tells how far a prompt has come.
     fn progress(&self, index: usize, progress: Value) -> Value {
         let mut chunk = self.head("chat.completion.chunk");
@@ -282,14 +292,9 @@ impl Writer {
                 delta.into()
             }
             Part::Call(call) => {
-                let function = json!({"name": call.name, "arguments": call.arguments});
-                let call = json!({
-                    "index": call.index,
-                    "id": call.id,
-                    "type": "function",
-                    "function": function,
-                });
-                json!({"tool_calls": [call]})
+                let mut object = self.call(&call);
+                object["index"] = call.index.into();
+                json!({"tool_calls": [object]})
             }
         }
     }

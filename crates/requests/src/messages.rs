@@ -1,6 +1,7 @@
 //! Messages, tools and the rest of a conversation, as chat requests write them.
 
 use serde_json::{Map, Value, json};
+use tokkata::answer::LARK;
 
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, kind, wrong};
@@ -24,6 +25,11 @@ pub fn talk(fields: &mut Fields, model: &Served, prefill: bool) -> Result<Talk> 
     let messages = messages.into_iter().enumerate().map(|(i, m)| message(i, m));
     let messages = messages.collect::<Result<Vec<Value>>>()?;
     let given = fields.list("tools")?.unwrap_or_default();
+    let custom = |tool: &Value| {
+        let name = tool["custom"]["name"].as_str();
+        name.filter(|_| tool["type"] == "custom").map(str::to_owned)
+    };
+    let customs = given.iter().filter_map(custom).collect();
     let tools = tools(given)?;
     let (tools, tool_use) = tool_choice(fields.take("tool_choice"), tools)?;
     let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
@@ -53,9 +59,10 @@ pub fn talk(fields: &mut Fields, model: &Served, prefill: bool) -> Result<Talk> 
     }
     let opens = opens.unwrap_or(true);
     let continues = asked.unwrap_or(prefill && is_answer && !has_calls && opens);
-    Ok(Talk {
+    let talk = Talk {
         messages,
         tools,
+        customs,
         tool_use,
         parallel,
         documents,
@@ -64,7 +71,9 @@ pub fn talk(fields: &mut Fields, model: &Served, prefill: bool) -> Result<Talk> 
         continues,
         opens,
         raw_reasoning: false,
-    })
+    };
+    talk.check_grammars(model, fields)?;
+    Ok(talk)
 }
 
 fn modalities(fields: &mut Fields) -> Result<()> {
@@ -302,18 +311,67 @@ fn custom(path: &str, tool: Option<Value>) -> Result<Value> {
     let Some(name) = tool["name"].as_str() else {
         return Err(ApiError::field(format!("{path}.custom.name"), "is missing"));
     };
-    if tool["format"]["type"].as_str().is_some_and(|t| t != "text") {
-        let text = "a grammar for a custom tool's text is not supported here";
-        return Err(ApiError::field(format!("{path}.custom.format"), text));
+    let format = &tool["format"];
+    let grammar = format.get("grammar").unwrap_or(format);
+    let path = format!("{path}.custom.format");
+    text_tool(name, &tool["description"], &path, (format, grammar))
+}
+
+/// A tool that takes a text, as one that takes an object with that text, which a grammar may rule: its kind is said by a
+/// format, and it stands in the format or below it. The model is shown the grammar in the tool's description.
+///
+/// # Errors
+/// A format that is neither text nor a grammar.
+pub fn text_tool(
+    name: &str,
+    description: &Value,
+    path: &str,
+    (format, grammar): (&Value, &Value),
+) -> Result<Value> {
+    let mut description = description.as_str().unwrap_or_default().to_owned();
+    let mut input = json!({"type": "string"});
+    match format["type"].as_str() {
+        None | Some("text") => {}
+        Some("grammar") => {
+            let definition = grammar["definition"].as_str();
+            let definition =
+                definition.ok_or_else(|| ApiError::field(path, "its definition is missing"))?;
+            let lark = match grammar["syntax"].as_str() {
+                Some("lark") => definition.to_owned(),
+                Some("regex") => format!("start: /{}/", definition.replace('/', "\\/")),
+                _ => return Err(ApiError::field(path, "expected the syntax lark or regex")),
+            };
+            description = format!("{description}\nThe input follows this grammar:\n{definition}");
+            input[LARK] = lark.into();
+        }
+        Some(other) => {
+            let text = format!("found '{other}', expected text or grammar");
+            return Err(ApiError::field(path, text));
+        }
     }
     let parameters = json!({
         "type": "object",
-        "properties": {"input": {"type": "string"}},
+        "properties": {"input": input},
         "required": ["input"],
     });
-    let description = tool["description"].as_str().unwrap_or_default();
-    let function = json!({"name": name, "description": description, "parameters": parameters});
+    let function =
+        json!({"name": name, "description": description.trim(), "parameters": parameters});
     Ok(json!({"type": "function", "function": function}))
+}
+
+/// The grammar that a tool's text follows.
+pub fn grammar_of(tool: &Value) -> Option<&str> {
+    tool["function"]["parameters"]["properties"]["input"][LARK].as_str()
+}
+
+/// A tool as templates show it.
+pub fn shown(tool: &Value) -> Value {
+    let mut tool = tool.clone();
+    let input = tool.pointer_mut("/function/parameters/properties/input");
+    if let Some(input) = input.and_then(Value::as_object_mut) {
+        input.shift_remove(LARK);
+    }
+    tool
 }
 
 /// Which of the tools may be called, and which must be.

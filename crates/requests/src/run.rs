@@ -38,6 +38,15 @@ pub struct Call {
     pub arguments: String,
 }
 
+impl Call {
+    /// The text of a tool that takes one rather than an object.
+    pub fn text(&self) -> String {
+        let read: Value = serde_json::from_str(&self.arguments).unwrap_or_default();
+        let input = read["input"].as_str().map(str::to_owned);
+        input.unwrap_or_else(|| self.arguments.clone())
+    }
+}
+
 /// A token of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Token {

@@ -1,4 +1,4 @@
-//! The models of a server, by name.
+//! A model that answers requests.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -181,58 +181,4 @@ impl Drop for Permit {
 pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |d| d.as_secs())
-}
-
-/// The models of a server.
-pub struct Models {
-    all: Vec<Arc<Served>>,
-    strict: bool,
-}
-
-impl Models {
-    /// These models; a strict server knows none by another name.
-    pub fn new(all: Vec<Served>, strict: bool) -> Self {
-        Models {
-            all: all.into_iter().map(Arc::new).collect(),
-            strict,
-        }
-    }
-
-    /// All of them.
-    pub fn all(&self) -> &[Arc<Served>] {
-        &self.all
-    }
-
-    /// The first model, which answers where none is named.
-    pub fn first(&self) -> Result<&Arc<Served>> {
-        self.all
-            .first()
-            .ok_or_else(|| ApiError::unavailable("no model is loaded"))
-    }
-
-    /// The model that is called so. A server of one model answers to any name, unless it is strict.
-    pub fn named(&self, name: Option<&str>) -> Result<&Arc<Served>> {
-        let Some(name) = name.filter(|n| !n.is_empty()) else {
-            return self.first();
-        };
-        let plain = name.strip_suffix(":latest").unwrap_or(name);
-        let is = |model: &&Arc<Served>| {
-            let names = std::iter::once(&model.id).chain(&model.aliases);
-            names.into_iter().any(|n| n == name || n == plain)
-        };
-        match self.all.iter().find(is) {
-            Some(model) => Ok(model),
-            None if self.all.len() == 1 && !self.strict => self.first(),
-            None => {
-                let known: Vec<&str> = self.all.iter().map(|m| m.id.as_str()).collect();
-                Err(ApiError {
-                    param: Some("model".to_owned()),
-                    ..ApiError::not_found(format!(
-                        "The model '{name}' does not exist; known are {}",
-                        known.join(", ")
-                    ))
-                })
-            }
-        }
-    }
 }

@@ -2,13 +2,15 @@
 
 use serde_json::{Map, Value, json};
 use tokkata::chat::ends;
-use tokkata::grammar::{Grammar, ToolChoice, Trigger, constrain};
+use tokkata::grammar::{Grammar, GrammarError, GrammarSource, ToolChoice, Trigger, constrain};
 use tokkata::rules::{Excluded, ThinkingBudget, ThinkingTokens};
 use tokkata::{
     ByteDecoder, ChatRequest, Clock, DecodeOptions, EncodeOptions, Request, TextDecoder,
 };
 
 use crate::error::{ApiError, Result};
+use crate::fields::Fields;
+use crate::messages::{grammar_of, shown};
 use crate::params::Params;
 use crate::served::Served;
 use crate::style::Thinking;
@@ -38,6 +40,8 @@ pub struct Talk {
     pub messages: Vec<Value>,
     /// `{"type": "function", "function": {…}}` each.
     pub tools: Vec<Value>,
+    /// Those that take a text rather than an object, by name.
+    pub customs: Vec<String>,
     /// Which of them it calls.
     pub tool_use: ToolUse,
     /// Whether an answer may call several tools.
@@ -101,7 +105,7 @@ impl Talk {
         let mut names = self.names.clone();
         if self.tool_use != ToolUse::None && !self.tools.is_empty() {
             // What some older templates call the tools.
-            let listed = serde_json::to_string_pretty(&self.tools).unwrap_or_default();
+            let listed = serde_json::to_string_pretty(&self.shown_tools()).unwrap_or_default();
             names
                 .entry("functions".to_owned())
                 .or_insert_with(|| listed.into());
@@ -132,6 +136,46 @@ impl Talk {
     fn in_words(&self, model: &Served) -> bool {
         !model.service.format().has_tool_calls()
             && word_tools::are_there(&self.messages, &self.tools)
+    }
+
+    /// The tools as the template shows them.
+    fn shown_tools(&self) -> Vec<Value> {
+        self.tools.iter().map(shown).collect()
+    }
+
+    /// Checks the grammars that texts of tools follow. Where the template's calls cannot be put into a grammar, the model
+    /// is shown them only, which `fields` is told.
+    ///
+    /// # Errors
+    /// A grammar that cannot be followed.
+    pub fn check_grammars(&self, model: &Served, fields: &mut Fields) -> Result<()> {
+        for tool in &self.tools {
+            let Some(lark) = grammar_of(tool) else {
+                continue;
+            };
+            let name = tool["function"]["name"].as_str().unwrap_or_default();
+            let source = GrammarSource::Lark(lark.to_owned());
+            let wrong = |e: tokkata::Error| {
+                ApiError::field(
+                    "tools",
+                    format!("the grammar of '{name}' cannot be followed: {e}"),
+                )
+            };
+            model.service.grammar(source, Trigger::Now).map_err(wrong)?;
+            let one = std::slice::from_ref(tool);
+            match self.grammar_for(model, one, (ToolChoice::Auto, None)) {
+                Err(tokkata::Error::Grammar(GrammarError::Refused(why)))
+                    if why.starts_with("the chat template") =>
+                {
+                    let text = format!(
+                        "tools: the grammar of '{name}' is shown to the model, and not enforced: {why}"
+                    );
+                    fields.warnings.push(text);
+                }
+                other => drop(other.map_err(wrong)?),
+            }
+        }
+        Ok(())
     }
 
     /// The tools that the answer may call.
@@ -168,7 +212,7 @@ impl Talk {
         let (bos_token, eos_token) = ends(tokenizer);
         let shown = match self.tool_use {
             ToolUse::None => Vec::new(),
-            _ => self.tools.clone(),
+            _ => self.shown_tools(),
         };
         let (messages, shown) = match self.in_words(model) {
             true => (word_tools::told(&self.messages, &shown), Vec::new()),
@@ -276,6 +320,19 @@ impl Talk {
         })
     }
 
+    fn grammar_for(
+        &self,
+        model: &Served,
+        tools: &[Value],
+        (choice, close): (ToolChoice, Option<&str>),
+    ) -> tokkata::Result<Grammar> {
+        let service = &model.service;
+        match word_tools::form().filter(|_| self.in_words(model)) {
+            Some(form) => service.tool_grammar_of(&form.template, tools, choice, close),
+            None => service.tool_grammar(tools, choice, close),
+        }
+    }
+
     /// What calls of tools must follow. Where the template shows no calls that a grammar can follow, the model's own
     /// are read as they come, but none can be required.
     fn call_grammar(
@@ -288,14 +345,7 @@ impl Talk {
             ToolUse::Auto | ToolUse::None => ToolChoice::Auto,
             ToolUse::Required | ToolUse::Named(_) => ToolChoice::Required,
         };
-        let grammar = match word_tools::form().filter(|_| self.in_words(model)) {
-            Some(form) => {
-                let service = &model.service;
-                service.tool_grammar_of(&form.template, tools, choice, close)
-            }
-            None => model.service.tool_grammar(tools, choice, close),
-        };
-        match grammar {
+        match self.grammar_for(model, tools, (choice, close)) {
             Ok(grammar) => Ok(Some(grammar)),
             Err(_) if choice == ToolChoice::Auto => Ok(None),
             Err(error) => Err(ApiError::field("tools", error.to_string())),

@@ -32,7 +32,7 @@ pub(crate) async fn count_tokens(app: Shared, request: Request) -> Response {
 async fn count(app: Shared, request: Request) -> Result<Response> {
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
-    let model = app.model(&mut call.fields)?;
+    let model = app.model(&mut call.fields).await?;
     let asked = read::request(&app, &model, &mut call.fields)?;
     let rendered = aside(move || asked.talk.render(&model)).await?;
     Ok(Json(json!({"input_tokens": rendered.ids.len()})).into_response())
@@ -41,7 +41,7 @@ async fn count(app: Shared, request: Request) -> Result<Response> {
 async fn answer(app: Shared, request: Request) -> Result<Response> {
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
-    let model = app.model(&mut call.fields)?;
+    let model = app.model(&mut call.fields).await?;
     let asked = read::request(&app, &model, &mut call.fields)?;
     let warnings = std::mem::take(&mut call.fields.warnings);
     let prepared = {

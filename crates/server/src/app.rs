@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,12 @@ use subtle::ConstantTimeEq;
 
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
+use crate::fleet::{Fleet, Keep};
 use crate::options::{ServerOptions, Style};
-use crate::responses::Store;
+use crate::pulse::Pulse;
+use crate::responses::{Logs, Store};
 use crate::run::id;
-use crate::served::{Models, Served};
+use crate::served::Served;
 use crate::sse::Manner;
 
 /// Everything that handlers share.
@@ -27,37 +29,48 @@ pub(crate) struct App {
     pub(crate) options: ServerOptions,
     /// How requests are read.
     pub(crate) style: Style,
-    pub(crate) models: Models,
+    pub(crate) fleet: Arc<Fleet>,
     pub(crate) started: Instant,
     /// Responses that are kept.
     pub(crate) responses: Store,
+    /// Events of those that are made in the background.
+    pub(crate) logs: Logs,
     /// No new answers are begun.
     pub(crate) draining: AtomicBool,
-    /// Milliseconds after `started` at which the engine last took a turn.
-    pub(crate) beat: AtomicU64,
+    /// Whether engines with work finish some of it.
+    pub(crate) pulse: Pulse,
     clients: Mutex<HashMap<IpAddr, usize>>,
 }
 
 pub(crate) type Shared = State<Arc<App>>;
 
 impl App {
-    pub(crate) fn new(options: ServerOptions, models: Models) -> Self {
+    pub(crate) fn new(options: ServerOptions, fleet: Fleet) -> Self {
         App {
             style: options.style(),
             options,
-            models,
+            fleet: Arc::new(fleet),
             started: Instant::now(),
             responses: Store::default(),
+            logs: Logs::default(),
             draining: AtomicBool::new(false),
-            beat: AtomicU64::new(0),
+            pulse: Pulse::default(),
             clients: Mutex::default(),
         }
     }
 
-    /// The model that a body names.
-    pub(crate) fn model(&self, fields: &mut Fields) -> Result<Arc<Served>> {
+    /// The model that a body names, loaded if need be, and told how long to stay.
+    pub(crate) async fn model(&self, fields: &mut Fields) -> Result<Arc<Served>> {
         let name = fields.text("model")?;
-        self.models.named(name.as_deref()).map(Arc::clone)
+        let keep = match self.fleet.swaps() {
+            true => Keep::take(fields)?,
+            false => None,
+        };
+        let model = self.fleet.text(name.as_deref()).await?;
+        if let Some(keep) = keep {
+            self.fleet.keep(&model.id, keep);
+        }
+        Ok(model)
     }
 
     /// How streams of events are written.
@@ -67,12 +80,6 @@ impl App {
             ping: self.options.ping.map(|every| (every, ": ping\n\n")),
             stall: self.options.stall,
         }
-    }
-
-    /// Milliseconds since the engine last took a turn.
-    pub(crate) fn silence(&self) -> Duration {
-        let beat = Duration::from_millis(self.beat.load(Ordering::Relaxed));
-        self.started.elapsed().saturating_sub(beat)
     }
 
     fn enter(self: &Arc<Self>, client: IpAddr) -> Result<Visit> {
@@ -222,7 +229,7 @@ pub(crate) async fn guard(app: Shared, request: Request, next: Next) -> Response
 
 /// How busy the server is, in the form of ORCA that a balancer of loads asked for: text or JSON.
 fn load_metrics(app: &App, form: &HeaderValue) -> Option<HeaderValue> {
-    let busy: Vec<(usize, usize)> = app.models.all().iter().map(|m| m.load()).collect();
+    let busy: Vec<(usize, usize)> = app.fleet.here_all().iter().map(|m| m.load()).collect();
     let waiting: usize = busy.iter().map(|b| b.0.saturating_sub(b.1)).sum();
     let usage = busy.iter().map(|b| b.0.min(b.1) as f64 / b.1.max(1) as f64);
     let usage = usage.fold(0.0, f64::max);

@@ -7,22 +7,26 @@
 //! reads any more is cancelled; nothing in a request names a file, a template or an address to fetch; who has no key
 //! learns nothing but that the server is alive.
 //!
-//! Reading order: [`tokkata_requests`], [`options`], `app` (what every call goes through), `sse`, then a dialect:
-//! `openai`, `responses`, `anthropic`, `ollama`, `native`.
+//! Reading order: [`tokkata_requests`], [`options`], `fleet` (which models there are), `app` (what every call goes through),
+//! `sse`, then a dialect: `openai`, `responses`, `anthropic`, `ollama`, `native`.
 
 mod anthropic;
 mod app;
 mod door;
+mod fleet;
+mod multipart;
 mod native;
 mod ollama;
 mod openai;
 mod openapi;
 pub mod options;
 mod page;
+mod pulse;
 mod ranking;
 mod responses;
 mod routes;
 mod serve;
+mod speech;
 mod sse;
 mod tls;
 
@@ -30,6 +34,7 @@ use tokkata_requests::{
     error, fields, logprobs, messages, metrics, names, params, prompts, run, served, talk,
 };
 
-pub use options::{Cross, Hosts, ReasoningNames, ServerOptions, Thinking};
+pub use fleet::{Kind, Library, Offer, Open, Opened, Stock};
+pub use options::{Cross, Hosts, ModelLimits, ReasoningNames, ServerOptions, Thinking};
 pub use serve::{ServeError, Server};
 pub use tokkata_requests::served::Named;

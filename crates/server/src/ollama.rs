@@ -1,5 +1,6 @@
 //! Ollama's dialect: `/api/chat`, `/api/generate`, `/api/embed` and what its clients ask about models.
 
+pub(crate) mod library;
 mod read;
 mod write;
 
@@ -10,9 +11,11 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::app::{App, Call, Dialect, Json, Shared, aside};
-use crate::error::{ApiError, Result};
+use crate::error::Result;
+use crate::fleet::{About, Keep, Kind, Loaded};
 use crate::openai::embeddings::{Shape, embed};
 use crate::openai::first;
+use crate::openai::models::capability;
 use crate::prompts::prompts;
 use crate::run::Run;
 use crate::served::{Served, now};
@@ -46,10 +49,11 @@ pub(crate) async fn embed_old(app: Shared, request: Request) -> Response {
 async fn talk(app: Shared, request: Request) -> Result<Response> {
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
-    let model = app.model(&mut call.fields)?;
+    let ends = Keep::ends(&call.fields);
+    let model = app.model(&mut call.fields).await?;
     let asked = read::chat(&app, &model, &mut call.fields)?;
     let Some(talk) = asked.talk else {
-        return Ok(loaded(&model, true));
+        return loaded(&app, model, ends, "message").await;
     };
     let params = asked.params;
     let prepared = {
@@ -63,9 +67,10 @@ async fn talk(app: Shared, request: Request) -> Result<Response> {
 async fn text(app: Shared, request: Request) -> Result<Response> {
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
-    let model = app.model(&mut call.fields)?;
+    let ends = Keep::ends(&call.fields);
+    let model = app.model(&mut call.fields).await?;
     let Some(asked) = read::generate(&app, &model, &mut call.fields)? else {
-        return Ok(loaded(&model, false));
+        return loaded(&app, model, ends, "response").await;
     };
     let wishes = asked.wishes.clone();
     let prepared = {
@@ -96,26 +101,32 @@ async fn send(
     writer.whole(run).await
 }
 
-/// A call without a prompt only wants the model to be there.
-fn loaded(model: &Served, chat: bool) -> Response {
+/// A call without a prompt only wants the model to be there, or to be gone. `member` is where an answer would stand.
+async fn loaded(app: &App, model: Arc<Served>, ends: bool, member: &str) -> Result<Response> {
+    let leaves = ends && app.fleet.swaps();
     let mut body = json!({
         "model": model.id,
         "created_at": write::time(now()),
         "done": true,
-        "done_reason": "load",
+        "done_reason": if leaves { "unload" } else { "load" },
     });
-    match chat {
-        true => body["message"] = json!({"role": "assistant", "content": ""}),
-        false => body["response"] = "".into(),
+    body[member] = match member {
+        "message" => json!({"role": "assistant", "content": ""}),
+        _ => "".into(),
+    };
+    if leaves {
+        let id = model.id.clone();
+        drop(model);
+        app.fleet.unload(Some(&id)).await?;
     }
-    Json(body).into_response()
+    Ok(Json(body).into_response())
 }
 
 async fn vectors(app: Shared, request: Request, new: bool) -> Result<Response> {
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
     let fields = &mut call.fields;
-    let model = app.model(fields)?;
+    let model = app.model(fields).await?;
     let name = if new { "input" } else { "prompt" };
     let inputs = prompts(name, fields.needed(name)?)?;
     let mut shape = Shape::read(fields)?;
@@ -149,7 +160,11 @@ pub(crate) async fn version() -> Response {
     Json(json!({"version": "0.12.0", "tokkata": env!("CARGO_PKG_VERSION")})).into_response()
 }
 
-fn details(model: &Served) -> Value {
+fn details(about: &About) -> Value {
+    let Some(Loaded::Text(model)) = &about.loaded else {
+        return json!({"parent_model": "", "format": "gguf", "family": "", "families": [],
+            "parameter_size": "", "quantization_level": ""});
+    };
     let meta = model.meta();
     let metadata = model.service.checkpoint().metadata();
     let family = metadata.str("general.architecture").unwrap_or_default();
@@ -168,35 +183,43 @@ fn details(model: &Served) -> Value {
     })
 }
 
-fn entry(model: &Served) -> Value {
+fn entry(about: &About) -> Value {
+    let of = &about.of;
     json!({
-        "name": model.id,
-        "model": model.id,
-        "modified_at": write::time(model.created),
-        "size": model.meta()["size"],
-        "digest": format!("{:016x}{:048x}", crate::params::hash(&model.id), 0),
-        "details": details(model),
+        "name": of.id,
+        "model": of.id,
+        "modified_at": write::time(of.created),
+        "size": of.bytes,
+        "digest": format!("{:016x}{:048x}", crate::params::hash(&of.id), 0),
+        "details": details(about),
     })
 }
 
 /// The models.
 pub(crate) async fn tags(app: Shared) -> Response {
     let State(app) = app;
-    let models: Vec<Value> = app.models.all().iter().map(|m| entry(m)).collect();
+    let models: Vec<Value> = app.fleet.list().iter().map(entry).collect();
     Json(json!({"models": models})).into_response()
 }
 
 /// The models that are loaded.
 pub(crate) async fn ps(app: Shared) -> Response {
     let State(app) = app;
-    let one = |model: &Arc<Served>| {
-        let mut entry = entry(model);
-        entry["expires_at"] = "2318-01-01T00:00:00Z".into();
+    let one = |about: &About| {
+        let loaded = about.loaded.as_ref()?;
+        let mut entry = entry(about);
+        entry["expires_at"] = match about.leaves_in {
+            Some(time) => write::time(now() + time.as_secs()).into(),
+            None => "2318-01-01T00:00:00Z".into(),
+        };
         entry["size_vram"] = 0.into();
-        entry["context_length"] = model.service.limits().ctx.into();
-        entry
+        if let Loaded::Text(model) = loaded {
+            entry["size"] = model.service.memory_bytes().into();
+            entry["context_length"] = model.service.limits().ctx.into();
+        }
+        Some(entry)
     };
-    let models: Vec<Value> = app.models.all().iter().map(one).collect();
+    let models: Vec<Value> = app.fleet.list().iter().filter_map(one).collect();
     Json(json!({"models": models})).into_response()
 }
 
@@ -211,7 +234,15 @@ async fn shown(app: Shared, request: Request) -> Result<Response> {
     let fields = &mut call.fields;
     let name = fields.take_any(&["model", "name"]);
     let name = name.and_then(|(_, v)| v.as_str().map(str::to_owned));
-    let model = app.models.named(name.as_deref())?;
+    let about = app.fleet.about(name.as_deref())?;
+    if about.of.kind == Kind::Speech {
+        return Ok(Json(json!({"details": details(&about), "model_info": {},
+            "capabilities": [capability(&about)], "modified_at": write::time(about.of.created)}))
+        .into_response());
+    }
+    // What a file says of itself is known when it is loaded.
+    let model = app.fleet.text(name.as_deref()).await?;
+    let about = app.fleet.about(Some(&model.id))?;
     let service = &model.service;
     let metadata = service.checkpoint().metadata();
     let arch = metadata.str("general.architecture").unwrap_or_default();
@@ -223,11 +254,7 @@ async fn shown(app: Shared, request: Request) -> Result<Response> {
             info.insert(key, value.into());
         }
     }
-    let mut able = vec![if service.writes() {
-        "completion"
-    } else {
-        "embedding"
-    }];
+    let mut able = vec![capability(&about)];
     if service.format().has_tool_calls() {
         able.push("tools");
     }
@@ -239,16 +266,10 @@ async fn shown(app: Shared, request: Request) -> Result<Response> {
         "modelfile": format!("FROM {}\n", model.id),
         "parameters": "",
         "template": service.template().map_or("", |t| t.source()),
-        "details": details(model),
+        "details": details(&about),
         "model_info": info,
         "capabilities": able,
-        "modified_at": write::time(model.created),
+        "modified_at": write::time(about.of.created),
     }))
     .into_response())
-}
-
-/// Models are not changed over HTTP.
-pub(crate) async fn refused() -> Response {
-    let text = "models are not pulled, made or removed over HTTP; use the command line";
-    Dialect::Ollama.error(&ApiError::unsupported(text))
 }

@@ -1,5 +1,6 @@
 //! OpenAI's dialect, with the fields that llama.cpp, vLLM and others add to it.
 
+pub(crate) mod audio;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod embeddings;

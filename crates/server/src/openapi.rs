@@ -173,6 +173,16 @@ const POSTED: &[Posted] = &[
     ),
     ("/api/show", "Tells what a model is", &[MODEL]),
     (
+        "/v1/models/load",
+        "Brings a model into memory",
+        &[("model", Text, true)],
+    ),
+    (
+        "/v1/models/unload",
+        "Takes a model out of memory",
+        &[("model", Text, true)],
+    ),
+    (
         "/completion",
         "Continues prompts, as llama.cpp's clients ask",
         &[

@@ -72,6 +72,42 @@ pub struct ServerOptions {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// The page at `/`.
     pub page: bool,
+    /// How many models are in memory, and for how long.
+    pub models: ModelLimits,
+    /// An engine that has work and finishes none of it for this long is not healthy.
+    pub silence: Duration,
+    /// How long an answer that may be taken up again goes on when nobody reads it.
+    pub grace: Duration,
+}
+
+/// How many models are in memory, and for how long.
+#[derive(Clone, Debug)]
+pub struct ModelLimits {
+    /// Bytes of all of them.
+    pub bytes: Option<u64>,
+    /// Their number.
+    pub most: Option<usize>,
+    /// A model that nobody uses leaves after this.
+    pub idle: Option<Duration>,
+    /// Whoever asks for a model that is not in memory has it loaded.
+    pub on_request: bool,
+    /// How long a call waits until those that use other models make room.
+    pub patience: Duration,
+    /// Callers may pull, copy, make and remove models.
+    pub changes: bool,
+}
+
+impl Default for ModelLimits {
+    fn default() -> Self {
+        ModelLimits {
+            bytes: None,
+            most: None,
+            idle: None,
+            on_request: true,
+            patience: Duration::from_secs(30),
+            changes: false,
+        }
+    }
 }
 
 impl Default for ServerOptions {
@@ -108,6 +144,9 @@ impl Default for ServerOptions {
             props: false,
             tls: None,
             page: true,
+            models: ModelLimits::default(),
+            silence: Duration::from_secs(120),
+            grace: Duration::from_secs(60),
         }
     }
 }

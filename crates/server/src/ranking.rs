@@ -91,7 +91,7 @@ pub(crate) async fn rerank(app: Shared, request: Request) -> Result<Response> {
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
     let fields = &mut call.fields;
-    let model = app.model(fields)?;
+    let model = app.model(fields).await?;
     must_rank(&model)?;
     let query = fields.text("query")?;
     let query = query.ok_or_else(|| ApiError::field("query", "is missing"))?;
@@ -137,7 +137,7 @@ pub(crate) async fn score(app: Shared, request: Request) -> Result<Response> {
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
     let fields = &mut call.fields;
-    let model = app.model(fields)?;
+    let model = app.model(fields).await?;
     must_rank(&model)?;
     let mut side = |names: &[&str]| -> Result<Vec<String>> {
         match fields.take_any(names) {
@@ -178,7 +178,7 @@ pub(crate) async fn classify(app: Shared, request: Request) -> Result<Response> 
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
     let fields = &mut call.fields;
-    let model = app.model(fields)?;
+    let model = app.model(fields).await?;
     must_rank(&model)?;
     let inputs = prompts("input", fields.needed("input")?)?;
     let shape = Shape::read(fields)?;

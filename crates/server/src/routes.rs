@@ -7,13 +7,14 @@ use axum::extract::Request;
 use axum::http::{Method, Uri};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, delete, get, post};
+use axum::routing::{delete, get, head, post};
 
 use crate::anthropic;
 use crate::app::{self, App, Dialect};
 use crate::error::ApiError;
 use crate::native::{completion, status, tokens};
-use crate::openai::{chat, completions, embeddings, models};
+use crate::ollama::library;
+use crate::openai::{audio, chat, completions, embeddings, models};
 use crate::responses;
 use crate::{ollama, openapi, page, ranking};
 
@@ -59,7 +60,9 @@ fn openai() -> Routes {
         let path = |rest: &str| format!("{prefix}{rest}");
         routes = routes
             .route(&path("/models"), get(models::list))
-            .route(&path("/models/{name}"), get(models::show))
+            .route(&path("/models/load"), post(models::load))
+            .route(&path("/models/unload"), post(models::unload))
+            .route(&path("/models/{*name}"), get(models::show))
             .route(&path("/chat/completions"), post(chat::complete))
             .route(
                 &path("/chat/completions/input_tokens"),
@@ -91,6 +94,9 @@ fn openai() -> Routes {
             "/v1/responses/{id}/input_items",
             get(responses::input_items),
         )
+        .route("/v1/audio/transcriptions", post(audio::transcriptions))
+        .route("/v1/audio/translations", post(audio::translations))
+        .route("/inference", post(audio::inference))
         .route("/v1/embeddings", post(embeddings::create))
         .route("/v2/rerank", post(ranking::rerank))
         .route("/embeddings", post(embeddings::plain))
@@ -123,12 +129,15 @@ fn ollama_routes() -> Routes {
         .route("/api/ps", get(ollama::ps))
         .route("/api/show", post(ollama::show))
         .route("/api/version", get(ollama::version))
-        .route("/api/delete", delete(ollama::refused))
-        .route("/api/pull", post(ollama::refused))
-        .route("/api/push", post(ollama::refused))
-        .route("/api/create", post(ollama::refused))
-        .route("/api/copy", post(ollama::refused))
-        .route("/api/blobs/{digest}", any(ollama::refused))
+        .route("/api/delete", delete(library::remove))
+        .route("/api/pull", post(library::pull))
+        .route("/api/push", post(library::push))
+        .route("/api/create", post(library::create))
+        .route("/api/copy", post(library::copy))
+        .route(
+            "/api/blobs/{digest}",
+            head(library::has_blob).post(library::put_blob),
+        )
 }
 
 async fn nowhere(uri: Uri, request: Request) -> Response {

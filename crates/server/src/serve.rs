@@ -5,21 +5,18 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::app::App;
 use crate::door::{Door, Guests};
+use crate::fleet::{Fleet, Rules, Stock};
 use crate::options::ServerOptions;
 use crate::params::Defaults;
+use crate::pulse;
 use crate::routes::router;
-use crate::served::{Models, Named, Served};
 use crate::tls;
-
-/// How often the engine is asked whether it still takes its turns.
-const BEAT: Duration = Duration::from_secs(1);
 
 /// Why a server could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +50,12 @@ impl Server {
     ///
     /// # Errors
     /// An address that cannot be listened on, or that others can reach without a key; a certificate that cannot be used.
-    pub async fn bind(options: ServerOptions, models: Vec<Named>) -> Result<Self, ServeError> {
-        if models.is_empty() {
+    pub async fn bind(
+        options: ServerOptions,
+        models: impl Into<Stock>,
+    ) -> Result<Self, ServeError> {
+        let stock = models.into();
+        if stock.offers.is_empty() && stock.library.is_none() {
             return Err(ServeError::NoModel);
         }
         let tls = match &options.tls {
@@ -80,13 +81,15 @@ impl Server {
             ignore_eos: options.ignore_eos,
             shift: options.shift,
         };
-        let served = |named| Served::new(named, defaults.clone(), options.queue);
-        let models = Models::new(
-            models.into_iter().map(served).collect(),
-            options.strict_model,
-        );
+        let rules = Rules {
+            limits: options.models.clone(),
+            strict: options.strict_model,
+            defaults,
+            queue: options.queue,
+        };
+        let fleet = Fleet::new(rules, stock);
         Ok(Server {
-            app: Arc::new(App::new(options, models)),
+            app: Arc::new(App::new(options, fleet)),
             doors,
             address,
         })
@@ -107,7 +110,7 @@ impl Server {
         end: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), ServeError> {
         let Server { app, doors, .. } = self;
-        let beat = tokio::spawn(listen_for_life(Arc::clone(&app)));
+        let beat = tokio::spawn(pulse::listen(Arc::clone(&app)));
         let (told, ended) = tokio::sync::watch::channel(false);
         let router = router(&app);
         let mut open = JoinSet::new();
@@ -153,21 +156,4 @@ async fn listen(
 /// Whether an address is reached from this machine alone.
 fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback()
-}
-
-/// Asks every engine now and then, and notes when all of them last answered.
-async fn listen_for_life(app: Arc<App>) {
-    loop {
-        for model in app.models.all() {
-            let model = Arc::clone(model);
-            let answered = tokio::task::spawn_blocking(move || model.service.figures()).await;
-            if !matches!(answered, Ok(Ok(_))) {
-                return;
-            }
-        }
-        let now = app.started.elapsed().as_millis();
-        app.beat
-            .store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Relaxed);
-        tokio::time::sleep(BEAT).await;
-    }
 }

@@ -55,7 +55,8 @@ impl Sender {
         self.raw("data: [DONE]\n\n".to_owned()).await
     }
 
-    async fn raw(&self, text: String) -> Result<(), Gone> {
+    /// Sends what is written already.
+    pub(crate) async fn raw(&self, text: String) -> Result<(), Gone> {
         let sent = self.pieces.send_timeout(text.into(), self.stall).await;
         sent.map_err(|_| Gone)
     }

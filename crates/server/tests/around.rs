@@ -197,3 +197,96 @@ fn tls_is_spoken_with_the_files_that_were_given() {
         "{why}"
     );
 }
+
+/// The lines of a stream that begins with a call, until `until` is among them.
+fn read_until(base: &str, path: &str, body: Option<&Value>, until: &str) -> String {
+    use std::io::{BufRead, BufReader, Write};
+    let address = base.strip_prefix("http://").expect("an address");
+    let mut stream = std::net::TcpStream::connect(address).expect("a server");
+    let text = body.map_or_else(String::new, Value::to_string);
+    let method = if body.is_some() { "POST" } else { "GET" };
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{text}",
+        text.len()
+    )
+    .expect("a request");
+    let (mut reader, mut all) = (BufReader::new(stream), String::new());
+    while !all.contains(until) {
+        let mut line = String::new();
+        assert!(
+            reader.read_line(&mut line).expect("a line") > 0,
+            "it ended: {all}"
+        );
+        all += &line;
+    }
+    all
+}
+
+fn numbers(events: &[Value]) -> Vec<u64> {
+    events
+        .iter()
+        .filter_map(|e| e["sequence_number"].as_u64())
+        .collect()
+}
+
+#[test]
+fn a_stream_that_was_lost_is_taken_up_again() {
+    let server = start(options(), vec![demo()]);
+    let body = json!({"input": LARGER, "background": true, "stream": true, "max_output_tokens": 60, "ignore_eos": true});
+    let begun = read_until(&server, "/v1/responses", Some(&body), "output_text.delta");
+    let at = begun.find("\"id\":\"resp_").expect("an id") + 6;
+    let id = begun[at..].split('"').next().expect("an id").to_owned();
+    let path = format!("/v1/responses/{id}?stream=true&starting_after=2");
+    let rest = get_from(&server, &path, &[]).events();
+    let seen = numbers(&rest);
+    assert_eq!(seen[0], 3);
+    assert!(seen.windows(2).all(|w| w[1] == w[0] + 1), "{seen:?}");
+    let last = rest.last().expect("events");
+    assert_eq!(last["type"], "response.incomplete", "{last}");
+    let all = get_from(&server, &format!("/v1/responses/{id}?stream=true"), &[]).events();
+    assert_eq!(numbers(&all), (0..all.len() as u64).collect::<Vec<_>>());
+    let deltas = all
+        .iter()
+        .filter(|e| e["type"] == "response.output_text.delta");
+    let text: String = deltas
+        .map(|e| e["delta"].as_str().unwrap_or_default())
+        .collect();
+    let kept = get_from(&server, &format!("/v1/responses/{id}"), &[]).json();
+    assert_eq!(kept["output"][0]["content"][0]["text"], text);
+    let unknown = get_from(&server, "/v1/responses/resp_x?stream=true", &[]);
+    assert_eq!(unknown.status, 404);
+}
+
+#[test]
+fn a_stream_that_nobody_takes_up_again_ends() {
+    let options = ServerOptions {
+        grace: Duration::from_millis(200),
+        ..options()
+    };
+    let server = start(options, vec![demo()]);
+    let body = json!({"input": LARGER, "background": true, "stream": true, "ignore_eos": true, "max_output_tokens": 900});
+    let begun = read_until(&server, "/v1/responses", Some(&body), "output_text.delta");
+    let at = begun.find("\"id\":\"resp_").expect("an id") + 6;
+    let id = begun[at..].split('"').next().expect("an id").to_owned();
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let now = get_from(&server, &format!("/v1/responses/{id}"), &[]).json();
+        let status = now["status"].as_str().unwrap_or_default().to_owned();
+        assert!(
+            ["in_progress", "cancelled"].contains(&status.as_str()),
+            "{now}"
+        );
+        if status == "cancelled" {
+            break;
+        }
+        assert!(Instant::now() < end, "{now}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let slots = get_from(&server, "/slots", &[]).json();
+    assert!(
+        slots
+            .as_array()
+            .is_some_and(|all| all.iter().all(|s| s["is_processing"] == false))
+    );
+}

@@ -23,6 +23,7 @@
 //! ```
 
 mod gbnf;
+pub(crate) mod quoted;
 pub(crate) mod schema;
 mod state;
 mod trie;

@@ -34,7 +34,7 @@ mod recipients;
 mod scan;
 mod stream;
 
-pub use constrain::ToolChoice;
+pub use constrain::{LARK, ToolChoice};
 pub use format::OutputFormat;
 pub use stream::OutputParser;
 

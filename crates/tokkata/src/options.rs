@@ -7,7 +7,10 @@ use tokkata_core::DType;
 use tokkata_ir::{Limits, LoadOptions};
 
 use crate::adapters::AdapterSource;
+use crate::checkpoint::Checkpoint;
+use crate::diffusion::Diffusion;
 use crate::drafts::Drafts;
+use crate::error::Result;
 use crate::vectors::Pooling;
 
 /// Context when none is asked for, if the model was trained for as much.
@@ -127,6 +130,21 @@ impl OpenOptions {
             kv_dtype: self.kv,
             ..Limits::default()
         }
+    }
+
+    /// Limits for a model as [`Model::load`](crate::Model::load) has them: where it writes, with room for drafts, which
+    /// have logits, and states, of their own.
+    ///
+    /// # Errors
+    /// A model that cannot be run.
+    pub fn limits_of(&self, checkpoint: &Checkpoint) -> Result<Limits> {
+        let mut limits = self.limits(checkpoint.trained_ctx());
+        let writes = !matches!(self.purpose, Purpose::Vectors(_));
+        let spec = checkpoint.spec(limits.ctx)?;
+        if writes && Diffusion::of(spec.generation).is_none() {
+            self.drafts.widen(&mut limits, &spec);
+        }
+        Ok(limits)
     }
 
     /// What a backend is told.

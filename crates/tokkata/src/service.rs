@@ -22,6 +22,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 use tokkata_engine::{Answer, Engine, EngineError, EngineHandle, ReadRequest, Request, Urgency};
 use tokkata_ir::{GroupId, Limits, PlanRole, Program};
@@ -44,6 +45,7 @@ const GRAMMARS: usize = 64;
 pub struct Service {
     checkpoint: Checkpoint,
     handle: EngineHandle,
+    thread: JoinHandle<()>,
     program: Arc<Program>,
     limits: Limits,
     n_vocab: u32,
@@ -78,6 +80,8 @@ pub struct Figures {
     pub cache_usage: f64,
     /// Positions of a block of the first cache group, and how many such blocks there can be.
     pub blocks: (u32, u64),
+    /// Steps that the device has done.
+    pub steps: u64,
 }
 
 impl Model {
@@ -112,10 +116,11 @@ impl Model {
         if writes && !encodes {
             engine.measure_costs()?;
         }
-        let (handle, _) = engine.spawn().map_err(|source| Error::Thread { source })?;
+        let (handle, thread) = engine.spawn().map_err(|source| Error::Thread { source })?;
         let mut service = Service {
             checkpoint,
             handle,
+            thread,
             program,
             limits,
             n_vocab,
@@ -139,6 +144,13 @@ impl Service {
         let derived = template.as_ref().map(OutputFormat::derive);
         self.format = derived.unwrap_or_default();
         self.template = template;
+    }
+
+    /// Ends the engine when its requests are over, and returns when its memory is free.
+    pub fn close(self) {
+        drop(self.handle);
+        // An engine that panicked has told those who waited for it.
+        let _ = self.thread.join();
     }
 
     /// The file.
@@ -389,5 +401,6 @@ fn figures(engine: &Engine) -> Figures {
         running,
         cache_usage: used as f64 / (arena.bytes() as f64).max(1.0),
         blocks,
+        steps: engine.steps(),
     }
 }

@@ -168,7 +168,7 @@ fn memory(checkpoint: &Checkpoint, args: &InspectArgs) -> Option<(u32, MemoryNee
         ctx: args.ctx,
         ..OpenOptions::default()
     };
-    let limits = options.limits(checkpoint.trained_ctx());
+    let limits = options.limits_of(checkpoint).ok()?;
     let program = checkpoint.program(&limits, &BuildOptions::default()).ok()?;
     let weights = FileWeights::new(checkpoint.file(), None);
     Some((limits.ctx, MemoryNeed::of(&program, &weights)))

@@ -11,6 +11,6 @@ pub(crate) struct ServeArgs {
     _rest: Vec<std::ffi::OsString>,
 }
 
-pub(crate) fn run(_: &ServeArgs) -> Result<()> {
+pub(crate) fn run(_: ServeArgs) -> Result<()> {
     bail!("this build has no server; build it with the feature server")
 }

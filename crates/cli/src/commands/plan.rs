@@ -38,7 +38,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let checkpoint = load::checkpoint(path, &args.model.arch_files)?;
     let mut options = args.device.options(&args.model, DType::F16)?;
     args.sizes.apply(&mut options, checkpoint.trained_ctx())?;
-    let limits = options.limits(checkpoint.trained_ctx());
+    let limits = options.limits_of(&checkpoint)?;
     let program = checkpoint.program(&limits, &BuildOptions::default())?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     write!(out, "{}", dump::program(&program))?;

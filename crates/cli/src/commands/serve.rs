@@ -1,15 +1,19 @@
 //! `serve`: models over HTTP.
 
+mod folder;
 mod logs;
 mod models;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
 use tokkata::{ChatTemplate, Pooling};
-use tokkata_server::{Cross, Hosts, ReasoningNames, Server, ServerOptions, Thinking};
+use tokkata_server::{
+    Cross, Hosts, ModelLimits, Opened, ReasoningNames, Server, ServerOptions, Thinking,
+};
 
 use super::examples;
 use super::run::think::ThinkArgs;
@@ -33,6 +37,8 @@ pub(crate) struct ServeArgs {
     listen: ListenArgs,
     #[command(flatten)]
     limits: LimitArgs,
+    #[command(flatten)]
+    several: SeveralArgs,
     /// Give vectors rather than text
     #[arg(long, visible_alias = "embedding")]
     embeddings: bool,
@@ -204,6 +210,30 @@ struct LimitArgs {
     no_prefill_assistant: bool,
 }
 
+/// Many models, of which some are in memory.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Several models")]
+struct SeveralArgs {
+    /// A folder of models, which are loaded when they are asked for
+    #[arg(long, value_name = "FOLDER")]
+    models_dir: Option<PathBuf>,
+    /// Models in memory at once; the one unused longest makes room
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), hide_short_help = true)]
+    models_max: Option<u32>,
+    /// Memory of all models together, such as 8G [default: nine tenths of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = crate::args::size, hide_short_help = true)]
+    models_memory: Option<u64>,
+    /// Seconds after which a model that nobody uses leaves memory; -1 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = -1, allow_negative_numbers = true, hide_short_help = true)]
+    sleep_idle_seconds: i64,
+    /// Load a model only where POST /v1/models/load asks for that
+    #[arg(long, hide_short_help = true)]
+    no_models_autoload: bool,
+    /// Let callers pull models, and make, copy and remove those of the folder
+    #[arg(long, hide_short_help = true)]
+    allow_pull: bool,
+}
+
 /// What the answer's reasoning is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Reasoning {
@@ -224,25 +254,31 @@ fn pooling(text: &str) -> Result<Pooling, String> {
     })
 }
 
-pub(crate) fn run(args: &ServeArgs) -> Result<()> {
+pub(crate) fn run(args: ServeArgs) -> Result<()> {
     logs::start(args.log_json, args.verbose);
     let keys = args.listen.keys()?;
-    let models = models::load(args)?;
-    let first = models
-        .first()
-        .ok_or_else(|| usage("no model was named; give -m FILE or -hf USER/NAME"))?;
-    let sampling = match first.service.tokenizer() {
-        Ok(tokenizer) => args.sampling.sampling(tokenizer)?.0,
-        Err(_) => tokkata::Sampling::default(),
+    let args = Arc::new(args);
+    let budget = args.several.budget();
+    let stock = models::stock(&args, budget)?;
+    let first = stock.offers.iter().find_map(|offer| match &offer.opened {
+        Some(Opened::Text { service, .. }) => service.tokenizer().ok(),
+        _ => None,
+    });
+    let sampling = match first {
+        Some(tokenizer) => args.sampling.sampling(tokenizer)?.0,
+        None => tokkata::Sampling::default(),
     };
-    let options = args.options(keys, sampling);
+    let options = ServerOptions {
+        models: args.several.limits(budget),
+        ..args.options(keys, sampling)
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .context("the system gives no threads")?;
     runtime.block_on(async {
-        let server = Server::bind(options, models).await?;
+        let server = Server::bind(options, stock).await?;
         let (address, prefix) = (server.address(), &args.listen.api_prefix);
         let scheme = match args.listen.ssl_key_file {
             Some(_) => "https",
@@ -258,6 +294,26 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     // A preparation that still runs keeps nobody waiting.
     runtime.shutdown_timeout(Duration::from_millis(200));
     Ok(())
+}
+
+impl SeveralArgs {
+    /// Bytes of all models together.
+    fn budget(&self) -> Option<u64> {
+        let usual = || Some(tokkata::memory::available()? / 10 * 9);
+        self.models_memory.or_else(usual)
+    }
+
+    fn limits(&self, bytes: Option<u64>) -> ModelLimits {
+        let idle = u64::try_from(self.sleep_idle_seconds).ok();
+        ModelLimits {
+            bytes,
+            most: self.models_max.map(|n| n as usize),
+            idle: idle.filter(|&s| s > 0).map(Duration::from_secs),
+            on_request: !self.no_models_autoload,
+            changes: self.allow_pull,
+            ..ModelLimits::default()
+        }
+    }
 }
 
 impl ListenArgs {

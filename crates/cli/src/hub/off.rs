@@ -14,6 +14,14 @@ pub(crate) fn pull(_: Source<'_>, _: &HubArgs) -> Result<PathBuf> {
     refuse()
 }
 
+pub(crate) fn fetch(
+    _: Source<'_>,
+    _: &HubArgs,
+    _: &mut dyn FnMut(&str, u64, u64),
+) -> Result<PathBuf> {
+    refuse()
+}
+
 pub(crate) fn known(_: &str) -> Option<String> {
     None
 }

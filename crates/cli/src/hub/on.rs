@@ -45,8 +45,25 @@ fn hub(flags: &HubArgs) -> Result<Hub> {
     Ok(hub)
 }
 
-/// The path of a model, downloaded if need be.
+/// The path of a model, downloaded if need be, with a bar.
 pub(crate) fn pull(source: Source<'_>, flags: &HubArgs) -> Result<PathBuf> {
+    let mut bar: Option<(String, Bar)> = None;
+    fetch(source, flags, &mut |file, done, total| {
+        if bar.as_ref().is_none_or(|b| b.0 != file) {
+            bar = Some((file.to_owned(), Bar::new(file)));
+        }
+        if let Some((_, bar)) = &mut bar {
+            bar.set(done, total);
+        }
+    })
+}
+
+/// The same, with `tell` told of each file, its bytes so far and all of them.
+pub(crate) fn fetch(
+    source: Source<'_>,
+    flags: &HubArgs,
+    tell: &mut dyn FnMut(&str, u64, u64),
+) -> Result<PathBuf> {
     let hub = hub(flags)?;
     let wanted = match source {
         Source::Repo(name, file) => repository(name).map(|wanted| Wanted {
@@ -56,16 +73,7 @@ pub(crate) fn pull(source: Source<'_>, flags: &HubArgs) -> Result<PathBuf> {
         Source::Url(url) => Wanted::from_url(url, &hub.endpoint),
     };
     let wanted = wanted.map_err(|e| usage(e.to_string()))?;
-    let mut bar: Option<(String, Bar)> = None;
-    let path = hub.pull(&wanted, &mut |file, done, total| {
-        if bar.as_ref().is_none_or(|b| b.0 != file) {
-            bar = Some((file.to_owned(), Bar::new(file)));
-        }
-        if let Some((_, bar)) = &mut bar {
-            bar.set(done, total);
-        }
-    })?;
-    Ok(path)
+    Ok(hub.pull(&wanted, tell)?)
 }
 
 /// A repository by its own name, or by one that people know.

@@ -581,15 +581,11 @@ pub(super) const SERVE: &[Flag] = &[
     ),
     ("--path", Value, Refused("the page is inside the program")),
     (
-        "--models-preset --models-dir",
+        "--models-preset",
         Value,
-        Refused("name each model on the command line"),
+        Refused("name each model on the command line, or a folder of them with --models-dir"),
     ),
-    (
-        "--models-max --sleep-idle-seconds",
-        Value,
-        Refused("models stay loaded"),
-    ),
+    ("--models-autoload", Nothing, Harmless),
     (
         "--enable-auto-tool-choice --enable-prefix-caching --no-enable-prefix-caching",
         Nothing,

@@ -40,6 +40,7 @@ impl Engine {
     }
 
     fn collect(&mut self, news: Progress) {
+        self.steps += 1;
         let mut flight = self
             .flights
             .pop_front()

@@ -36,7 +36,7 @@ struct Wishes {
 pub(crate) async fn complete(app: Shared, request: Request) -> Result<Response> {
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
-    let model = app.model(&mut call.fields)?;
+    let model = app.model(&mut call.fields).await?;
     let value = call.fields.needed("prompt")?;
     let (params, wishes) = read(&app, &model, &mut call.fields)?;
     let prepared = {
@@ -51,7 +51,7 @@ pub(crate) async fn fill(app: Shared, request: Request) -> Result<Response> {
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
     let fields = &mut call.fields;
-    let model = app.model(fields)?;
+    let model = app.model(fields).await?;
     let needs = |name: &str| ApiError::field(name, "is missing");
     let prefix = fields
         .text("input_prefix")?

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -15,15 +14,15 @@ use crate::error::{ApiError, Result};
 use crate::metrics::Sums;
 use crate::served::Served;
 
-/// A silence of the engine that is no health: a step of a large model may take seconds, not minutes.
-const SILENCE: Duration = Duration::from_secs(120);
-
-/// Whether the engine takes its turns.
+/// Whether engines that have work finish steps of it.
 pub(crate) async fn health(app: Shared) -> Response {
     let State(app) = app;
-    if app.silence() > SILENCE {
-        let seconds = app.silence().as_secs();
-        let error = ApiError::unavailable(format!("the engine has not moved for {seconds} s"));
+    let silence = app.pulse.silence();
+    if silence > app.options.silence {
+        let seconds = silence.as_secs();
+        let error = ApiError::unavailable(format!(
+            "an engine with work has done no step of it for {seconds} s"
+        ));
         return error.into_response();
     }
     crate::app::Json(json!({"status": "ok"})).into_response()
@@ -66,7 +65,7 @@ pub(crate) async fn metrics(app: Shared) -> Result<Response> {
     }
     let mut out = String::new();
     let mut all = Sums::default();
-    for model in app.models.all() {
+    for model in &app.fleet.here_all() {
         let now = figures(model).await?;
         model.metrics.write(&mut out, &model.id, now);
         all.add(&model.metrics, now);
@@ -88,7 +87,7 @@ pub(crate) async fn metrics(app: Shared) -> Result<Response> {
 pub(crate) async fn metrics_object(app: Shared) -> Result<Response> {
     let State(app) = app;
     let mut models = Vec::new();
-    for model in app.models.all() {
+    for model in &app.fleet.here_all() {
         let now = figures(model).await?;
         models.push(model.metrics.object(&model.id, now));
     }
@@ -99,7 +98,15 @@ pub(crate) async fn metrics_object(app: Shared) -> Result<Response> {
 /// What the first model is and how it answers.
 pub(crate) async fn props(app: Shared) -> Result<Response> {
     let State(app) = app;
-    let model = app.models.first()?;
+    let Some(model) = app.fleet.here_all().into_iter().next() else {
+        return Ok(crate::app::Json(json!({
+            "default_generation_settings": {},
+            "total_slots": 0,
+            "build_info": crate::names::fingerprint(),
+            "is_sleeping": true,
+        }))
+        .into_response());
+    };
     let service = &model.service;
     let template = service.template().map_or("", |t| t.source());
     let special = service.tokenizer().ok().map(|t| {
@@ -108,7 +115,7 @@ pub(crate) async fn props(app: Shared) -> Result<Response> {
     });
     let (bos, eos) = special.unwrap_or_default();
     Ok(crate::app::Json(json!({
-        "default_generation_settings": settings(&app, model),
+        "default_generation_settings": settings(&app, &model),
         "total_slots": service.limits().seqs,
         "model_alias": model.id,
         "model_path": model.path,
@@ -171,7 +178,10 @@ pub(crate) async fn slots(app: Shared) -> Result<Response> {
             "This server does not support slots endpoint. Start it with `--slots`",
         ));
     }
-    let model = app.models.first()?;
+    let models = app.fleet.here_all();
+    let Some(model) = models.first() else {
+        return Ok(crate::app::Json(json!([])).into_response());
+    };
     let now = figures(model).await?;
     let slot = |id: u32| {
         json!({

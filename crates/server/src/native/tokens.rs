@@ -19,7 +19,7 @@ pub(crate) async fn tokenize(app: Shared, request: Request) -> Result<Response> 
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
     let fields = &mut call.fields;
-    let model = app.model(fields)?;
+    let model = app.model(fields).await?;
     let pieces = fields.boolean("with_pieces")?.unwrap_or(false);
     let strings = fields.boolean("return_token_strs")?.unwrap_or(false);
     let ids = if fields.has("messages") {
@@ -73,7 +73,7 @@ pub(crate) async fn detokenize(app: Shared, request: Request) -> Result<Response
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
     let fields = &mut call.fields;
-    let model = app.model(fields)?;
+    let model = app.model(fields).await?;
     let ids = fields.list("tokens")?;
     let ids = ids.ok_or_else(|| ApiError::field("tokens", "is missing"))?;
     let ids = token_list("tokens", &ids)?;

@@ -17,7 +17,7 @@ use crate::talk::Rendered;
 pub(crate) async fn complete(app: Shared, request: Request) -> Result<Response> {
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
-    let model = app.model(&mut call.fields)?;
+    let model = app.model(&mut call.fields).await?;
     let asked = read(&app.style, &model, &mut call.fields)?;
     let warnings = std::mem::take(&mut call.fields.warnings);
     let (run, writer) = aside(move || start(&model, asked, warnings)).await?;
@@ -28,7 +28,7 @@ pub(crate) async fn complete(app: Shared, request: Request) -> Result<Response> 
 async fn rendered(app: Shared, request: Request) -> Result<Rendered> {
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
-    let model = app.model(&mut call.fields)?;
+    let model = app.model(&mut call.fields).await?;
     let asked = read(&app.style, &model, &mut call.fields)?;
     render(&model, asked).await
 }

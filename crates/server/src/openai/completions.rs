@@ -14,7 +14,7 @@ use crate::openai::answered;
 pub(crate) async fn complete(app: Shared, request: Request) -> Result<Response> {
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
-    let model = app.model(&mut call.fields)?;
+    let model = app.model(&mut call.fields).await?;
     let asked = read(&app.style, &model, &mut call.fields)?;
     let warnings = std::mem::take(&mut call.fields.warnings);
     let ready = {

@@ -25,7 +25,7 @@ pub(crate) async fn create(app: Shared, request: Request) -> Result<Response> {
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
     let fields = &mut call.fields;
-    let model = app.model(fields)?;
+    let model = app.model(fields).await?;
     let given = fields.take_any(&["input", "content"]);
     let (name, value) = given.ok_or_else(|| ApiError::field("input", "is missing"))?;
     let inputs = prompts(&name, value)?;
@@ -73,7 +73,7 @@ pub(crate) async fn plain(app: Shared, request: Request) -> Result<Response> {
     let State(app) = app;
     let mut call = Call::read(&app, request).await?;
     let fields = &mut call.fields;
-    let model = app.model(fields)?;
+    let model = app.model(fields).await?;
     let given = fields.take_any(&["content", "input"]);
     let (name, value) = given.ok_or_else(|| ApiError::field("content", "is missing"))?;
     let inputs = prompts(&name, value)?;

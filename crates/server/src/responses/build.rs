@@ -11,10 +11,9 @@ use crate::error::ApiError;
 use crate::logprobs::chat_entry;
 use crate::run::{Call, End, Finish, Part, Step, Token, id, timings};
 use crate::served::{Served, now};
-use crate::sse::{Gone, Sender};
 
 /// An event: its name and its object.
-type Event = (&'static str, Value);
+pub(super) type Event = (&'static str, Value);
 
 /// The item that is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +164,7 @@ impl Builder {
     }
 
     /// Takes a step, and notes the events that tell of it.
-    pub(super) fn take(&mut self, step: Step) {
+    fn take(&mut self, step: Step) {
         self.held.extend(step.token);
         for part in step.parts {
             match part {
@@ -309,10 +308,8 @@ impl Builder {
                 (item, "arguments", call.arguments)
             }
             ToolKind::Custom { name } => {
-                let read: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
-                let input = read["input"].as_str().map(str::to_owned);
                 let item = json!({"id": id("ctc_"), "type": "custom_tool_call", "status": "in_progress", "call_id": call.id, "name": name, "input": ""});
-                (item, "input", input.unwrap_or(call.arguments))
+                (item, "input", call.text())
             }
         };
         self.tell(
@@ -353,47 +350,37 @@ impl Builder {
         self.events.push((name, event));
     }
 
-    async fn flush(&mut self, sender: &Sender) -> Result<(), Gone> {
-        for (name, event) in std::mem::take(&mut self.events) {
-            sender.event(name, &event).await?;
-        }
-        Ok(())
+    /// The events since this was last asked.
+    pub(super) fn drain(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
     }
 
-    /// Tells that it begins.
-    pub(super) async fn begin(&mut self, sender: &Sender) -> Result<(), Gone> {
+    /// Notes that it begins.
+    pub(super) fn begin(&mut self) {
         let response = self.object("in_progress");
         self.tell("response.created", json!({"response": response}));
         self.tell("response.in_progress", json!({"response": response}));
-        self.flush(sender).await
     }
 
-    /// Takes a step and tells of it; `so_far` is what the answer has cost.
-    pub(super) async fn send(
-        &mut self,
-        step: Step,
-        so_far: &Stats,
-        sender: &Sender,
-    ) -> Result<(), Gone> {
+    /// Takes a step; `so_far` is what the answer has cost.
+    pub(super) fn step(&mut self, step: Step, so_far: &Stats) {
         self.take(step);
         for (name, event) in &mut self.events {
             if self.timings && *name == "response.output_text.delta" {
                 event["timings"] = timings(so_far);
             }
         }
-        self.flush(sender).await
     }
 
-    /// Tells how far the prompt has come.
-    pub(super) async fn progress(&mut self, progress: Value, sender: &Sender) -> Result<(), Gone> {
+    /// Notes how far the prompt has come.
+    pub(super) fn progress(&mut self, progress: &Value) {
         let response = self.object("in_progress");
         let event = json!({"response": response, "prompt_progress": progress});
         self.tell("response.in_progress", event);
-        self.flush(sender).await
     }
 
-    /// Tells that it is over.
-    pub(super) async fn end(&mut self, response: Value, sender: &Sender) -> Result<(), Gone> {
+    /// Notes that it is over.
+    pub(super) fn end(&mut self, response: &Value) {
         let name = match response["status"] == "incomplete" {
             true => "response.incomplete",
             false => "response.completed",
@@ -403,11 +390,10 @@ impl Builder {
             event["timings"] = timings(&end.stats);
         }
         self.tell(name, event);
-        self.flush(sender).await
     }
 
     /// The response that failed.
-    pub(super) fn failed(&mut self, error: &ApiError) -> Value {
+    fn failed(&mut self, error: &ApiError) -> Value {
         let code = match error.kind {
             "exceed_context_size_error" => "context_length_exceeded",
             "rate_limit_error" | "overloaded_error" => "rate_limit_exceeded",
@@ -420,11 +406,11 @@ impl Builder {
         response
     }
 
-    /// Tells that it failed.
-    pub(super) async fn fail(&mut self, error: &ApiError, sender: &Sender) -> Result<(), Gone> {
+    /// Notes that it failed, and gives the response that did.
+    pub(super) fn fail(&mut self, error: &ApiError) -> Value {
         let response = self.failed(error);
         self.tell("response.failed", json!({"response": response}));
-        self.flush(sender).await
+        response
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
-use crate::messages::{text_content, thinking};
+use crate::messages::{text_content, text_tool, thinking};
 use crate::names::LABELS;
 use crate::params::{MOST_LOGPROBS, Params, text_format};
 use crate::served::Served;
@@ -94,9 +94,8 @@ pub(super) fn request(app: &App, model: &Served, fields: &mut Fields) -> Result<
     let timings = fields.boolean("timings_per_token")?.unwrap_or(false);
     let progress = fields.boolean("return_progress")?.unwrap_or(false);
     let store = fields.boolean("store")?.unwrap_or(true);
-    if background && (stream || !store) {
-        let text =
-            "what runs in the background is stored, and asked for by its id; it is not streamed";
+    if background && !store {
+        let text = "what runs in the background is stored, and asked for by its id";
         return Err(ApiError::field("background", text));
     }
     if fields.text("truncation")?.is_some_and(|t| t == "auto") {
@@ -119,17 +118,19 @@ pub(super) fn request(app: &App, model: &Served, fields: &mut Fields) -> Result<
         });
     echo.insert("store".to_owned(), store.into());
     echo.insert("parallel_tool_calls".to_owned(), parallel.into());
+    let talk = Talk {
+        messages,
+        tools,
+        tool_use,
+        parallel,
+        thinking,
+        continues,
+        opens: true,
+        ..Talk::default()
+    };
+    talk.check_grammars(model, fields)?;
     Ok(Asked {
-        talk: Talk {
-            messages,
-            tools,
-            tool_use,
-            parallel,
-            thinking,
-            continues,
-            opens: true,
-            ..Talk::default()
-        },
+        talk,
         params,
         stream,
         store,
@@ -349,7 +350,7 @@ fn tools(fields: &mut Fields) -> Result<Tools> {
         let path = format!("tools[{i}]");
         match tool["type"].as_str().unwrap_or("function") {
             "function" => function(&path, &tool, None, &mut tools, &mut kinds)?,
-            "custom" => custom(&path, &tool, fields, &mut tools, &mut kinds)?,
+            "custom" => custom(&path, &tool, &mut tools, &mut kinds)?,
             "namespace" => {
                 let name = tool["name"].as_str();
                 let name =
@@ -398,34 +399,26 @@ fn function(
 fn custom(
     path: &str,
     tool: &Value,
-    fields: &mut Fields,
     tools: &mut Vec<Value>,
     kinds: &mut HashMap<String, ToolKind>,
 ) -> Result<()> {
     let Some(name) = tool["name"].as_str() else {
         return Err(ApiError::field(format!("{path}.name"), "is missing"));
     };
-    let mut description = tool["description"].as_str().unwrap_or_default().to_owned();
-    if let Some(grammar) = tool["format"]["definition"].as_str() {
-        description = format!("{description}\nThe input follows this grammar:\n{grammar}");
-        let text =
-            format!("{path}: the grammar of '{name}' is shown to the model, and not enforced");
-        fields.warnings.push(text);
-    }
     kinds.insert(
         name.to_owned(),
         ToolKind::Custom {
             name: name.to_owned(),
         },
     );
-    let parameters = json!({
-        "type": "object",
-        "properties": {"input": {"type": "string"}},
-        "required": ["input"],
-    });
-    tools.push(json!({"type": "function", "function": {
-        "name": name, "description": description, "parameters": parameters,
-    }}));
+    let format = &tool["format"];
+    let path = format!("{path}.format");
+    tools.push(text_tool(
+        name,
+        &tool["description"],
+        &path,
+        (format, format),
+    )?);
     Ok(())
 }
 
@@ -493,6 +486,7 @@ mod tests {
                 name: "patch".to_owned()
             }
         );
-        assert_eq!(fields.warnings.len(), 2);
+        assert_eq!(fields.warnings.len(), 1);
+        assert_eq!(crate::messages::grammar_of(&tools[1]), Some("start: \"x\""));
     }
 }

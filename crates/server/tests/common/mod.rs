@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 use tokkata::{Model, OpenOptions};
-use tokkata_server::{Named, Server, ServerOptions};
+use tokkata_server::{Named, Server, ServerOptions, Stock};
 
 /// The model in the box, loaded.
 pub fn demo() -> Named {
@@ -29,7 +29,7 @@ pub fn demo() -> Named {
 }
 
 /// Starts a server of these models; it runs as long as the tests do.
-pub fn start(options: ServerOptions, models: Vec<Named>) -> String {
+pub fn start(options: ServerOptions, models: impl Into<Stock> + Send + 'static) -> String {
     let (give, take) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -145,6 +145,27 @@ pub fn get_from(base: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
         request = request.header(*name, *value);
     }
     Reply::of(request.call().expect("an answer"))
+}
+
+/// Sends a form: its fields, and a file's name and bytes.
+pub fn post_form(base: &str, path: &str, fields: &[(&str, &str)], file: (&str, &[u8])) -> Reply {
+    let mut body = Vec::new();
+    for (name, value) in fields {
+        let head = format!("--b\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n");
+        body.extend(head.into_bytes());
+        body.extend(value.as_bytes());
+        body.extend(b"\r\n");
+    }
+    let name = file.0;
+    let head = format!(
+        "--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\r\n"
+    );
+    body.extend(head.into_bytes());
+    body.extend(file.1);
+    body.extend(b"\r\n--b--\r\n");
+    let request = agent().post(format!("{base}{path}"));
+    let request = request.header("content-type", "multipart/form-data; boundary=b");
+    Reply::of(request.send(&body[..]).expect("an answer"))
 }
 
 /// Looks at a path of the shared server.

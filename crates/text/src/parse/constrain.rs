@@ -7,10 +7,12 @@ use serde_json::{Map, Value as Json, json};
 use super::format::{
     Body, Calls, Channels, Header, JsonKeys, OutputFormat, Pair, Part, Recipients,
 };
-use crate::grammar::{GrammarError, GrammarSource, Trigger, schema};
+use crate::grammar::{GrammarError, GrammarSource, Trigger, quoted as escapes, schema};
 
 /// Objects nested deeper are text.
 const MAX_NESTING: usize = 8;
+/// The keyword of a property whose text follows a grammar of its own, in Lark.
+pub const LARK: &str = "x-lark";
 /// White space that models put between the parts of a call.
 const SPACE: &str = "/[ \\t\\n]{0,48}/";
 
@@ -196,9 +198,28 @@ impl Lark {
         name
     }
 
+    /// An object's only property, whose text follows a grammar, if that is what a tool takes.
+    fn text_of(parameters: &Json) -> Option<(&str, &str)> {
+        let properties = parameters["properties"].as_object()?;
+        let (name, schema) = properties.iter().next()?;
+        Some((name.as_str(), schema[LARK].as_str()?)).filter(|_| properties.len() == 1)
+    }
+
     fn json(&mut self, schema: Json) -> Result<String, GrammarError> {
+        if let Some((name, lark)) = Self::text_of(&schema) {
+            let inner = self.inner(&escapes::json_quoted(lark)?);
+            let key = quoted(&quoted(name));
+            return Ok(self.rule(&format!(
+                "\"{{\" {SPACE} {key} {SPACE} \":\" {SPACE} \"\\\"\" {inner} \"\\\"\" {SPACE} \"}}\""
+            )));
+        }
         let schema = schema::prepare(schema)?;
         Ok(self.rule(&format!("%json {schema}")))
+    }
+
+    /// A grammar within this one.
+    fn inner(&mut self, lark: &str) -> String {
+        self.rule(&format!("%lark {{\n{lark}\n}}"))
     }
 
     /// Adds a tool; says whether its calls can be put into a grammar.
@@ -304,6 +325,11 @@ impl Lark {
             quoted(&format!("{}{name}", pair.open)),
             space_item(&pair.padding.0)
         );
+        if let Some(lark) = schema[LARK].as_str() {
+            let value = self.inner(lark);
+            let padding = space_item(&pair.padding.0);
+            return Ok(format!("{start} {value} {padding} {}", quoted(&pair.close)));
+        }
         if string {
             let value = self.until(&pair.close);
             return Ok(format!("{start} {value}"));
@@ -350,6 +376,9 @@ impl Lark {
                 format!("({item} {SPACE})*")
             }
             Some("number" | "integer" | "boolean") => self.json(schema.clone())?,
+            Some("string") if schema[LARK].is_string() => {
+                self.inner(schema[LARK].as_str().unwrap_or_default())
+            }
             // What else there may be is text up to the closing marker.
             _ => {
                 let value = self.until(&close);

@@ -1,5 +1,8 @@
 //! One recording on its way: which window it hears, and where its search stands.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use tokkata_engine::SessionId;
 use tokkata_speech::tokens::{Vocabulary, softmax};
 use tokkata_speech::transcript::Outcome;
@@ -13,6 +16,7 @@ use crate::error::Result;
 /// A recording in the making.
 pub(super) struct Job {
     pub(super) number: usize,
+    pub(super) dropped: Arc<AtomicBool>,
     pub(super) over: bool,
     vocabulary: Vocabulary,
     ctx: usize,
@@ -61,6 +65,7 @@ impl Job {
     ) -> Self {
         let mut job = Job {
             number,
+            dropped: work.dropped,
             over: false,
             ctx,
             sound: Ears::new(work.sound, bands),

@@ -1,0 +1,135 @@
+//! Tools that take a text, which a grammar rules.
+
+mod common;
+
+use common::{ask, demo, options, post, post_with, start, stream};
+use serde_json::{Value, json};
+use tokkata::ChatTemplate;
+
+/// Texts with all that JSON has to escape.
+const LARK: &str = "start: \"say \\\"\" word \"\\\"\" LF (\"\\\\\" word LF){0,3} \"end\"\nword: /[a-z]{1,8}/\n%import common.LF";
+
+fn follows(text: &str) -> bool {
+    let mut lines = text.split('\n');
+    let word = |w: &str| (1..=8).contains(&w.len()) && w.bytes().all(|b| b.is_ascii_lowercase());
+    let first = lines
+        .next()
+        .and_then(|l| l.strip_prefix("say \""))
+        .and_then(|l| l.strip_suffix('"'));
+    let mut rest: Vec<&str> = lines.collect();
+    let ends = rest.pop() == Some("end");
+    ends && first.is_some_and(word) && rest.iter().all(|l| l.strip_prefix('\\').is_some_and(word))
+}
+
+fn responses(syntax: &str, definition: &str) -> Value {
+    json!({
+        "input": "Say something.",
+        "tools": [{"type": "custom", "name": "say", "description": "Says it.",
+            "format": {"type": "grammar", "syntax": syntax, "definition": definition}}],
+        "tool_choice": "required", "max_output_tokens": 200, "temperature": 1.0, "seed": 7,
+    })
+}
+
+#[test]
+fn the_text_of_a_custom_tool_follows_its_grammar() {
+    for seed in 0..6 {
+        let mut body = responses("lark", LARK);
+        body["seed"] = seed.into();
+        let response = ask("/v1/responses", &body);
+        let call = &response["output"][0];
+        assert_eq!(
+            (&call["type"], &call["name"]),
+            (&json!("custom_tool_call"), &json!("say")),
+            "{response}"
+        );
+        let input = call["input"].as_str().expect("a text");
+        assert!(follows(input), "{input}");
+        assert!(
+            !response["warnings"].to_string().contains("not enforced"),
+            "{response}"
+        );
+    }
+    let response = ask("/v1/responses", &responses("regex", "[0-9]{3}/\"[0-9]"));
+    let input = response["output"][0]["input"].as_str().expect("a text");
+    assert!(input.len() == 6 && &input[3..5] == "/\"", "{input}");
+}
+
+#[test]
+fn its_events_have_the_same_text() {
+    let events = stream("/v1/responses", &responses("lark", LARK));
+    let deltas = events
+        .iter()
+        .filter(|e| e["type"] == "response.custom_tool_call_input.delta");
+    let text: String = deltas
+        .map(|e| e["delta"].as_str().unwrap_or_default())
+        .collect();
+    let done = events
+        .iter()
+        .find(|e| e["type"] == "response.custom_tool_call_input.done")
+        .expect("an end");
+    assert_eq!(done["input"], text);
+    assert!(follows(&text), "{text}");
+    let last = &events.last().expect("events")["response"];
+    assert_eq!(last["output"][0]["input"], text);
+}
+
+#[test]
+fn chats_have_such_tools_too() {
+    let body = json!({
+        "messages": [{"role": "user", "content": "Say something."}],
+        "tools": [{"type": "custom", "custom": {"name": "say",
+            "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": LARK}}}}],
+        "tool_choice": "required", "max_tokens": 200,
+    });
+    let reply = ask("/v1/chat/completions", &body);
+    let call = &reply["choices"][0]["message"]["tool_calls"][0];
+    assert_eq!(call["type"], "custom", "{reply}");
+    assert!(
+        call["custom"]["input"].as_str().is_some_and(follows),
+        "{reply}"
+    );
+    let chunks = stream("/v1/chat/completions", &body);
+    let calls: Vec<&Value> = chunks
+        .iter()
+        .filter_map(|c| c["choices"][0]["delta"]["tool_calls"].get(0))
+        .collect();
+    assert_eq!(calls[0]["custom"], call["custom"]);
+    let shown = ask("/apply-template", &body);
+    assert!(
+        !shown["prompt"]
+            .as_str()
+            .expect("a prompt")
+            .contains("x-lark")
+    );
+}
+
+#[test]
+fn grammars_hold_where_tools_are_told_in_words() {
+    let mut named = demo();
+    let text = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:";
+    named
+        .service
+        .set_template(Some(ChatTemplate::parse(text).expect("a template")));
+    let server = start(options(), vec![named]);
+    let response = post_with(&server, "/v1/responses", &responses("lark", LARK), &[]).json();
+    let input = response["output"][0]["input"].as_str();
+    assert!(input.is_some_and(follows), "{response}");
+}
+
+#[test]
+fn a_grammar_that_cannot_be_followed_is_refused() {
+    for (syntax, definition) in [
+        ("lark", "start: nothing"),
+        ("lark", "start: %json {\"type\": \"string\"}"),
+        ("lark", "start: \"a"),
+        ("regex", "(?=a)b"),
+        ("ebnf", "start: \"a\""),
+    ] {
+        let mut body = responses(syntax, definition);
+        for choice in ["auto", "required"] {
+            body["tool_choice"] = choice.into();
+            let refused = post("/v1/responses", &body);
+            assert_eq!(refused.status, 400, "{definition}: {}", refused.text);
+        }
+    }
+}

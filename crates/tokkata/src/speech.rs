@@ -6,10 +6,12 @@
 
 mod hear;
 mod job;
+mod listener;
 mod sound;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokkata_audio::{Bands, Mix, Recording, Source};
 use tokkata_core::DType;
@@ -23,6 +25,7 @@ use crate::model::Model;
 use crate::options::OpenOptions;
 use crate::weights::Progress;
 
+pub use listener::{Hearing, Hush, Listener};
 pub use sound::Sound;
 
 use hear::Ear;
@@ -36,6 +39,24 @@ pub struct Work {
     pub options: Options,
     /// Whether the language is to be found; the options' is the one where the model knows only that.
     pub detect: bool,
+    /// Becomes true when nobody waits for it any more: it is dropped then, and nothing more is told of it.
+    pub dropped: Arc<AtomicBool>,
+}
+
+/// What a [`Transcriber`] is given when it has room for another recording.
+pub enum Next {
+    /// A recording.
+    Work(Box<Work>),
+    /// None now, though one may come while others are heard.
+    Later,
+    /// None any more.
+    Over,
+}
+
+impl From<Option<Work>> for Next {
+    fn from(work: Option<Work>) -> Self {
+        work.map_or(Next::Over, |work| Next::Work(Box::new(work)))
+    }
 }
 
 /// What happened to a recording.
@@ -67,9 +88,15 @@ pub struct Whole {
 /// A loaded model that hears.
 pub struct Transcriber {
     ear: Ear,
+    abilities: Abilities,
+    seqs: usize,
+}
+
+/// What a model that hears knows, for whoever prepares recordings elsewhere while it is busy.
+#[derive(Clone)]
+pub struct Abilities {
     vocabulary: Vocabulary,
     bands: usize,
-    seqs: usize,
     file: String,
 }
 
@@ -133,10 +160,12 @@ impl Transcriber {
         let ear = Ear::new(model, heads, n_heads)?;
         Ok(Transcriber {
             ear,
-            vocabulary,
-            bands,
+            abilities: Abilities {
+                vocabulary,
+                bands,
+                file,
+            },
             seqs,
-            file,
         })
     }
 
@@ -146,6 +175,109 @@ impl Transcriber {
         self.ear.model()
     }
 
+    /// What it knows.
+    #[must_use]
+    pub fn abilities(&self) -> &Abilities {
+        &self.abilities
+    }
+
+    /// Transcribes recordings side by side, as many at once as the model has places for; `next` gives them, and is
+    /// told how many are being heard: with none it may wait. `on` hears what happens to each by its number, and says
+    /// whether to go on.
+    ///
+    /// # Errors
+    /// The device's, which end everything. A recording that fails is told to `on`.
+    pub fn transcribe(
+        &mut self,
+        next: &mut dyn FnMut(usize) -> Next,
+        on: &mut dyn FnMut(usize, Heard) -> bool,
+    ) -> Result<()> {
+        let mut jobs: VecDeque<Job> = VecDeque::new();
+        let (mut count, mut more) = (0, true);
+        let ctx = self.ear.ctx();
+        loop {
+            let mut width: usize = jobs.iter().map(Job::width).sum();
+            while more && width < self.seqs {
+                let work = match next(jobs.len()) {
+                    Next::Work(work) => work,
+                    Next::Later => break,
+                    Next::Over => {
+                        more = false;
+                        break;
+                    }
+                };
+                let able = (self.abilities.vocabulary.clone(), self.abilities.bands);
+                let job = Job::new(count, *work, able, ctx);
+                count += 1;
+                width += job.width();
+                jobs.push_back(job);
+                if width + jobs.back().map_or(0, Job::width) > self.seqs {
+                    break;
+                }
+            }
+            if jobs.is_empty() {
+                if more {
+                    continue;
+                }
+                return Ok(());
+            }
+            if !self.round(&mut jobs, on)? {
+                jobs.iter_mut().for_each(|job| job.release(&mut self.ear));
+                return Ok(());
+            }
+        }
+    }
+
+    /// Everything that can be done in one step.
+    fn round(
+        &mut self,
+        jobs: &mut VecDeque<Job>,
+        on: &mut dyn FnMut(usize, Heard) -> bool,
+    ) -> Result<bool> {
+        let mut going = true;
+        for job in jobs.iter_mut() {
+            let number = job.number;
+            if job.dropped.load(Ordering::Relaxed) {
+                job.release(&mut self.ear);
+                job.over = true;
+                continue;
+            }
+            let outcome = job.advance(&mut self.ear, &mut |heard| going &= on(number, heard));
+            if let Err(error) = outcome {
+                job.release(&mut self.ear);
+                job.over = true;
+                going &= on(job.number, Heard::Failed(error));
+            }
+        }
+        jobs.retain(|job| !job.over);
+        let mut fed = Vec::new();
+        let mut rows = self.ear.rows();
+        let mut seqs = self.seqs;
+        for (i, job) in jobs.iter().enumerate() {
+            let pending = job.pending();
+            let own: usize = pending.iter().map(|p| p.1.len()).sum();
+            if own <= rows && pending.len() <= seqs && !pending.is_empty() {
+                rows -= own;
+                seqs -= pending.len();
+                fed.push(i);
+            }
+        }
+        let parts: Vec<_> = fed
+            .iter()
+            .flat_map(|&i| jobs[i].pending())
+            .cloned()
+            .collect();
+        let mut logits = self.ear.feed(&parts)?.into_iter();
+        for i in fed {
+            let n = jobs[i].pending().len();
+            let own = logits.by_ref().take(n).collect();
+            jobs[i].take(own, &mut self.ear);
+        }
+        Ok(going)
+    }
+}
+
+impl Abilities {
     /// Bands of the features that it reads.
     #[must_use]
     pub fn bands(&self) -> usize {
@@ -187,87 +319,6 @@ impl Transcriber {
                 known: all,
             }
         })
-    }
-
-    /// Transcribes recordings side by side, as many at once as the model has places for; `next` gives them. `on` hears what
-    /// happens to each by its number, and says whether to go on.
-    ///
-    /// # Errors
-    /// The device's, which end everything. A recording that fails is told to `on`.
-    pub fn transcribe(
-        &mut self,
-        next: &mut dyn FnMut() -> Option<Work>,
-        on: &mut dyn FnMut(usize, Heard) -> bool,
-    ) -> Result<()> {
-        let mut jobs: VecDeque<Job> = VecDeque::new();
-        let (mut count, mut more) = (0, true);
-        let ctx = self.ear.ctx();
-        loop {
-            let mut width: usize = jobs.iter().map(Job::width).sum();
-            while more && width < self.seqs {
-                let Some(work) = next() else {
-                    more = false;
-                    break;
-                };
-                let job = Job::new(count, work, (self.vocabulary.clone(), self.bands), ctx);
-                count += 1;
-                width += job.width();
-                jobs.push_back(job);
-                if width + jobs.back().map_or(0, Job::width) > self.seqs {
-                    break;
-                }
-            }
-            if jobs.is_empty() {
-                return Ok(());
-            }
-            if !self.round(&mut jobs, on)? {
-                jobs.iter_mut().for_each(|job| job.release(&mut self.ear));
-                return Ok(());
-            }
-        }
-    }
-
-    /// Everything that can be done in one step.
-    fn round(
-        &mut self,
-        jobs: &mut VecDeque<Job>,
-        on: &mut dyn FnMut(usize, Heard) -> bool,
-    ) -> Result<bool> {
-        let mut going = true;
-        for job in jobs.iter_mut() {
-            let number = job.number;
-            let outcome = job.advance(&mut self.ear, &mut |heard| going &= on(number, heard));
-            if let Err(error) = outcome {
-                job.release(&mut self.ear);
-                job.over = true;
-                going &= on(job.number, Heard::Failed(error));
-            }
-        }
-        jobs.retain(|job| !job.over);
-        let mut fed = Vec::new();
-        let mut rows = self.ear.rows();
-        let mut seqs = self.seqs;
-        for (i, job) in jobs.iter().enumerate() {
-            let pending = job.pending();
-            let own: usize = pending.iter().map(|p| p.1.len()).sum();
-            if own <= rows && pending.len() <= seqs && !pending.is_empty() {
-                rows -= own;
-                seqs -= pending.len();
-                fed.push(i);
-            }
-        }
-        let parts: Vec<_> = fed
-            .iter()
-            .flat_map(|&i| jobs[i].pending())
-            .cloned()
-            .collect();
-        let mut logits = self.ear.feed(&parts)?.into_iter();
-        for i in fed {
-            let n = jobs[i].pending().len();
-            let own = logits.by_ref().take(n).collect();
-            jobs[i].take(own, &mut self.ear);
-        }
-        Ok(going)
     }
 }
 

@@ -1,6 +1,8 @@
 //! A small model of speech against openai's code: rows, searches, transcripts.
 //! `crates/conformance/data/speech/goldens.py` wrote what is compared.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use tokkata::audio::{Bands, Mix, Recording, Source};
 use tokkata::speech::{Heard, Sound, Transcriber, Whole, Work};
@@ -128,6 +130,7 @@ fn work(golden: &Value) -> Work {
         sound: Sound::Recording(Recording::measure(source, Mix::Mean, Bands::slaney(80)).unwrap()),
         options,
         detect,
+        dropped: Arc::default(),
     }
 }
 
@@ -135,7 +138,7 @@ fn transcribed(transcriber: &mut Transcriber, works: Vec<Work>) -> Vec<Whole> {
     let mut all: Vec<Option<Whole>> = vec![None; works.len()];
     let mut works = works.into_iter();
     transcriber
-        .transcribe(&mut || works.next(), &mut |i, heard| {
+        .transcribe(&mut |_| works.next().into(), &mut |i, heard| {
             match heard {
                 Heard::Done(whole) => all[i] = Some(whole),
                 Heard::Failed(error) => panic!("{error}"),

@@ -5,6 +5,7 @@ mod output;
 use std::collections::VecDeque;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
@@ -192,9 +193,9 @@ pub(crate) fn run(args: &TranscribeArgs) -> Result<()> {
     };
     let language = match args.language.as_str() {
         "auto" => None,
-        word => Some(transcriber.language(word)?),
+        word => Some(transcriber.abilities().language(word)?),
     };
-    if args.translate && !transcriber.tokens().is_multilingual() {
+    if args.translate && !transcriber.abilities().tokens().is_multilingual() {
         let file = model.display().to_string();
         return Err(tokkata::Error::EnglishOnly { file }.into());
     }
@@ -276,7 +277,7 @@ impl Run<'_> {
         let interrupt = Interrupt::catch();
         let mut bar = Bar::new("transcribing");
         let mut waiting: VecDeque<(Part, tokkata::audio::Recording)> = VecDeque::new();
-        let bands = transcriber.bands();
+        let bands = transcriber.abilities().bands();
         let mut next_file = 0;
         let cell = std::cell::RefCell::new(self);
         let mut next = || loop {
@@ -292,6 +293,7 @@ impl Run<'_> {
                     sound: Sound::Recording(recording),
                     options,
                     detect,
+                    dropped: Arc::default(),
                 });
             }
             let file = next_file;
@@ -308,6 +310,7 @@ impl Run<'_> {
                     sound: Sound::Live(Box::new(std::io::stdin())),
                     options: asked.clone(),
                     detect,
+                    dropped: Arc::default(),
                 });
             }
             match run.open(file, &path, bands) {
@@ -324,7 +327,7 @@ impl Run<'_> {
             }
             interrupt.check().is_continue()
         };
-        transcriber.transcribe(&mut next, &mut on)?;
+        transcriber.transcribe(&mut |_| next().into(), &mut on)?;
         failure.map_or(Ok(()), Err)
     }
 

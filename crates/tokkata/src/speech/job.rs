@@ -1,5 +1,8 @@
 //! One recording on its way: which window it hears, and where its search stands.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use tokkata_engine::SessionId;
 use tokkata_speech::tokens::{Vocabulary, softmax};
 use tokkata_speech::transcript::Outcome;
@@ -13,6 +16,7 @@ use crate::error::Result;
 /// A recording in the making.
 pub(super) struct Job {
     pub(super) number: usize,
+    pub(super) dropped: Arc<AtomicBool>,
     pub(super) over: bool,
     vocabulary: Vocabulary,
     ctx: usize,
@@ -52,6 +56,13 @@ enum Stage {
     },
 }
 
+/// Sequences that a transcript may need at once.
+pub(super) fn width(options: &Options) -> usize {
+    let tries = options.temperatures.iter().any(|&t| t > 0.0);
+    let drawn = if tries { options.best_of } else { 1 };
+    options.beams.unwrap_or(1).max(drawn).max(1)
+}
+
 impl Job {
     pub(super) fn new(
         number: usize,
@@ -61,6 +72,7 @@ impl Job {
     ) -> Self {
         let mut job = Job {
             number,
+            dropped: work.dropped,
             over: false,
             ctx,
             sound: Ears::new(work.sound, bands),
@@ -86,9 +98,7 @@ impl Job {
 
     /// Sequences that it may need at once.
     pub(super) fn width(&self) -> usize {
-        let tries = self.options.temperatures.iter().any(|&t| t > 0.0);
-        let drawn = if tries { self.options.best_of } else { 1 };
-        self.options.beams.unwrap_or(1).max(drawn).max(1)
+        width(&self.options)
     }
 
     /// What is to be fed next.

@@ -119,7 +119,10 @@ fn installed() -> Result<()> {
         return Ok(());
     }
     let install = ["cinstall", "--release", "--locked", "-p", "tokkata-capi"];
-    run(cargo(&install).arg("--prefix").arg(&prefix).args(["--libdir", "lib"]))?;
+    run(cargo(&install)
+        .arg("--prefix")
+        .arg(&prefix)
+        .args(["--libdir", "lib"]))?;
     let config = |what: &str| -> Result<Vec<String>> {
         let mut command = Command::new("pkg-config");
         command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));

@@ -64,7 +64,13 @@ fn environment(packages: &[&str]) -> Result<bool> {
             return Ok(false);
         }
     }
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    let pip = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ];
     if !python(&pip).args(packages).status()?.success() {
         eprintln!("skipped: pip has no network, or a package cannot be had");
         return Ok(false);
@@ -88,21 +94,30 @@ pub(crate) fn test(args: &[String]) -> Result<()> {
         build.arg("--release");
     }
     run(build.arg("--out").arg(&wheels))?;
-    let install = ["-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"];
+    let install = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--force-reinstall",
+        "--no-deps",
+    ];
     run(python(&install).arg(newest(&wheels)?))?;
     run(&mut python(&["-m", "mypy"]))?;
     if all {
         run(&mut python(&["-m", "pyright"]))?;
     }
-    let speech = folder().join("speech.bin");
+    let (speech, words) = (folder().join("speech.bin"), folder().join("words.gguf"));
     std::fs::write(&speech, tokkata_conformance::speech::file())?;
+    std::fs::write(&words, tokkata_conformance::words::file())?;
     // From elsewhere, so that what is installed is what is tested.
     let mut pytest = python(&["-m", "pytest", "-q", "-c"]);
     pytest.arg(package().join("pyproject.toml"));
     pytest
         .arg(package().join("tests"))
         .current_dir(folder())
-        .env("TOKKATA_TEST_SPEECH", &speech);
+        .env("TOKKATA_TEST_SPEECH", &speech)
+        .env("TOKKATA_TEST_WORDS", &words);
     run(&mut pytest)?;
     let version = output(Command::new(tool("tokkata")).arg("--version"))?;
     println!("{}", version.trim());
@@ -165,7 +180,12 @@ fn tried(wheel: &Path) -> Result<()> {
     run(Command::new("python3").args(["-m", "venv"]).arg(&empty))?;
     let inside = |name: &str| Command::new(empty.join("bin").join(name));
     run(inside("pip")
-        .args(["install", "--quiet", "--no-index", "--disable-pip-version-check"])
+        .args([
+            "install",
+            "--quiet",
+            "--no-index",
+            "--disable-pip-version-check",
+        ])
         .arg(wheel))?;
     std::fs::copy(root().join("demo/demo.gguf"), empty.join("model.gguf"))?;
     let readme = std::fs::read_to_string(package().join("README.md"))?;
@@ -174,7 +194,10 @@ fn tried(wheel: &Path) -> Result<()> {
         .and_then(|(_, rest)| rest.split_once("```"))
         .context("the README has lines of Python")?
         .0;
-    println!("{}", output(inside("python").current_dir(&empty).args(["-c", lines]))?);
+    println!(
+        "{}",
+        output(inside("python").current_dir(&empty).args(["-c", lines]))?
+    );
     println!("{}", output(inside("tokkata").arg("--version"))?.trim());
     Ok(())
 }

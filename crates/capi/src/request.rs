@@ -305,7 +305,8 @@ impl Inner {
     /// The event of a part of a transcript.
     fn heard(&mut self, part: Part) -> tokkata_event {
         self.bytes = part.text.into_bytes();
-        self.bytes.extend(part.words.iter().flat_map(|w| w.word.bytes()));
+        self.bytes
+            .extend(part.words.iter().flat_map(|w| w.word.bytes()));
         let mut at = self.bytes.len();
         at -= part.words.iter().map(|w| w.word.len()).sum::<usize>();
         let text_len = at;

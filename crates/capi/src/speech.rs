@@ -121,7 +121,9 @@ unsafe fn start(
             list(given.clips, given.n_clips, "clips")?,
         )
     };
-    let known = language.as_deref().map(|word| listener.abilities().language(word));
+    let known = language
+        .as_deref()
+        .map(|word| listener.abilities().language(word));
     let language = known.transpose()?;
     let mix = usize::try_from(given.channel).map_or(Mix::Mean, Mix::Channel);
     let asked = Options {

@@ -23,7 +23,9 @@ macro_rules! alone {
             Ok(guard) => guard,
             Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(std::sync::TryLockError::WouldBlock) => {
-                return Err($crate::failure::error("another thread waits for this answer"));
+                return Err($crate::failure::error(
+                    "another thread waits for this answer",
+                ));
             }
         }
     };

@@ -86,7 +86,9 @@ pub(crate) fn start(
         _ => return Err(PyValueError::new_err("audio: found none")),
     };
     let language = asked.language.as_deref();
-    let language = language.map(|word| listener.abilities().language(word)).transpose();
+    let language = language
+        .map(|word| listener.abilities().language(word))
+        .transpose();
     let language = language.map_err(facade)?;
     let options = Options {
         language: language.unwrap_or("en").to_owned(),

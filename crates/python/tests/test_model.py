@@ -172,6 +172,23 @@ def test_vectors_and_taps(model: Model) -> None:
         model.rerank("a", ["b"])
 
 
+def test_scores_are_the_commands(words_path: str) -> None:
+    texts = ["the cat sat on the mat", "the red dog ran", "what is the mat"]
+    model = Model(words_path, purpose="vectors", pooling="rank")
+    scores = model.rerank("who sat?", texts)
+    args = [word for text in texts for word in ("-p", text)]
+    said = subprocess.run(
+        [sys.executable, "-m", "tokkata", "rerank", "-m", words_path, "--query", "who sat?", *args, "-o", "json"],
+        capture_output=True, text=True, check=True,
+    )
+    theirs = {one["index"]: one["relevance_score"] for one in json.loads(said.stdout)["results"]}
+    assert scores == pytest.approx([theirs[i] for i in range(3)], abs=1e-6)
+    pooled = Model(words_path, purpose="vectors")
+    assert pooled.embed("the cat", normalize=False).shape == (1, pooled.info["vector_width"])
+    with pytest.raises(TokkataError):
+        pooled.generate("x")
+
+
 def test_perplexity_is_the_commands(model: Model, path: str, tmp_path: Path) -> None:
     text = "Once upon a time there was a little cat who lived in a house. " * 40
     file = tmp_path / "text"

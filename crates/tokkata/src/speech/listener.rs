@@ -232,7 +232,13 @@ impl Listener {
     /// # Errors
     /// The source's; more beams or draws at once than the model has sequences; a translation by a model that knows
     /// English alone.
-    pub fn hear(&self, source: Source, mix: Mix, options: Options, detect: bool) -> Result<Hearing> {
+    pub fn hear(
+        &self,
+        source: Source,
+        mix: Mix,
+        options: Options,
+        detect: bool,
+    ) -> Result<Hearing> {
         let file = || self.abilities.file.clone();
         if options.translate && !self.abilities.tokens().is_multilingual() {
             return Err(Error::EnglishOnly { file: file() });

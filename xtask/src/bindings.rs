@@ -139,7 +139,7 @@ fn installed() -> Result<()> {
         run(cc.arg("-o").arg(&program))?;
         let mut command = Command::new(&program);
         command.env("LD_LIBRARY_PATH", prefix.join("lib"));
-        println!("{}", output(command.arg(&model).args(*args))?.trim_end());
+        println!("{}", output(command.arg(&model).args(args))?.trim_end());
     }
     Ok(())
 }

@@ -10,10 +10,9 @@ use anyhow::{Context, Result, bail};
 use crate::shell::{output, root, run};
 
 /// What the package's tests need beside it; adapters are tested with what is there.
-const NEEDED: [&str; 7] = [
+const NEEDED: [&str; 6] = [
     "maturin",
     "pytest",
-    "pytest-asyncio",
     "numpy",
     "pydantic",
     "mypy",

@@ -33,6 +33,38 @@ def test_llama_cpp_s_calls(path: str) -> None:
         Llama(model_path=path, nonsense=1)
 
 
+def test_llama_cpp_s_answers(path: str, tmp_path: Path) -> None:
+    """The same script with the real package says the same."""
+    llama_cpp = pytest.importorskip("llama_cpp")
+    from tokkata.compat.llama_cpp import Llama
+
+    plain = str(tmp_path / "plain.gguf")
+    tokkata.convert(path, plain, kind="f32")
+
+    def script(kind: Any) -> list[Any]:
+        llm = kind(model_path=plain, n_ctx=256, seed=1, verbose=False)
+        whole = llm("Once upon a time there was", max_tokens=12, temperature=0.0)
+        chunks = list(llm("Once upon a time there was", max_tokens=12, temperature=0.0, stream=True))
+        chat = llm.create_chat_completion([{"role": "user", "content": "Hello"}], max_tokens=12, temperature=0.0)
+        return [
+            llm.tokenize(b"Hello there"),
+            llm.detokenize(llm.tokenize(b"Hello there", add_bos=False)),
+            llm.tokenize("gr\u00fc\u00df dich".encode(), add_bos=False),
+            (llm.n_ctx(), llm.n_vocab(), llm.n_embd(), llm.token_bos(), llm.token_eos()),
+            whole["choices"][0]["text"],
+            whole["choices"][0]["finish_reason"],
+            whole["usage"],
+            "".join(chunk["choices"][0]["text"] for chunk in chunks),
+            chat["choices"][0]["message"]["content"],
+        ]
+
+    ours, theirs = script(Llama), script(llama_cpp.Llama)
+    for one, other in zip(ours, theirs, strict=True):
+        if isinstance(one, dict):
+            one = {name: value for name, value in one.items() if name in other}
+        assert one == other
+
+
 def test_outlines(model: Model) -> None:
     outlines = pytest.importorskip("outlines")
     from pydantic import BaseModel

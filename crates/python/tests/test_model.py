@@ -21,10 +21,11 @@ GREEDY = {"temperature": 0.0, "max_tokens": 12, "ignore_end": True}
 
 
 def test_importing_is_quick_and_leaves_numpy_alone() -> None:
-    code = "import sys, time; t = time.perf_counter(); import tokkata; print(time.perf_counter() - t, 'numpy' in sys.modules)"
+    code = "import sys, time; t = time.process_time(); import tokkata; print(time.process_time() - t, 'numpy' in sys.modules)"
     said = [subprocess.check_output([sys.executable, "-c", code], text=True).split() for _ in range(5)]
     assert all(numpy == "False" for _, numpy in said)
-    assert min(float(seconds) for seconds, _ in said) < 0.3
+    # Of the processor's time, which other programs do not stretch.
+    assert min(float(seconds) for seconds, _ in said) < 0.08
 
 
 def test_tokens_go_there_and_back(model: Model) -> None:

@@ -269,7 +269,9 @@ impl Listener {
             line: Line(Arc::clone(&shared)),
         };
         // Where the thread is gone, the line falls with the message, and says so.
-        let _ = self.asks.as_ref().map(|asks| asks.send(asked));
+        if let Some(asks) = &self.asks {
+            let _ = asks.send(asked);
+        }
         Ok(Hearing { shared, seconds })
     }
 }

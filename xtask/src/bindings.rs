@@ -1,29 +1,18 @@
-//! The C library and the Python package: the header held against the code, and the tests that need more than Cargo.
+//! The C library: its header held against the code, and the tests that need more than Cargo.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
 use crate::shell::{cargo, output, root, run};
 
-/// What the package's tests need beside it; adapters are tested with what is there.
-const NEEDED: [&str; 6] = [
-    "maturin",
-    "pytest",
-    "pytest-asyncio",
-    "numpy",
-    "pydantic",
-    "mypy",
-];
-/// Packages of adapters and checkers, for `--all`.
-const OTHERS: [&str; 5] = [
-    "pyright",
-    "typing_extensions",
-    "outlines",
-    "guidance",
-    "lm_eval",
+/// Examples in C, and what they are given behind the model.
+const EXAMPLES: [(&str, &[&str]); 4] = [
+    ("chat", &["Count from one to five."]),
+    ("embeddings", &["a cat", "a dog"]),
+    ("batch", &["Once upon a time", "The cat"]),
+    ("benchmark", &["32", "64"]),
 ];
 
 /// Holds `tokkata.h` against what cbindgen reads in the code: every declaration, type and member, in both directions.
@@ -117,82 +106,42 @@ pub(crate) fn capi() -> Result<()> {
         "--",
         "--include-ignored",
     ];
-    run(&mut cargo(&tests))
+    run(&mut cargo(&tests))?;
+    installed()
 }
 
-/// Builds the wheel into an environment of its own, and runs its tests. Without pip's network, and with nothing
-/// installed before, it is skipped by name.
-pub(crate) fn python(args: &[String]) -> Result<()> {
-    let all = args.iter().any(|a| a == "--all");
-    let folder = root().join("target/python");
-    let tool = |name: &str| folder.join("bin").join(name);
-    if !tool("python").exists() {
-        let made = Command::new("python3")
-            .args(["-m", "venv"])
-            .arg(&folder)
-            .status();
-        if !made.is_ok_and(|status| status.success()) {
-            eprintln!("skipped: python3 with venv is not there");
-            return Ok(());
-        }
-    }
-    let mut pip = Command::new(tool("python"));
-    pip.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-    ]);
-    pip.args(NEEDED).args(if all { &OTHERS[..] } else { &[] });
-    if !pip.status()?.success() {
-        eprintln!("skipped: pip has no network, or a package cannot be had");
+/// Installs the library as packagers do, and builds and runs the examples as their readers would.
+fn installed() -> Result<()> {
+    let prefix = root().join("target/capi");
+    let there = cargo(&["cinstall", "--version"]).output();
+    if !there.is_ok_and(|out| out.status.success()) {
+        eprintln!("skipped: cargo-c is not there (cargo install cargo-c)");
         return Ok(());
     }
-    let package = root().join("crates/python");
-    let wheels = folder.join("wheels");
-    let python = |args: &[&str]| {
-        let mut command = Command::new(tool("python"));
-        command.current_dir(&package).args(args);
-        command
+    let install = ["cinstall", "--release", "--locked", "-p", "tokkata-capi"];
+    run(cargo(&install)
+        .arg("--prefix")
+        .arg(&prefix)
+        .args(["--libdir", "lib"]))?;
+    let config = |what: &str| -> Result<Vec<String>> {
+        let mut command = Command::new("pkg-config");
+        command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+        let said = output(command.args([what, "tokkata"]))?;
+        Ok(said.split_whitespace().map(str::to_owned).collect())
     };
-    run(python(&["-m", "maturin", "build", "--out"]).arg(&wheels))?;
-    run(python(&[
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--force-reinstall",
-        "--no-deps",
-    ])
-    .arg(newest(&wheels)?))?;
-    run(&mut python(&["-m", "mypy"]))?;
-    if all {
-        run(&mut python(&["-m", "pyright", "python/tokkata"]))?;
+    let (before, behind) = (config("--cflags")?, config("--libs")?);
+    let model = root().join("demo/demo.gguf");
+    for (example, args) in EXAMPLES {
+        let program = prefix.join(example);
+        let source = root().join(format!("crates/capi/examples/{example}.c"));
+        let mut cc = Command::new("cc");
+        cc.arg(source).args(&before).args(&behind);
+        run(cc.arg("-o").arg(&program))?;
+        let mut command = Command::new(&program);
+        command.env("LD_LIBRARY_PATH", prefix.join("lib"));
+        println!("{}", output(command.arg(&model).args(args))?.trim_end());
     }
-    // From elsewhere, so that what is installed is what is tested.
-    let tests = package.join("tests");
-    let mut pytest = Command::new(tool("python"));
-    pytest
-        .current_dir(&folder)
-        .args(["-m", "pytest", "-q", "-c"]);
-    run(pytest.arg(package.join("pyproject.toml")).arg(&tests))?;
-    println!(
-        "{}",
-        output(Command::new(tool("tokkata")).arg("--version"))?.trim()
-    );
     Ok(())
-}
-
-/// The newest wheel of a folder.
-fn newest(folder: &std::path::Path) -> Result<PathBuf> {
-    let mut wheels = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        wheels.push((entry.metadata()?.modified()?, entry.path()));
-    }
-    wheels.sort();
-    Ok(wheels.pop().context("no wheel was built")?.1)
 }
 
 #[cfg(test)]

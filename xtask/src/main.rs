@@ -22,16 +22,20 @@ mod shell;
 mod speech;
 mod test;
 mod threads;
+mod wheel;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask COMMAND
 
   check                             format, lints, documentation, licences, size and name rules, fast tests
-  capi                              the C library's tests, those that take minutes too
+  capi                              the C library's tests, those that take minutes too, and an installation by cargo-c
   header                            the C library's header, held against its code
-  python [--all]                    the Python package: a wheel in an environment of its own, types, tests; with
+  python [--all] [--release]        the Python package: a wheel in an environment of its own, types, tests; with
                                     --all also the adapters' packages and pyright
+  wheel [--target TRIPLE] [--rust-src DIRECTORY]
+                                    the Python package for others: for old systems, audited, tried where nothing else is;
+                                    for another target with the sources of its standard library
   test [ARGUMENTS]                  every test of the workspace, with one line of totals at the end
   draws                             write the draws that every backend is held to, where they may change
   sanitize [--rust-src DIRECTORY]   the op suite and the replays under the thread sanitizer, with the standard
@@ -63,7 +67,8 @@ fn main() -> ExitCode {
         Some("check") => check::run(),
         Some("capi") => bindings::capi(),
         Some("header") => bindings::header(),
-        Some("python") => bindings::python(&args[1..]),
+        Some("python") => wheel::test(&args[1..]),
+        Some("wheel") => wheel::wheel(&args[1..]),
         Some("clients") => clients::run(&args[1..]),
         Some("test") => test::run(&args[1..]),
         Some("sanitize") => threads::sanitize(&args[1..]),

@@ -34,6 +34,7 @@ const UNSAFE: &[&str] = &[
     "crates/capi/src/",
     "crates/formats/src/source.rs",
     "crates/python/src/floats.rs",
+    "crates/python/src/interpreter.rs",
     "crates/quant/src/quantize/lanes/avx2.rs",
 ];
 

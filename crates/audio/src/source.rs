@@ -77,6 +77,28 @@ impl Source {
         }
     }
 
+    /// Samples at another rate, in −1 to 1, of one channel.
+    ///
+    /// # Errors
+    /// An odd rate.
+    pub fn samples_at(name: &str, samples: &[f32], rate: u32) -> Result<Self> {
+        if !RATES.contains(&rate) {
+            return Err(AudioError::Rate {
+                name: name.to_owned(),
+                found: rate,
+            });
+        }
+        let (mut resampler, mut out) = (Resampler::new(rate), Vec::new());
+        // A sample that is no number would spread; it is found where it stands.
+        if samples.iter().all(|s| s.is_finite()) {
+            resampler.push(samples, &mut out);
+            resampler.finish(&mut out);
+        } else {
+            out.extend_from_slice(samples);
+        }
+        Ok(Source::samples(name, out))
+    }
+
     /// The name in messages.
     #[must_use]
     pub fn name(&self) -> &str {

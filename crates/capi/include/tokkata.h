@@ -116,6 +116,7 @@ typedef int32_t (*tokkata_progress_fn)(void *user, uint64_t done, uint64_t total
 #define TOKKATA_FOR_TEXT 0    /* it writes text */
 #define TOKKATA_FOR_VECTORS 1 /* it gives vectors of texts */
 #define TOKKATA_FOR_BOTH 2    /* both, over one copy of the weights */
+#define TOKKATA_FOR_SPEECH 3  /* it writes down what is said, for tokkata_transcribe alone */
 
 /* How the rows of a text become its vector. */
 #define TOKKATA_POOL_OWN (-1) /* as the file says */
@@ -137,7 +138,7 @@ typedef struct tokkata_model_options {
     int32_t purpose;              /* TOKKATA_FOR_... */
     int32_t pooling;              /* TOKKATA_POOL_... */
     uint32_t n_ctx;               /* positions of a sequence; 0 for the model's own, at most 4,096 */
-    uint32_t n_seqs;              /* sequences of a step: requests that run at once */
+    uint32_t n_seqs;              /* sequences of a step: requests, or recordings, that run at once */
     uint32_t n_rows;              /* rows of a step; 0 for 512 */
     uint32_t n_logit_rows;        /* rows of a step whose logits can be asked for; 0 for one of each sequence */
     uint32_t threads;             /* 0 for one per physical core */
@@ -155,12 +156,19 @@ typedef struct tokkata_model_options {
     tokkata_progress_fn progress; /* NULL for none */
     void *progress_user;
     uint32_t taps;                /* 1: keep what goes into every product, for tokkata_taps */
+    uint32_t words;               /* 1: of a model for speech, words can be timed */
+    const char *speculation;      /* who guesses several tokens at once: "auto", "none", "ngram", "draft"; NULL for auto.
+                                     No choice changes a text */
+    size_t speculation_len;
+    const char *draft_model;      /* the file of a smaller model that guesses; NULL for none */
+    size_t draft_model_len;
+    uint32_t draft_max;           /* tokens guessed at once at most; 0 for what is usual */
     uint32_t reserved;
 } tokkata_model_options;
 
 #define TOKKATA_MODEL_OPTIONS_INIT \
     { (uint32_t)sizeof(tokkata_model_options), TOKKATA_FOR_TEXT, TOKKATA_POOL_OWN, 0, 4, 0, 0, 0, NULL, 0, NULL, 0, 0, \
-      NULL, 0, NULL, 0, NULL, 0, NULL, NULL, 0, 0 }
+      NULL, 0, NULL, 0, NULL, 0, NULL, NULL, 0, 0, NULL, 0, NULL, 0, 0, 0 }
 
 /* Opens and loads the model at a path: a GGUF file, or a directory of Hugging Face or MLX. Options may be NULL. */
 int32_t tokkata_model_open(const char *path, size_t path_len, const tokkata_model_options *options,
@@ -188,9 +196,11 @@ typedef struct tokkata_model_info {
     uint64_t n_params;
     uint64_t file_bytes;
     uint64_t memory_bytes;   /* held for weights, caches and scratch */
+    uint32_t hears;          /* 1 if it was loaded for speech */
+    uint32_t reserved;
 } tokkata_model_info;
 
-#define TOKKATA_MODEL_INFO_INIT { (uint32_t)sizeof(tokkata_model_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define TOKKATA_MODEL_INFO_INIT { (uint32_t)sizeof(tokkata_model_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 int32_t tokkata_model_get_info(const tokkata_model *model, tokkata_model_info *info);
 
@@ -348,7 +358,9 @@ int32_t tokkata_request_logits(const tokkata_model *model, const uint32_t *ids, 
 #define TOKKATA_EVENT_PROGRESS 2 /* n_cached of n_prompt tokens are computed */
 #define TOKKATA_EVENT_TOKEN 3    /* token, text, and with logprobs: logprob, top */
 #define TOKKATA_EVENT_VALUES 4   /* values: rows of width */
-#define TOKKATA_EVENT_FINISHED 5 /* text that was held back, finish, and what it cost */
+#define TOKKATA_EVENT_FINISHED 5 /* text that was held back, finish, and what it cost; of a transcript all of its text */
+#define TOKKATA_EVENT_SEGMENT 6  /* of a transcript: text, start, end, words, logprob (mean of its window), no_speech */
+#define TOKKATA_EVENT_LANGUAGE 7 /* of a transcript whose language was to be found: text is its code, and logprob */
 
 #define TOKKATA_FINISH_STOP 0      /* the model ended it */
 #define TOKKATA_FINISH_TEXT 1      /* a stop text or token did */
@@ -360,6 +372,15 @@ typedef struct tokkata_logprob {
     uint32_t token;
     float logprob; /* natural logarithm */
 } tokkata_logprob;
+
+/* A word of a transcript. */
+typedef struct tokkata_word {
+    const char *text;   /* with the space before it */
+    size_t len;
+    double start;       /* seconds */
+    double end;
+    double probability; /* mean of its tokens' */
+} tokkata_word;
 
 /* What happened to a request. Pointers live until the request's next event, or until it is freed. */
 typedef struct tokkata_event {
@@ -382,10 +403,19 @@ typedef struct tokkata_event {
     uint32_t reserved;
     uint64_t prompt_ns;          /* from the first step to the first token */
     uint64_t generate_ns;        /* from the first token to the last */
+    uint32_t n_drafted;          /* tokens that were guessed and tried */
+    uint32_t n_accepted;         /* of them right */
+    double start;                /* seconds */
+    double end;
+    float no_speech;             /* how likely it is that nobody spoke in its window, 0 to 1 */
+    uint32_t reserved2;
+    const tokkata_word *words;   /* where they were asked for */
+    size_t n_words;
 } tokkata_event;
 
 #define TOKKATA_EVENT_INIT \
-    { (uint32_t)sizeof(tokkata_event), 0, NULL, 0, 0, 0.0f, NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(tokkata_event), 0, NULL, 0, 0, 0.0f, NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+      0, 0, 0.0, 0.0, 0.0f, 0, NULL, 0 }
 
 /*
  * Waits for the next event of a request: for ever with a negative timeout, not at all with 0. TOKKATA_TIMEOUT when none
@@ -480,6 +510,42 @@ int32_t tokkata_embed(const tokkata_model *model, const char *text, size_t len, 
 /* How well each text fits a query, in order: one score each. The model is loaded with TOKKATA_POOL_RANK. */
 int32_t tokkata_rerank(const tokkata_model *model, const char *query, size_t query_len, const tokkata_text *texts,
                        size_t n_texts, float *out, size_t capacity, size_t *needed);
+
+/* ---- Speech ------------------------------------------------------------------------------------------------------ */
+
+typedef struct tokkata_transcribe_options {
+    uint32_t size;
+    uint32_t translate;     /* 1: give English, whatever is spoken */
+    const char *language;   /* the language spoken, as a code or a name; NULL: find it */
+    size_t language_len;
+    const char *prompt;     /* a text that stands before: names and spellings to expect */
+    size_t prompt_len;
+    uint32_t beams;         /* of the search; 1 takes the likeliest token. At most 5 for each of n_seqs in all */
+    uint32_t best_of;       /* texts drawn at once where the first was no good; as many at most */
+    float temperature;      /* of the first try, 0 to 1 */
+    float temperature_step; /* what each further try adds; 0 tries once */
+    uint32_t words;         /* 1: when words were said; the model is loaded with `words` */
+    uint32_t no_timestamps; /* 1: ask for no times */
+    uint32_t no_context;    /* 1: do not tell a window what was said before it */
+    int32_t channel;        /* of a recording with several; -1 for their mean */
+    const double *clips;    /* stretches to hear, in seconds: from, to, from, to; the last may go on to the end */
+    size_t n_clips;
+    uint64_t seed;
+} tokkata_transcribe_options;
+
+#define TOKKATA_TRANSCRIBE_OPTIONS_INIT \
+    { (uint32_t)sizeof(tokkata_transcribe_options), 0, NULL, 0, NULL, 0, 5, 5, 0.0f, 0.2f, 0, 0, 0, -1, NULL, 0, 0 }
+
+/*
+ * Asks what is said in a recording (WAV, FLAC, MP3, OGG, M4A, MKV, WebM, AIFF), by a model that was loaded for speech. Its
+ * events are TOKKATA_EVENT_LANGUAGE, _SEGMENT as they come, and _FINISHED. Windows of all recordings under way share steps.
+ */
+int32_t tokkata_transcribe(const tokkata_model *model, const char *path, size_t path_len,
+                           const tokkata_transcribe_options *options, tokkata_request **out);
+
+/* The same for samples of one channel in -1 to 1, `rate` of them per second; a copy is made. */
+int32_t tokkata_transcribe_pcm(const tokkata_model *model, const float *samples, size_t n, uint32_t rate,
+                               const tokkata_transcribe_options *options, tokkata_request **out);
 
 /* ---- Grammars ---------------------------------------------------------------------------------------------------- */
 

@@ -164,6 +164,12 @@ class Model {
             return tokkata_embed(handle_.get(), text.data(), text.size(), normalize, out, capacity, needed);
         });
     }
+    // What is said in a recording, by a model that was loaded for speech.
+    Request transcribe(std::string_view path, const tokkata_transcribe_options *options = nullptr) const {
+        tokkata_request *request = nullptr;
+        check(tokkata_transcribe(handle_.get(), path.data(), path.size(), options, &request));
+        return Request(request);
+    }
     Session session() const {
         tokkata_session *session = nullptr;
         check(tokkata_session_open(handle_.get(), &session));

@@ -50,7 +50,7 @@ pub unsafe extern "C" fn tokkata_grammar_new(
                 )));
             }
         };
-        let grammar = model.service().grammar(source, Trigger::Now)?;
+        let grammar = model.service()?.grammar(source, Trigger::Now)?;
         out.write(GRAMMARS.add(grammar));
         Ok(OK)
     })

@@ -22,6 +22,7 @@ pub mod model;
 pub mod request;
 pub mod sample;
 pub mod session;
+pub mod speech;
 pub mod status;
 pub mod tokens;
 pub mod types;

@@ -55,7 +55,7 @@ pub unsafe extern "C" fn tokkata_profile(
             let (label, ns) = (Value::from(label(t)), t.run_ns + t.wait_ns);
             format!("{{\"label\": {label}, \"ns\": {ns:>13}}}")
         };
-        let times = model.service().profile(n_past as usize)?;
+        let times = model.service()?.profile(n_past as usize)?;
         let times: Vec<String> = times.iter().map(one).collect();
         let text = format!("[{}]", times.join(", "));
         // SAFETY: the caller's buffer.

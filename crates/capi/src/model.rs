@@ -10,29 +10,43 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
+use tokkata::speech::{Listener, Transcriber};
 use tokkata::{
-    AdapterSource, Checkpoint, DType, Model, ModelFile, OpenOptions, Pooling, Purpose, Service,
-    Value as Meta,
+    AdapterSource, Checkpoint, DType, Drafts, Model, ModelFile, OpenOptions, Pooling, Purpose,
+    Service, Value as Meta,
 };
 use tokkata_requests::served::Served;
 
 use crate::border::{deliver, fill, guard, list, maybe_text, options, place, text};
 use crate::handle::{Home, Table};
 use crate::library::{LOG_INFO, log};
-use crate::status::{CANCELLED, END, Error, OK};
+use crate::status::{CANCELLED, END, Error, OK, UNSUPPORTED};
 use crate::types::{
     tokkata_figures, tokkata_model, tokkata_model_info, tokkata_model_options, tokkata_tensor,
 };
 
 static MODELS: Table<Loaded> = Table::new();
 
+/// `TOKKATA_FOR_SPEECH`.
+const FOR_SPEECH: i32 = 3;
+
 /// Elements of a list of metadata that are written out.
 const LISTED: usize = 64;
 
+/// Hypotheses that each recording may have in a model for speech.
+const HYPOTHESES: u32 = 5;
+
 /// A loaded model and the process it was loaded in.
 pub(crate) struct Loaded {
-    pub(crate) served: ManuallyDrop<Arc<Served>>,
+    what: ManuallyDrop<What>,
+    info: tokkata_model_info,
     pub(crate) home: Home,
+}
+
+/// What a model was loaded for.
+enum What {
+    Text(Arc<Served>),
+    Speech(Listener),
 }
 
 impl Drop for Loaded {
@@ -40,14 +54,30 @@ impl Drop for Loaded {
         // The threads that it would wait for are the parent's.
         if self.home.is_here() {
             // SAFETY: nothing uses it afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.served) };
+            unsafe { ManuallyDrop::drop(&mut self.what) };
         }
     }
 }
 
 impl Loaded {
-    pub(crate) fn service(&self) -> &Service {
-        &self.served.service
+    pub(crate) fn served(&self) -> Result<&Arc<Served>, Error> {
+        let message = "the model was opened for speech; open it with another purpose";
+        match &*self.what {
+            What::Text(served) => Ok(served),
+            What::Speech(_) => Err(Error::new(UNSUPPORTED, message)),
+        }
+    }
+
+    pub(crate) fn service(&self) -> Result<&Service, Error> {
+        Ok(&self.served()?.service)
+    }
+
+    pub(crate) fn listener(&self) -> Result<&Listener, Error> {
+        let message = "the model was not opened for speech; open it with TOKKATA_FOR_SPEECH";
+        match &*self.what {
+            What::Text(_) => Err(Error::new(UNSUPPORTED, message)),
+            What::Speech(listener) => Ok(listener),
+        }
     }
 }
 
@@ -80,9 +110,10 @@ unsafe fn open_options(given: &tokkata_model_options) -> Result<OpenOptions, Err
             0 => Purpose::Text,
             1 => Purpose::Vectors(pooling),
             2 => Purpose::Both(pooling),
+            FOR_SPEECH => Purpose::Text,
             other => {
                 return Err(Error::argument(format!(
-                    "purpose: found {other}, expected 0 to 2"
+                    "purpose: found {other}, expected 0 to 3"
                 )));
             }
         },
@@ -110,6 +141,11 @@ unsafe fn open_options(given: &tokkata_model_options) -> Result<OpenOptions, Err
             };
             out.kv = DType::from_name(&name).ok_or_else(wrong)?;
         }
+        let small = maybe_text(given.draft_model, given.draft_model_len, "draft_model")?;
+        let most = NonZeroU32::new(given.draft_max);
+        let name = maybe_text(given.speculation, given.speculation_len, "speculation")?;
+        let name = name.as_deref().unwrap_or("auto");
+        out.drafts = Drafts::named(name, small.map(Into::into), most)?;
         for adapter in list(given.adapters, given.n_adapters, "adapters")? {
             let path = text(adapter.path, adapter.path_len, "adapter path")?;
             let mut source = AdapterSource::new(path);
@@ -145,20 +181,92 @@ unsafe fn load(file: ModelFile, given: &tokkata_model_options) -> Result<Loaded,
         }
     };
     let checkpoint = Checkpoint::new(file, &[])?;
-    let model = Model::load(checkpoint, &options, Some(&progress));
+    let path = checkpoint.path().display().to_string();
+    let loaded = match given.purpose {
+        FOR_SPEECH => hearing(checkpoint, &options, given.words != 0, &progress),
+        _ => writing(checkpoint, &options, &progress),
+    };
     if cancelled.load(Ordering::Relaxed) {
         return Err(Error::new(CANCELLED, "the load was cancelled"));
     }
-    let service = model?.serve()?;
-    let path = service.checkpoint().path().display();
+    let (what, info) = loaded?;
     log(
         LOG_INFO,
         &format!("{path}: loaded in {:.2} s", began.elapsed().as_secs_f64()),
     );
     Ok(Loaded {
-        served: ManuallyDrop::new(Arc::new(Served::alone(service))),
+        what: ManuallyDrop::new(what),
+        info,
         home: Home::here(),
     })
+}
+
+type Progress<'a> = &'a (dyn Fn(u64, u64) -> ControlFlow<()> + Sync);
+
+fn writing(
+    checkpoint: Checkpoint,
+    options: &OpenOptions,
+    progress: Progress<'_>,
+) -> tokkata::Result<(What, tokkata_model_info)> {
+    let model = Model::load(checkpoint, options, Some(progress))?;
+    for note in model.notes() {
+        log(LOG_INFO, note);
+    }
+    let info = info_of(&model);
+    let service = model.serve()?;
+    let info = tokkata_model_info {
+        vector_width: service.vector_width().unwrap_or(0) as u32,
+        writes_text: service.writes().into(),
+        has_template: service.template().is_some().into(),
+        ..info
+    };
+    Ok((What::Text(Arc::new(Served::alone(service))), info))
+}
+
+fn hearing(
+    checkpoint: Checkpoint,
+    options: &OpenOptions,
+    words: bool,
+    progress: Progress<'_>,
+) -> tokkata::Result<(What, tokkata_model_info)> {
+    let windows = options.seqs;
+    let seqs = windows * HYPOTHESES;
+    let options = OpenOptions {
+        seqs,
+        logit_rows: seqs,
+        ctx: checkpoint.trained_ctx().and_then(NonZeroU32::new),
+        ..options.clone()
+    };
+    let transcriber = Transcriber::load(checkpoint, &options, (windows, words), Some(progress))?;
+    let info = tokkata_model_info {
+        n_seqs: windows,
+        hears: 1,
+        ..info_of(transcriber.model())
+    };
+    Ok((What::Speech(transcriber.serve()?), info))
+}
+
+/// What a loaded model is, whatever it was loaded for.
+fn info_of(model: &Model) -> tokkata_model_info {
+    let checkpoint = model.checkpoint();
+    let (metadata, tensors) = (checkpoint.metadata(), checkpoint.file().tensors());
+    let elements = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
+    let arch = metadata.str("general.architecture").unwrap_or_default();
+    let layers = metadata.uint(&format!("{arch}.block_count"));
+    tokkata_model_info {
+        n_vocab: model.n_vocab(),
+        n_ctx: model.limits().ctx,
+        n_ctx_train: checkpoint.trained_ctx().unwrap_or(0),
+        n_embd: model.program().n_embd,
+        n_layers: layers.unwrap_or(0) as u32,
+        n_seqs: model.limits().seqs,
+        n_rows: model.limits().rows,
+        n_tensors: tensors.len() as u32,
+        n_params: tensors.iter().map(|t| elements(&t.shape)).sum(),
+        file_bytes: checkpoint.file().size_bytes(),
+        memory_bytes: model.memory_bytes(),
+        ..tokkata_model_info::default()
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -211,34 +319,8 @@ pub unsafe extern "C" fn tokkata_model_get_info(
 ) -> i32 {
     guard(|| {
         let model = self::model(model)?;
-        let service = model.service();
-        let (checkpoint, program) = (service.checkpoint(), service.program());
-        let tensors = checkpoint.file().tensors();
-        let elements = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
-        let arch = checkpoint
-            .metadata()
-            .str("general.architecture")
-            .unwrap_or_default();
-        let layers = checkpoint.metadata().uint(&format!("{arch}.block_count"));
-        let value = tokkata_model_info {
-            n_vocab: service.n_vocab(),
-            n_ctx: service.limits().ctx,
-            n_ctx_train: checkpoint.trained_ctx().unwrap_or(0),
-            n_embd: program.n_embd,
-            n_layers: layers.unwrap_or(0) as u32,
-            n_seqs: service.limits().seqs,
-            n_rows: service.limits().rows,
-            vector_width: service.vector_width().unwrap_or(0) as u32,
-            writes_text: service.writes().into(),
-            has_template: service.template().is_some().into(),
-            n_tensors: tensors.len() as u32,
-            n_params: tensors.iter().map(|t| elements(&t.shape)).sum(),
-            file_bytes: checkpoint.file().size_bytes(),
-            memory_bytes: service.memory_bytes(),
-            ..tokkata_model_info::default()
-        };
         // SAFETY: the caller's struct.
-        unsafe { deliver(&value, info, "info") }
+        unsafe { deliver(&model.info, info, "info") }
     })
 }
 
@@ -267,7 +349,7 @@ pub unsafe extern "C" fn tokkata_model_metadata(
 ) -> i32 {
     guard(|| {
         let model = self::model(model)?;
-        let all = model.service().checkpoint().metadata().iter();
+        let all = model.service()?.checkpoint().metadata().iter();
         let members: Map<String, Value> = all.map(|(k, v)| (k.to_string(), written(v))).collect();
         let text = Value::Object(members).to_string();
         // SAFETY: the caller's buffer.
@@ -283,7 +365,7 @@ pub unsafe extern "C" fn tokkata_model_tensor(
 ) -> i32 {
     guard(|| {
         let model = self::model(model)?;
-        let Some(found) = model.service().checkpoint().file().tensors().get(index) else {
+        let Some(found) = model.service()?.checkpoint().file().tensors().get(index) else {
             return Ok(END);
         };
         let mut dims = [0; 4];
@@ -312,7 +394,7 @@ pub unsafe extern "C" fn tokkata_model_figures(
     figures: *mut tokkata_figures,
 ) -> i32 {
     guard(|| {
-        let now = self::model(model)?.service().figures()?;
+        let now = self::model(model)?.service()?.figures()?;
         let value = tokkata_figures {
             size: 0,
             waiting: now.waiting as u32,
@@ -328,7 +410,7 @@ pub unsafe extern "C" fn tokkata_model_figures(
 #[unsafe(no_mangle)]
 pub extern "C" fn tokkata_model_forget(model: *const tokkata_model) -> i32 {
     guard(|| {
-        self::model(model)?.service().forget_prefixes()?;
+        self::model(model)?.service()?.forget_prefixes()?;
         Ok(OK)
     })
 }

@@ -5,6 +5,7 @@ use std::ptr::null;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
+use tokkata::speech::Hush;
 use tokkata::{Answer, Canceller, EventKind, FinishReason, Request, Sampling, Stats, Urgency};
 use tokkata_requests::reply::{Next, Reply};
 use tokkata_requests::run::Stopper;
@@ -15,11 +16,12 @@ use crate::grammar::grammar;
 use crate::handle::Table;
 use crate::model::{Loaded, model};
 use crate::session::session;
+use crate::speech::{Part, Speech};
 use crate::status::{BUSY, END, Error, OK, Outcome, TIMEOUT};
 use crate::tokens::{known, parsed};
 use crate::types::{
     tokkata_bias, tokkata_event, tokkata_event_fn, tokkata_generate_options, tokkata_logprob,
-    tokkata_model, tokkata_request, tokkata_sampling, tokkata_text,
+    tokkata_model, tokkata_request, tokkata_sampling, tokkata_text, tokkata_word,
 };
 
 static REQUESTS: Table<Asked> = Table::new();
@@ -36,12 +38,14 @@ struct Asked {
 enum Stop {
     Reply(Stopper),
     Answer(Canceller),
+    Speech(Hush),
 }
 
 /// Where events come from.
-enum Source {
+pub(crate) enum Source {
     Reply(Box<Reply>),
     Answer(Answer),
+    Speech(Box<Speech>),
 }
 
 /// What only one caller at a time may touch.
@@ -51,19 +55,23 @@ struct Inner {
     bytes: Vec<u8>,
     values: Vec<f32>,
     top: Vec<tokkata_logprob>,
+    words: Vec<tokkata_word>,
     over: bool,
 }
 
-fn ask(model: Arc<Loaded>, source: Source) -> *mut tokkata_request {
+/// Keeps something that was asked for.
+pub(crate) fn ask(model: Arc<Loaded>, source: Source) -> *mut tokkata_request {
     let stop = match &source {
         Source::Reply(reply) => Stop::Reply(reply.stopper()),
         Source::Answer(answer) => Stop::Answer(answer.canceller()),
+        Source::Speech(speech) => Stop::Speech(speech.canceller()),
     };
     let inner = Inner {
         source,
         bytes: Vec::new(),
         values: Vec::new(),
         top: Vec::new(),
+        words: Vec::new(),
         over: false,
     };
     REQUESTS.add(Asked {
@@ -96,7 +104,7 @@ pub unsafe extern "C" fn tokkata_request_json(
     guard(|| unsafe {
         let model = self::model(model)?;
         let (json, out) = (text(json, len, "json")?, place(out, "out")?);
-        let reply = Reply::ask(&model.served, &Style::default(), parsed(json)?)?;
+        let reply = Reply::ask(model.served()?, &Style::default(), parsed(json)?)?;
         out.write(ask(model, Source::Reply(Box::new(reply))));
         Ok(OK)
     })
@@ -132,7 +140,7 @@ unsafe fn request(
     ids: &[u32],
     given: &tokkata_generate_options,
 ) -> Result<Request, Error> {
-    let mut request = model.service().request(ids.to_vec())?;
+    let mut request = model.service()?.request(ids.to_vec())?;
     // SAFETY: the caller's promise.
     unsafe {
         let biases = list(given.biases, given.n_biases, "biases")?;
@@ -183,7 +191,7 @@ pub unsafe extern "C" fn tokkata_request_tokens(
         let given = self::options(options, "options")?;
         let request = request(&model, ids, &given)?;
         let answer = match given.session.is_null() {
-            true => model.service().generate(request),
+            true => model.service()?.generate(request),
             false => alone(&session(given.session)?.inner, "session")?.generate(request),
         };
         out.write(ask(model, Source::Answer(answer)));
@@ -202,7 +210,7 @@ pub unsafe extern "C" fn tokkata_request_vector(
     guard(|| unsafe {
         let model = self::model(model)?;
         let (ids, out) = (known(&model, ids, n)?, place(out, "out")?);
-        let answer = model.service().vector(ids.to_vec(), Urgency::default())?;
+        let answer = model.service()?.vector(ids.to_vec(), Urgency::default())?;
         out.write(ask(model, Source::Answer(answer)));
         Ok(OK)
     })
@@ -219,7 +227,7 @@ pub unsafe extern "C" fn tokkata_request_logits(
     guard(|| unsafe {
         let model = self::model(model)?;
         let (ids, out) = (known(&model, ids, n)?, place(out, "out")?);
-        let answer = model.service().logits(ids.to_vec(), Urgency::default());
+        let answer = model.service()?.logits(ids.to_vec(), Urgency::default());
         out.write(ask(model, Source::Answer(answer)));
         Ok(OK)
     })
@@ -229,7 +237,7 @@ const JSON: i32 = 1;
 const PROGRESS: i32 = 2;
 const TOKEN: i32 = 3;
 const VALUES: i32 = 4;
-const FINISHED: i32 = 5;
+pub(crate) const FINISHED: i32 = 5;
 
 fn finish(reason: FinishReason) -> i32 {
     match reason {
@@ -260,6 +268,16 @@ impl Inner {
                     return Err(error.into());
                 }
             },
+            Source::Speech(speech) => {
+                return match speech.next(patience)? {
+                    Some(part) => Ok(Ok(self.heard(part))),
+                    None if speech.is_over() => {
+                        self.over = true;
+                        Ok(Err(END))
+                    }
+                    None => Ok(Err(TIMEOUT)),
+                };
+            }
             Source::Answer(answer) => {
                 let kind = match patience {
                     None => answer.next_blocking(),
@@ -281,6 +299,38 @@ impl Inner {
                 Err(error.into())
             }
             Some(kind) => Ok(Ok(self.told(kind))),
+        }
+    }
+
+    /// The event of a part of a transcript.
+    fn heard(&mut self, part: Part) -> tokkata_event {
+        self.bytes = part.text.into_bytes();
+        self.bytes
+            .extend(part.words.iter().flat_map(|w| w.word.bytes()));
+        let mut at = self.bytes.len();
+        at -= part.words.iter().map(|w| w.word.len()).sum::<usize>();
+        let text_len = at;
+        self.words.clear();
+        for word in &part.words {
+            self.words.push(tokkata_word {
+                text: self.bytes[at..].as_ptr().cast(),
+                len: word.word.len(),
+                start: word.start,
+                end: word.end,
+                probability: word.probability,
+            });
+            at += word.word.len();
+        }
+        tokkata_event {
+            text_len,
+            logprob: part.logprob,
+            finish: part.finish,
+            start: part.start,
+            end: part.end,
+            no_speech: part.no_speech,
+            words: self.words.as_ptr(),
+            n_words: self.words.len(),
+            ..self.event(part.kind)
         }
     }
 
@@ -341,6 +391,8 @@ impl Inner {
             n_generated: stats.generated_tokens as u32,
             prompt_ns: stats.prompt_ns,
             generate_ns: stats.generate_ns,
+            n_drafted: stats.drafted_tokens as u32,
+            n_accepted: stats.accepted_tokens as u32,
             ..self.event(FINISHED)
         }
     }
@@ -409,6 +461,7 @@ impl Asked {
         match &self.stop {
             Stop::Reply(stopper) => stopper.stop(),
             Stop::Answer(canceller) => canceller.cancel(),
+            Stop::Speech(hush) => hush.cancel(),
         }
     }
 }

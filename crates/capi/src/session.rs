@@ -58,7 +58,7 @@ pub unsafe extern "C" fn tokkata_session_open(
         let model = self::model(model)?;
         // SAFETY: the caller's place.
         let out = unsafe { place(out, "out") }?;
-        out.write(add(model.service().open_session()?, &model));
+        out.write(add(model.service()?.open_session()?, &model));
         Ok(OK)
     })
 }
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn tokkata_session_load(
     guard(|| unsafe {
         let model = self::model(model)?;
         let (path, out) = (text(path, path_len, "path")?, place(out, "out")?);
-        let session = model.service().load_session(Path::new(path))?;
+        let session = model.service()?.load_session(Path::new(path))?;
         out.write(add(session, &model));
         Ok(OK)
     })
@@ -220,13 +220,13 @@ pub unsafe extern "C" fn tokkata_step(
                 logits,
             });
         }
-        let width = model.service().n_vocab() as usize;
+        let width = model.service()?.n_vocab() as usize;
         // SAFETY: the caller's place.
         unsafe { place(needed, "needed") }?.write(rows * width);
         if !room((out, capacity), rows * width)? && rows > 0 {
             return Ok(OK);
         }
-        let logits = model.service().step(&parts)?;
+        let logits = model.service()?.step(&parts)?;
         // SAFETY: the caller's buffer has room.
         unsafe { fill(&logits, (out, capacity), needed) }
     })
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn tokkata_prefill(
     guard(|| unsafe {
         let session = self::session(session)?;
         let ids = known(&session.model, ids, n)?;
-        let width = session.model.service().n_vocab() as usize;
+        let width = session.model.service()?.n_vocab() as usize;
         place(needed, "needed")?.write(width);
         if !room((out, capacity), width)? {
             return Ok(OK);
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn tokkata_chain(
         let session = alone(&open.inner, "session")?;
         let mut prompt = session.tokens()?;
         prompt.push(last);
-        let mut request = open.model.service().request(prompt)?;
+        let mut request = open.model.service()?.request(prompt)?;
         request.decoder = None;
         request.sampling = self::sampling(&options(sampling, "sampling")?, &[]);
         request.stop.max_tokens = Some(n);
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn tokkata_taps(
         let model = self::model(model)?;
         let ids = known(&model, ids, n)?;
         let each = each.ok_or_else(|| Error::argument("each: found NULL, expected a function"))?;
-        for tap in model.service().taps(ids)? {
+        for tap in model.service()?.taps(ids)? {
             let name = (tap.name.as_ptr().cast(), tap.name.len());
             let rows = tap.values.len() / tap.width.max(1);
             if each(user, name.0, name.1, tap.values.as_ptr(), rows, tap.width) != 0 {

@@ -100,7 +100,8 @@ impl From<Facade> for Error {
             | Facade::Tokenizer { .. }
             | Facade::Side { .. }
             | Facade::Kept { .. }
-            | Facade::Adapter { .. } => FILE,
+            | Facade::Adapter { .. }
+            | Facade::Audio(_) => FILE,
             Facade::Memory { .. } | Facade::Thread { .. } => MEMORY,
             Facade::Backend { ref source, .. } => match source {
                 BackendError::OutOfMemory { .. } => MEMORY,
@@ -108,7 +109,13 @@ impl From<Facade> for Error {
                 BackendError::Unsupported { .. } => UNSUPPORTED,
                 _ => FILE,
             },
-            Facade::Grammar(_) | Facade::Template { .. } => ARGUMENT,
+            Facade::Grammar(_)
+            | Facade::Template { .. }
+            | Facade::Language { .. }
+            | Facade::EnglishOnly { .. }
+            | Facade::TooWide { .. }
+            | Facade::NoDraft
+            | Facade::DraftKind { .. } => ARGUMENT,
             _ => UNSUPPORTED,
         };
         Error::new(code, error.to_string())

@@ -32,7 +32,7 @@ pub unsafe extern "C" fn tokkata_tokenize(
             parse_special: flags & 2 != 0,
         };
         let text = self::text(text, len, "text")?;
-        let ids = model.service().tokenizer()?.encode(text, options);
+        let ids = model.service()?.tokenizer()?.encode(text, options);
         fill(&ids, (out, capacity), needed)
     })
 }
@@ -48,7 +48,7 @@ pub(crate) unsafe fn known<'a>(
 ) -> Result<&'a [u32], Error> {
     // SAFETY: the caller's promise.
     let ids = unsafe { list(ids, n, "ids") }?;
-    let n_vocab = model.service().n_vocab();
+    let n_vocab = model.service()?.n_vocab();
     match ids.iter().find(|&&id| id >= n_vocab) {
         Some(id) => Err(Error::argument(format!(
             "token {id} is not in the vocabulary of {n_vocab} tokens"
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn tokkata_detokenize(
             continues: flags & 2 != 0,
         };
         let ids = known(&model, ids, n)?;
-        let bytes = model.service().tokenizer()?.decode(ids, options);
+        let bytes = model.service()?.tokenizer()?.decode(ids, options);
         fill(&bytes, (out.cast(), capacity), needed)
     })
 }
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn tokkata_token_bytes(
     guard(|| unsafe {
         let model = self::model(model)?;
         known(&model, &raw const id, 1)?;
-        let bytes = model.service().tokenizer()?.token_bytes(id);
+        let bytes = model.service()?.tokenizer()?.token_bytes(id);
         fill(bytes, (out.cast(), capacity), needed)
     })
 }
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn tokkata_token_special(
 ) -> i32 {
     guard(|| {
         let model = self::model(model)?;
-        let special = model.service().tokenizer()?.special();
+        let special = model.service()?.tokenizer()?.special();
         let found = match which {
             0 => special.bos,
             1 => special.eos,
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn tokkata_end_tokens(
     guard(|| {
         let model = self::model(model)?;
         // SAFETY: the caller's buffer.
-        unsafe { fill(model.service().tokenizer()?.eog(), (out, capacity), needed) }
+        unsafe { fill(model.service()?.tokenizer()?.eog(), (out, capacity), needed) }
     })
 }
 
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn tokkata_template_source(
 ) -> i32 {
     guard(|| {
         let model = self::model(model)?;
-        let template = model.service().template();
+        let template = model.service()?.template();
         let none = || Error::new(UNSUPPORTED, "the model has no chat template");
         let source = template.ok_or_else(none)?.source();
         // SAFETY: the caller's buffer.
@@ -170,8 +170,8 @@ unsafe fn rendered(
     let text = unsafe { text(json, len, "json") }?;
     let mut fields = Fields::body(parsed(text)?)?;
     fields.text("model")?;
-    let (talk, ..) = chat::read(&Style::default(), &model.served, &mut fields)?;
-    Ok(talk.render(&model.served)?)
+    let (talk, ..) = chat::read(&Style::default(), model.served()?, &mut fields)?;
+    Ok(talk.render(model.served()?)?)
 }
 
 /// A body of a request.

@@ -71,6 +71,12 @@ pub struct tokkata_model_options {
     pub progress: tokkata_progress_fn,
     pub progress_user: *mut c_void,
     pub taps: u32,
+    pub words: u32,
+    pub speculation: *const c_char,
+    pub speculation_len: usize,
+    pub draft_model: *const c_char,
+    pub draft_model_len: usize,
+    pub draft_max: u32,
     pub reserved: u32,
 }
 
@@ -99,6 +105,12 @@ unsafe impl Sized32 for tokkata_model_options {
         progress: None,
         progress_user: std::ptr::null_mut(),
         taps: 0,
+        words: 0,
+        speculation: null(),
+        speculation_len: 0,
+        draft_model: null(),
+        draft_model_len: 0,
+        draft_max: 0,
         reserved: 0,
     };
 }
@@ -121,6 +133,8 @@ pub struct tokkata_model_info {
     pub n_params: u64,
     pub file_bytes: u64,
     pub memory_bytes: u64,
+    pub hears: u32,
+    pub reserved: u32,
 }
 
 // SAFETY: numbers, a size first.
@@ -141,6 +155,8 @@ unsafe impl Sized32 for tokkata_model_info {
         n_params: 0,
         file_bytes: 0,
         memory_bytes: 0,
+        hears: 0,
+        reserved: 0,
     };
 }
 
@@ -299,6 +315,64 @@ pub struct tokkata_logprob {
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
+pub struct tokkata_word {
+    pub text: *const c_char,
+    pub len: usize,
+    pub start: f64,
+    pub end: f64,
+    pub probability: f64,
+}
+
+// SAFETY: it points into the request that holds it, whose memory is never another thread's.
+unsafe impl Send for tokkata_word {}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct tokkata_transcribe_options {
+    pub size: u32,
+    pub translate: u32,
+    pub language: *const c_char,
+    pub language_len: usize,
+    pub prompt: *const c_char,
+    pub prompt_len: usize,
+    pub beams: u32,
+    pub best_of: u32,
+    pub temperature: f32,
+    pub temperature_step: f32,
+    pub words: u32,
+    pub no_timestamps: u32,
+    pub no_context: u32,
+    pub channel: i32,
+    pub clips: *const f64,
+    pub n_clips: usize,
+    pub seed: u64,
+}
+
+// SAFETY: numbers and pointers, a size first.
+unsafe impl Sized32 for tokkata_transcribe_options {
+    const INIT: Self = tokkata_transcribe_options {
+        size: size_of::<Self>() as u32,
+        translate: 0,
+        language: null(),
+        language_len: 0,
+        prompt: null(),
+        prompt_len: 0,
+        beams: 5,
+        best_of: 5,
+        temperature: 0.0,
+        temperature_step: 0.2,
+        words: 0,
+        no_timestamps: 0,
+        no_context: 0,
+        channel: -1,
+        clips: null(),
+        n_clips: 0,
+        seed: 0,
+    };
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub struct tokkata_event {
     pub size: u32,
     pub kind: i32,
@@ -319,6 +393,14 @@ pub struct tokkata_event {
     pub reserved: u32,
     pub prompt_ns: u64,
     pub generate_ns: u64,
+    pub n_drafted: u32,
+    pub n_accepted: u32,
+    pub start: f64,
+    pub end: f64,
+    pub no_speech: f32,
+    pub reserved2: u32,
+    pub words: *const tokkata_word,
+    pub n_words: usize,
 }
 
 // SAFETY: numbers and pointers, a size first.
@@ -343,6 +425,14 @@ unsafe impl Sized32 for tokkata_event {
         reserved: 0,
         prompt_ns: 0,
         generate_ns: 0,
+        n_drafted: 0,
+        n_accepted: 0,
+        start: 0.0,
+        end: 0.0,
+        no_speech: 0.0,
+        reserved2: 0,
+        words: null(),
+        n_words: 0,
     };
 }
 

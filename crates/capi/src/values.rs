@@ -35,7 +35,7 @@ pub unsafe extern "C" fn tokkata_embed(
     // SAFETY: pointers of the caller, as the header says.
     guard(|| unsafe {
         let model = self::model(model)?;
-        let service = model.service();
+        let service = model.service()?;
         let text = self::text(text, len, "text")?;
         let ids = service.checkpoint().encode_text(text.as_bytes())?;
         let width = service.vector_width()?;
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn tokkata_rerank(
     // SAFETY: pointers of the caller, as the header says.
     guard(|| unsafe {
         let model = self::model(model)?;
-        let service = model.service();
+        let service = model.service()?;
         if service.pooling() != Some(Pooling::Rank) {
             let message = "the model was not loaded to rank; load it with TOKKATA_POOL_RANK";
             return Err(Error::new(UNSUPPORTED, message));

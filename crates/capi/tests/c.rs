@@ -54,6 +54,16 @@ fn model() -> PathBuf {
     here("../../demo/demo.gguf")
 }
 
+/// A model for speech and a recording.
+fn speech(folder: &Path) -> (PathBuf, PathBuf) {
+    let (model, wav) = (folder.join("speech.bin"), folder.join("tone.wav"));
+    std::fs::write(&model, tokkata_conformance::speech::file()).expect("it can be written");
+    let tone: Vec<f32> = (0..32_000).map(|i| (i as f32 * 0.3).sin() / 3.0).collect();
+    let bytes = tokkata::audio::wav::encode(&tone, 16_000, 1);
+    std::fs::write(&wav, bytes).expect("it can be written");
+    (model, wav)
+}
+
 #[test]
 fn the_header_stands_alone() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -111,42 +121,60 @@ fn programs_do_what_they_say() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let session = folder.path().join("session");
+    let (hears, wav) = speech(folder.path());
     for (compiler, source, standard) in [
         ("gcc", "c/chat.c", "-std=gnu11"),
-        ("gcc", "c/sessions.c", "-std=gnu11"),
+        ("clang", "c/sessions.c", "-std=gnu11"),
         ("gcc", "c/misuse.c", "-std=gnu11"),
         ("gcc", "first_design.c", "-std=gnu11"),
         ("g++", "c/owners.cpp", "-std=c++17"),
     ] {
+        if !there(compiler) {
+            continue;
+        }
         let program = built(compiler, source, &[standard], folder.path());
         let mut command = Command::new(program);
         command.arg(model());
-        if source.contains("sessions") || source.contains("first") {
+        if source.contains("sessions") {
             command.arg(&session);
+        }
+        if source.contains("first") {
+            command.arg(&hears).arg(&wav);
         }
         assert!(run(&mut command).contains(": ok"));
     }
+    let program = built("gcc", "c/values.c", &["-std=gnu11"], folder.path());
+    let words = folder.path().join("words.gguf");
+    std::fs::write(&words, tokkata_conformance::words::file()).expect("it can be written");
+    assert!(run(Command::new(program).arg(&words)).contains(": ok"));
+    let program = built("gcc", "c/speech.c", &["-std=gnu11"], folder.path());
+    let mut command = Command::new(program);
+    assert!(run(command.arg(&hears).arg(model()).arg(&wav)).contains(": ok"));
     let cycles = built("gcc", "c/cycles.c", &["-std=gnu11"], folder.path());
     run(Command::new(cycles).arg(model()).arg("100"));
 }
 
 #[test]
 fn callers_under_sanitizers_are_clean() {
-    if !there("gcc") {
-        return;
-    }
     let folder = tempfile::tempdir().expect("a folder");
+    let session = folder.path().join("session");
     let flags = [
         "-std=gnu11",
         "-fsanitize=address,undefined",
         "-fno-sanitize-recover=all",
     ];
-    for source in ["c/chat.c", "c/misuse.c"] {
+    if !there("gcc") {
+        return;
+    }
+    for source in ["c/chat.c", "c/misuse.c", "c/sessions.c"] {
         let program = built("gcc", source, &flags, folder.path());
+        let mut command = Command::new(program);
+        command.arg(model());
+        if source.contains("sessions") {
+            command.arg(&session);
+        }
         // The library's own threads live until the process ends.
-        run(Command::new(program)
-            .arg(model())
-            .env("ASAN_OPTIONS", "detect_leaks=0"));
+        run(command.env("ASAN_OPTIONS", "detect_leaks=0"));
     }
 }
 

@@ -1,7 +1,6 @@
-/*
- * Every capability of the first design's 41 functions, each under its old name. What has not landed in the engine is
- * named at the end: speculation and transcription.
- */
+/* Every capability of the first design's 41 functions, each under its old name. */
+#include <math.h>
+
 #include "c/check.h"
 
 static int32_t count(void *user, const tokkata_event *event) {
@@ -18,8 +17,34 @@ static int generate(tokkata_model *model, const uint32_t *ids, size_t n, tokkata
     return tokens;
 }
 
+typedef struct listened {
+    uint32_t tokens[32];
+    int n;
+    uint32_t drafted, accepted;
+} listened;
+
+static int32_t keep(void *user, const tokkata_event *event) {
+    listened *all = user;
+    if (event->kind == TOKKATA_EVENT_TOKEN && all->n < 32) all->tokens[all->n++] = event->token;
+    all->drafted = event->n_drafted;
+    all->accepted = event->n_accepted;
+    return 0;
+}
+
+static void listen_to(tokkata_model *model, const uint32_t *ids, size_t n, tokkata_generate_options *options, listened *out) {
+    tokkata_request *request = NULL;
+    OK(tokkata_request_tokens(model, ids, n, options, &request));
+    OK(tokkata_request_run(request, keep, out));
+    OK(tokkata_request_free(request));
+}
+
+static int32_t count_segments(void *user, const tokkata_event *event) {
+    *(int *)user += event->kind == TOKKATA_EVENT_SEGMENT;
+    return 0;
+}
+
 int main(int argc, char **argv) {
-    CHECK(argc == 3);
+    CHECK(argc == 4);
     size_t needed = 0, n = 0, position = 0;
     uint32_t ids[256], token = 0;
     static char text[1 << 16];
@@ -35,7 +60,7 @@ int main(int argc, char **argv) {
     OK(tokkata_error_take(&error));
     CHECK(error != NULL);
     OK(tokkata_error_free(error));
-    /* akunu_get_config, akunu_model_memory, akunu_embedding_dim, akunu_is_whisper */
+    /* akunu_get_config, akunu_model_memory, akunu_embedding_dim */
     tokkata_model_info info = TOKKATA_MODEL_INFO_INIT;
     OK(tokkata_model_get_info(model, &info));
     CHECK(info.n_ctx == 256 && info.memory_bytes > 0 && info.vector_width == info.n_embd && info.writes_text == 1);
@@ -151,11 +176,61 @@ int main(int argc, char **argv) {
     OK(tokkata_session_free(session));
     /* akunu_free_model */
     OK(tokkata_model_free(model));
+    choices.purpose = TOKKATA_FOR_TEXT;
+    choices.speculation = "none";
+    choices.speculation_len = 4;
+    tokkata_model *plain = open_model(argv[1], &choices);
     free(logits);
     free(vector);
-    /* To come with the engine: akunu_set_speculation; akunu_transcribe, akunu_transcribe_pcm, akunu_transcribe_stream,
-       akunu_transcribe_pcm_stream, akunu_set_timestamps. */
-    (void)argv[2];
+
+    /* akunu_set_speculation: whoever guesses, the text is the same. */
+    OK(tokkata_tokenize(plain, "one two three one two three one two", 35, TOKKATA_ADD_SPECIAL, ids, 256, &n));
+    options.grammar = NULL;
+    options.session = NULL;
+    options.max_tokens = 24;
+    options.ignore_end = 1;
+    listened said = {{0}, 0, 0, 0}, guessed = {{0}, 0, 0, 0};
+    listen_to(plain, ids, n, &options, &said);
+    OK(tokkata_model_free(plain));
+    choices.speculation = "ngram";
+    choices.speculation_len = 5;
+    choices.draft_max = 4;
+    plain = open_model(argv[1], &choices);
+    listen_to(plain, ids, n, &options, &guessed);
+    CHECK(said.n == 24 && guessed.n == 24 && memcmp(said.tokens, guessed.tokens, sizeof said.tokens) == 0);
+    CHECK(said.drafted == 0 && guessed.accepted <= guessed.drafted);
+    OK(tokkata_model_free(plain));
+    choices.speculation = "nobody";
+    choices.speculation_len = 6;
+    CHECK(tokkata_model_open(argv[1], strlen(argv[1]), &choices, &plain) == TOKKATA_ERROR_ARGUMENT);
+
+    /* akunu_is_whisper, akunu_transcribe, akunu_transcribe_pcm, akunu_transcribe_stream, akunu_transcribe_pcm_stream,
+       akunu_set_timestamps */
+    tokkata_model_options hearing = TOKKATA_MODEL_OPTIONS_INIT;
+    hearing.purpose = TOKKATA_FOR_SPEECH;
+    hearing.n_seqs = 1;
+    tokkata_model *speech = open_model(argv[2], &hearing);
+    OK(tokkata_model_get_info(speech, &info));
+    CHECK(info.hears == 1);
+    tokkata_transcribe_options quick = TOKKATA_TRANSCRIBE_OPTIONS_INIT;
+    quick.beams = 1;
+    quick.temperature_step = 0;
+    quick.language = "en";
+    quick.language_len = 2;
+    int segments = 0;
+    OK(tokkata_transcribe(speech, argv[3], strlen(argv[3]), &quick, &request));
+    OK(tokkata_request_run(request, count_segments, &segments));
+    CHECK(segments > 0);
+    OK(tokkata_request_free(request));
+    static float tone[16000];
+    for (int i = 0; i < 16000; i++) tone[i] = (float)sin(i * 0.1) / 3;
+    quick.no_timestamps = 1;
+    OK(tokkata_transcribe_pcm(speech, tone, 16000, 16000, &quick, &request));
+    segments = 0;
+    OK(tokkata_request_run(request, count_segments, &segments));
+    CHECK(segments > 0);
+    OK(tokkata_request_free(request));
+    OK(tokkata_model_free(speech));
     puts("first design: ok");
     return 0;
 }

@@ -1,6 +1,6 @@
 //! Answers on their way.
 
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,20 +14,24 @@ use crate::failure::{engine, error, request};
 use crate::notify::waker;
 
 /// How long a thread waits before it looks for signals.
-const PATIENCE: Duration = Duration::from_millis(20);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Refuses a second caller of what serves one.
 macro_rules! alone {
     ($mutex:expr) => {
         match $mutex.try_lock() {
             Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                return Err(error("another thread waits for this answer"));
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(std::sync::TryLockError::WouldBlock) => {
+                return Err($crate::failure::error(
+                    "another thread waits for this answer",
+                ));
             }
         }
     };
 }
+
+pub(crate) use alone;
 
 /// The tokens of one answer. Each item is (token id, text bytes, log-probability, alternatives); when it has ended,
 /// `finish` and `stats` are set.
@@ -44,8 +48,12 @@ pub(crate) struct Answer {
 struct End {
     finish: &'static str,
     rest: Vec<u8>,
-    stats: (usize, usize, usize, f64, f64),
+    stats: Stats,
 }
+
+/// Prompt tokens, of them reused, generated tokens, seconds to the first token, seconds after it, tokens guessed, of them
+/// right.
+type Stats = (usize, usize, usize, f64, f64, usize, usize);
 
 type Item<'py> = (u32, Bound<'py, PyBytes>, Option<f32>, Vec<(u32, f32)>);
 
@@ -84,6 +92,8 @@ impl Answer {
                         stats.generated_tokens,
                         stats.prompt_ns as f64 / 1e9,
                         stats.generate_ns as f64 / 1e9,
+                        stats.drafted_tokens,
+                        stats.accepted_tokens,
                     ),
                 };
                 *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
@@ -182,10 +192,10 @@ impl Answer {
         PyBytes::new(py, &rest)
     }
 
-    /// (prompt tokens, of them reused, generated tokens, seconds to the first token, seconds after it); None before
-    /// the end.
+    /// (prompt tokens, of them reused, generated tokens, seconds to the first token, seconds after it, tokens guessed, of
+    /// them right); None before the end.
     #[getter]
-    fn stats(&self) -> Option<(usize, usize, usize, f64, f64)> {
+    fn stats(&self) -> Option<Stats> {
         self.ended().map(|end| end.stats)
     }
 }

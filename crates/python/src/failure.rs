@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use tokkata_requests::error::ApiError;
 
 pyo3::create_exception!(
-    _tokkata,
+    tokkata,
     TokkataError,
     PyException,
     "What went wrong, in one line that says what to do."

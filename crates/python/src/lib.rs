@@ -4,7 +4,7 @@
 //! calls here. Nothing here holds the interpreter lock while it waits: whoever waits lets go of it, looks for signals
 //! every few milliseconds, and cancels its request when one came.
 //!
-//! Reading order: `model`, `answer`, `session`, `grammar`, `floats`, `notify`, `failure`.
+//! Reading order: `opening`, `model`, `answer`, `session`, `speech`, `grammar`, `floats`, `notify`, `failure`.
 #![allow(
     clippy::needless_pass_by_value,
     reason = "arguments come from Python as values"
@@ -14,9 +14,12 @@ mod answer;
 mod failure;
 mod floats;
 mod grammar;
+mod interpreter;
 mod model;
 mod notify;
+mod opening;
 mod session;
+mod speech;
 
 use pyo3::prelude::*;
 
@@ -38,12 +41,15 @@ mod tokkata_python {
     use crate::model::{Model, devices, sample};
     #[pymodule_export]
     use crate::session::Session;
+    #[pymodule_export]
+    use crate::speech::Transcript;
 
     #[pymodule_export]
     use super::run_command;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::interpreter::check_is_main(module.py())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -1,10 +1,8 @@
 //! Models: opened, asked, looked at.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
@@ -12,10 +10,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tokkata::grammar::{Trigger, constrain};
 use tokkata::sample::{Mask, Scratch, sample as draw};
-use tokkata::{
-    AdapterSource, Checkpoint, DType, DecodeOptions, EncodeOptions, OpenOptions, Pooling, Purpose,
-    Sampling, Urgency, normalize, pair,
-};
+use tokkata::speech::Listener;
+use tokkata::{DecodeOptions, EncodeOptions, Pooling, Sampling, Urgency, normalize, pair};
 use tokkata_requests::chat;
 use tokkata_requests::fields::Fields;
 use tokkata_requests::reply::Reply as Asked;
@@ -26,29 +22,35 @@ use crate::answer::{Answer, Reply, check_process, values};
 use crate::failure::{engine, error, facade, request};
 use crate::floats::Floats;
 use crate::grammar::{Grammar, source};
+use crate::opening::{Info, Loaded, Opening, load};
 use crate::session::{self, Session};
+use crate::speech::{self, Hear, Transcript};
 
 /// A loaded model, for any number of threads.
 #[pyclass(frozen, module = "tokkata")]
 pub(crate) struct Model {
-    served: Arc<Served>,
+    /// Always there, until it is dropped.
+    loaded: Option<Loaded>,
+    info: Info,
     process: u32,
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        let Some(loaded) = self.loaded.take() else {
+            return;
+        };
+        if check_process(self.process).is_err() {
+            // The threads that it would wait for are the parent's.
+            std::mem::forget(loaded);
+            return;
+        }
+        Python::attach(|py| py.detach(|| drop(loaded)));
+    }
 }
 
 fn wrong(message: impl Into<String>) -> PyErr {
     PyValueError::new_err(message.into())
-}
-
-fn pooling(name: Option<&str>) -> PyResult<Option<Pooling>> {
-    name.map(|name| {
-        let why = || {
-            wrong(format!(
-                "pooling: found '{name}', expected none, mean, cls, last or rank"
-            ))
-        };
-        Pooling::from_name(name).ok_or_else(why)
-    })
-    .transpose()
 }
 
 /// How tokens are picked.
@@ -100,66 +102,6 @@ struct Ends {
     timeout: Option<f64>,
 }
 
-/// Choices of a load.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct Opening {
-    purpose: String,
-    pooling: Option<String>,
-    n_ctx: Option<u32>,
-    n_seqs: u32,
-    n_rows: Option<u32>,
-    n_logit_rows: u32,
-    threads: Option<usize>,
-    device: Option<String>,
-    kv_type: String,
-    kv_memory: Option<u64>,
-    cpu_features: Option<String>,
-    adapters: Vec<(PathBuf, f32)>,
-    taps: bool,
-}
-
-impl Opening {
-    fn options(self) -> PyResult<OpenOptions> {
-        let pooling = pooling(self.pooling.as_deref())?;
-        let usual = OpenOptions::default();
-        let kv = DType::from_name(&self.kv_type);
-        let adapters = self
-            .adapters
-            .into_iter()
-            .map(|(path, scale)| AdapterSource { path, scale });
-        Ok(OpenOptions {
-            purpose: match self.purpose.as_str() {
-                "text" => Purpose::Text,
-                "vectors" => Purpose::Vectors(pooling),
-                "both" => Purpose::Both(pooling),
-                other => {
-                    return Err(wrong(format!(
-                        "purpose: found '{other}', expected text, vectors or both"
-                    )));
-                }
-            },
-            ctx: self.n_ctx.and_then(NonZeroU32::new),
-            seqs: self.n_seqs.max(1),
-            rows: self.n_rows.unwrap_or(usual.rows),
-            logit_rows: self.n_logit_rows,
-            threads: self.threads,
-            device: self.device,
-            kv: kv.ok_or_else(|| {
-                wrong(format!(
-                    "kv_type: found '{}', expected f16, f32, bf16, q8_0 or q4_0",
-                    self.kv_type
-                ))
-            })?,
-            kv_memory: self.kv_memory,
-            cpu_features: self.cpu_features,
-            adapters: adapters.collect(),
-            product_inputs: self.taps,
-            ..usual
-        })
-    }
-}
-
 /// A value of metadata as text; of a list how long it is.
 fn shown(value: &tokkata::Value) -> String {
     use tokkata::Value;
@@ -176,48 +118,29 @@ fn shown(value: &tokkata::Value) -> String {
     }
 }
 
-fn load(
-    py: Python<'_>,
-    path: &std::path::Path,
-    options: &OpenOptions,
-    progress: Option<&Py<PyAny>>,
-) -> PyResult<tokkata::Model> {
-    let raised: Mutex<Option<PyErr>> = Mutex::new(None);
-    let heard = |done: u64, total: u64| {
-        let told = Python::attach(|py| {
-            py.check_signals()?;
-            progress.map_or(Ok(()), |call| call.call1(py, (done, total)).map(drop))
-        });
-        match told {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                *raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                ControlFlow::Break(())
-            }
-        }
-    };
-    let silent = |_, _| ControlFlow::Continue(());
-    let loaded = py.detach(|| {
-        let checkpoint = Checkpoint::open(path, &[])?;
-        match progress {
-            Some(_) => tokkata::Model::load(checkpoint, options, Some(&heard)),
-            None => tokkata::Model::load(checkpoint, options, Some(&silent)),
-        }
-    });
-    match raised.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(error) => Err(error),
-        None => loaded.map_err(facade),
-    }
-}
-
 impl Model {
     fn here(&self) -> PyResult<&Arc<Served>> {
         check_process(self.process)?;
-        Ok(&self.served)
+        match &self.loaded {
+            Some(Loaded::Text(served)) => Ok(served),
+            _ => Err(error(
+                "the model was opened for speech; open it with another purpose",
+            )),
+        }
+    }
+
+    fn listener(&self) -> PyResult<&Listener> {
+        check_process(self.process)?;
+        match &self.loaded {
+            Some(Loaded::Speech(listener)) => Ok(listener),
+            _ => Err(error(
+                "the model was not opened for speech; open it with purpose='speech'",
+            )),
+        }
     }
 
     fn known(&self, ids: &[u32]) -> PyResult<()> {
-        let n_vocab = self.served.service.n_vocab();
+        let n_vocab = self.here()?.service.n_vocab();
         match ids.iter().find(|&&id| id >= n_vocab) {
             Some(id) => Err(wrong(format!(
                 "token {id} is not in the vocabulary of {n_vocab} tokens"
@@ -237,39 +160,17 @@ impl Model {
         options: Opening,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let options = options.options()?;
-        let model = load(py, &path, &options, progress.as_ref())?;
-        let service = py.detach(|| model.serve()).map_err(facade)?;
+        let (loaded, info) = load(py, &path, options, progress.as_ref())?;
         Ok(Model {
-            served: Arc::new(Served::alone(service)),
+            loaded: Some(loaded),
+            info,
             process: std::process::id(),
         })
     }
 
     /// Numbers that describe it, by name.
-    fn info(&self) -> PyResult<HashMap<&'static str, u64>> {
-        let service = &self.here()?.service;
-        let file = service.checkpoint().file();
-        let elements = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
-        Ok(HashMap::from([
-            ("n_vocab", u64::from(service.n_vocab())),
-            ("n_ctx", service.limits().ctx.into()),
-            (
-                "n_ctx_train",
-                service.checkpoint().trained_ctx().unwrap_or(0).into(),
-            ),
-            ("n_embd", service.program().n_embd.into()),
-            ("n_seqs", service.limits().seqs.into()),
-            ("n_rows", service.limits().rows.into()),
-            ("vector_width", service.vector_width().unwrap_or(0) as u64),
-            ("writes_text", service.writes().into()),
-            (
-                "n_params",
-                file.tensors().iter().map(|t| elements(&t.shape)).sum(),
-            ),
-            ("file_bytes", file.size_bytes()),
-            ("memory_bytes", service.memory_bytes()),
-        ]))
+    fn info(&self) -> Info {
+        self.info.clone()
     }
 
     /// The file's metadata as text, by GGUF's keys.
@@ -480,6 +381,21 @@ impl Model {
         let tapped = py.detach(|| service.taps(&ids)).map_err(facade)?;
         let one = |t: tokkata::Tapped| (t.name, Floats::new(t.values, t.width));
         Ok(tapped.into_iter().map(one).collect())
+    }
+
+    /// Asks what is said in a recording: a file, a file's bytes, or samples of one channel at a rate.
+    fn transcribe(
+        &self,
+        py: Python<'_>,
+        sound: (
+            Option<PathBuf>,
+            Option<Vec<u8>>,
+            Option<pyo3::buffer::PyBuffer<f32>>,
+            u32,
+        ),
+        asked: Hear,
+    ) -> PyResult<Transcript> {
+        speech::start(py, self.listener()?, sound, asked)
     }
 
     fn open_session(&self, py: Python<'_>) -> PyResult<Session> {

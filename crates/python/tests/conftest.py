@@ -22,3 +22,21 @@ def path() -> str:
 @pytest.fixture(scope="session")
 def model(path: str) -> Iterator[Model]:
     yield Model(path, n_seqs=8, n_logit_rows=64, purpose="both", taps=True, n_ctx=512)
+
+
+def named(variable: str) -> str:
+    found = os.environ.get(variable)
+    if found is None:
+        pytest.skip(f"{variable} names no model; `cargo xtask python` makes one")
+    return found
+
+
+@pytest.fixture(scope="session")
+def speech_path() -> str:
+    return named("TOKKATA_TEST_SPEECH")
+
+
+@pytest.fixture(scope="session")
+def words_path() -> str:
+    """A tiny BERT with a classifier."""
+    return named("TOKKATA_TEST_WORDS")

@@ -21,10 +21,11 @@ GREEDY = {"temperature": 0.0, "max_tokens": 12, "ignore_end": True}
 
 
 def test_importing_is_quick_and_leaves_numpy_alone() -> None:
-    code = "import sys, time; t = time.perf_counter(); import tokkata; print(time.perf_counter() - t, 'numpy' in sys.modules)"
+    code = "import sys, time; t = time.process_time(); import tokkata; print(time.process_time() - t, 'numpy' in sys.modules)"
     said = [subprocess.check_output([sys.executable, "-c", code], text=True).split() for _ in range(5)]
     assert all(numpy == "False" for _, numpy in said)
-    assert min(float(seconds) for seconds, _ in said) < 0.3
+    # Of the processor's time, which other programs do not stretch.
+    assert min(float(seconds) for seconds, _ in said) < 0.08
 
 
 def test_tokens_go_there_and_back(model: Model) -> None:
@@ -172,17 +173,33 @@ def test_vectors_and_taps(model: Model) -> None:
         model.rerank("a", ["b"])
 
 
+def test_scores_are_the_commands(words_path: str) -> None:
+    texts = ["the cat sat on the mat", "the red dog ran", "what is the mat"]
+    model = Model(words_path, purpose="vectors", pooling="rank")
+    scores = model.rerank("who sat?", texts)
+    args = [word for text in texts for word in ("-p", text)]
+    said = subprocess.run(
+        [sys.executable, "-m", "tokkata", "rerank", "-m", words_path, "--query", "who sat?", *args, "-o", "json"],
+        capture_output=True, text=True, check=True,
+    )
+    theirs = {one["index"]: one["relevance_score"] for one in json.loads(said.stdout)["results"]}
+    assert scores == pytest.approx([theirs[i] for i in range(3)], abs=1e-6)
+    pooled = Model(words_path, purpose="vectors")
+    assert pooled.embed("the cat", normalize=False).shape == (1, pooled.info["vector_width"])
+    with pytest.raises(TokkataError):
+        pooled.generate("x")
+
+
 def test_perplexity_is_the_commands(model: Model, path: str, tmp_path: Path) -> None:
     text = "Once upon a time there was a little cat who lived in a house. " * 40
     file = tmp_path / "text"
     file.write_text(text)
     ours = model.perplexity(text, n_ctx=64)
     said = subprocess.run(
-        [sys.executable, "-m", "tokkata", "perplexity", "-m", path, "-f", str(file), "-c", "64", "-o", "json"],
+        [sys.executable, "-m", "tokkata", "perplexity", "-m", path, "-f", str(file), "-c", "64"],
         capture_output=True, text=True, check=True,
     )
-    theirs = json.loads(said.stdout)
-    assert abs(ours - float(theirs["perplexity"])) / ours < 1e-3
+    assert f"PPL = {ours:.4f} " in said.stdout
 
 
 def test_draws_are_the_engines(model: Model) -> None:
@@ -193,17 +210,6 @@ def test_draws_are_the_engines(model: Model) -> None:
     ends = {id: float("-inf") for id in model.end_tokens}
     drawn = tokkata.sample(logits, position=len(ids) - 1, recent=ids, seed=11, logit_bias=ends)
     assert answer.tokens == [drawn]
-
-
-def test_the_interpreter_runs_while_a_thread_waits(model: Model) -> None:
-    answer = model.generate("Once", temperature=0, ignore_end=True, max_tokens=300)
-    thread = threading.Thread(target=answer.text)
-    thread.start()
-    turns, longest, last = 0, 0.0, time.perf_counter()
-    while thread.is_alive():
-        now = time.perf_counter()
-        longest, last, turns = max(longest, now - last), now, turns + 1
-    assert turns > 100
 
 
 def test_an_interrupt_stops_an_answer(path: str) -> None:
@@ -248,9 +254,32 @@ def test_a_spawned_child_loads_its_own(path: str) -> None:
 
 
 def test_a_subinterpreter_is_refused() -> None:
-    code = "import _xxsubinterpreters as s; i = s.create(); s.run_string(i, 'import tokkata')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode != 0 and "subinterpreter" in done.stderr
+    name = "_xxsubinterpreters" if sys.version_info < (3, 13) else "_interpreters"
+    for before in ("", "import tokkata; "):
+        code = f"import {name} as s; {before}i = s.create(); print(s.run_string(i, 'import tokkata'))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        # Older ones raise what was raised inside, newer ones give it back.
+        assert "subinterpreter" in done.stdout + done.stderr
+
+
+def test_drafts_change_no_text(path: str) -> None:
+    prompt = "one two three one two three one two"
+    texts = []
+    for speculation in ("none", "ngram", "auto"):
+        model = Model(path, n_ctx=128, speculation=speculation, draft_max=4)
+        answer = model.generate(prompt, temperature=0.7, seed=5, max_tokens=40, ignore_end=True)
+        texts.append(answer.text())
+        assert answer.stats is not None
+        assert answer.stats.accepted_tokens <= answer.stats.drafted_tokens <= 40 * 4
+        assert speculation != "none" or answer.stats.drafted_tokens == 0
+    assert texts[0] == texts[1] == texts[2]
+    own = Model(path, n_ctx=128, speculation="draft", draft_model=path)
+    answer = own.generate(prompt, temperature=0.7, seed=5, max_tokens=40, ignore_end=True)
+    assert answer.text() == texts[0]
+    with pytest.raises(ValueError, match="speculation"):
+        Model(path, speculation="nobody")
+    with pytest.raises(ValueError, match="draft"):
+        Model(path, speculation="draft")
 
 
 def test_loads_are_heard_and_ended(path: str) -> None:
@@ -273,7 +302,13 @@ def test_the_command_line_is_the_same_library(path: str, tmp_path: Path) -> None
     run = [sys.executable, "-m", "tokkata"]
     assert "tokkata" in subprocess.check_output([*run, "--version"], text=True)
     assert subprocess.run([*run, "nonsense"], capture_output=True).returncode == 2
-    tokkata.quantize(path, tmp_path / "small.gguf", "Q4_0")
-    assert (tmp_path / "small.gguf").stat().st_size > 1000
+    with pytest.raises(TokkataError, match="requantize"):
+        tokkata.quantize(path, tmp_path / "small.gguf", "Q4_0")
+    tokkata.quantize(path, tmp_path / "small.gguf", "Q4_0", allow_requantize=True)
+    assert len(Model(tmp_path / "small.gguf", n_ctx=64).tokenize("Hello")) > 0
+    with pytest.raises(TokkataError, match="outtype"):
+        tokkata.convert(path, tmp_path / "model.safetensors")
+    tokkata.convert(path, tmp_path / "model.safetensors", kind="f16")
+    assert (tmp_path / "model.safetensors").stat().st_size > 1000
     with pytest.raises(TokkataError):
         tokkata.quantize(path, tmp_path / "x.gguf", "Q17")

@@ -66,6 +66,30 @@ impl Drafts {
         }
     }
 
+    /// The choice that is called so: `auto`, `none`, `ngram` or `draft`, with the smaller model's file where one guesses.
+    ///
+    /// # Errors
+    /// Another name; `draft` without a file.
+    pub fn named(name: &str, model: Option<PathBuf>, most: Option<NonZeroU32>) -> Result<Self> {
+        let kinds = match (name, &model) {
+            ("auto", Some(_)) => vec![DraftKind::Ngram, DraftKind::Model],
+            ("auto" | "ngram", _) => vec![DraftKind::Ngram],
+            ("none", _) => Vec::new(),
+            ("draft", Some(_)) => vec![DraftKind::Model],
+            ("draft", None) => return Err(Error::NoDraft),
+            (found, _) => {
+                let found = found.to_owned();
+                return Err(Error::DraftKind { found });
+            }
+        };
+        Ok(Drafts {
+            kinds,
+            most,
+            model,
+            pretended: None,
+        })
+    }
+
     fn is_off(&self) -> bool {
         self.kinds.is_empty() && self.pretended.is_none()
     }

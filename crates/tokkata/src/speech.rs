@@ -6,6 +6,7 @@
 
 mod hear;
 mod job;
+mod listener;
 mod sound;
 
 use std::collections::VecDeque;
@@ -24,6 +25,7 @@ use crate::model::Model;
 use crate::options::OpenOptions;
 use crate::weights::Progress;
 
+pub use listener::{Hearing, Hush, Listener};
 pub use sound::Sound;
 
 use hear::Ear;

@@ -22,6 +22,7 @@ from tokkata._model import (
     quantize,
     sample,
 )
+from tokkata._speech import Segment, Transcription, Word
 from tokkata._tokkata import (
     Floats,
     Grammar,
@@ -41,9 +42,12 @@ __all__ = [
     "Message",
     "Model",
     "Piece",
+    "Segment",
     "Session",
     "Stats",
     "TokkataError",
+    "Transcription",
+    "Word",
     "__version__",
     "convert",
     "devices",

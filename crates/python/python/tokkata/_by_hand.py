@@ -37,7 +37,7 @@ class ByHand:
         self._cancelled = False
         self.finish: str | None = None
         self.rest = b""
-        self.stats: tuple[int, int, int, float, float] | None = None
+        self.stats: tuple[int, int, int, float, float, int, int] | None = None
 
     def cancel(self) -> None:
         """Ends the answer."""
@@ -54,7 +54,7 @@ class ByHand:
     def _end(self, finish: str) -> None:
         self.finish = finish
         made = len(self._ids) - self._prompt
-        self.stats = (self._prompt, 0, made, 0.0, 0.0)
+        self.stats = (self._prompt, 0, made, 0.0, 0.0, 0, 0)
 
     def __next__(self) -> _tokkata.Item:
         if self.finish is not None:

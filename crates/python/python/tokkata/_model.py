@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import json
 import math
 import os
-import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from tokkata import _tokkata
+from tokkata._speech import Transcription, awaited
 from tokkata._tokkata import Answer, Floats, Grammar, Reply, Session, TokkataError
 
 if TYPE_CHECKING:
@@ -37,6 +36,10 @@ class Stats:
     generated_tokens: int
     prompt_seconds: float
     generate_seconds: float
+    drafted_tokens: int = 0
+    """Tokens that were guessed and tried."""
+    accepted_tokens: int = 0
+    """Those of them that were right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class Generation:
         return self
 
     async def __anext__(self) -> Piece:
-        piece = self._took(await _awaited(self._answer))
+        piece = self._took(await awaited(self._answer))
         if piece is None:
             raise StopAsyncIteration
         return piece
@@ -115,26 +118,6 @@ class Generation:
         return None if stats is None else Stats(*stats)
 
 
-async def _awaited(source: Answer | Reply) -> Any:
-    """What comes next of an answer, without a thread that waits."""
-    loop = asyncio.get_running_loop()
-    while True:
-        ready = asyncio.Event()
-
-        def tell(ready: asyncio.Event = ready) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(ready.set)
-
-        done, item = source.poll(tell)
-        if done:
-            return item
-        try:
-            await ready.wait()
-        except asyncio.CancelledError:
-            source.cancel()
-            raise
-
-
 class _Chunks:
     """The chunks of a streamed request."""
 
@@ -151,7 +134,7 @@ class _Chunks:
         return self
 
     async def __anext__(self) -> Completion:
-        text = await _awaited(self._reply)
+        text = await awaited(self._reply)
         if text is None:
             raise StopAsyncIteration
         return cast(Completion, json.loads(text))
@@ -185,7 +168,7 @@ def _picking(
         "presence_penalty": presence_penalty,
         "repeat_last_n": repeat_last_n,
         "logit_bias": list((logit_bias or {}).items()),
-        "seed": random.getrandbits(32) if seed is None else seed,
+        "seed": int.from_bytes(os.urandom(4), "little") if seed is None else seed,
     }
 
 
@@ -210,7 +193,9 @@ class Model:
     ``path`` is a GGUF file, or a directory of Hugging Face or MLX. ``n_seqs`` requests run at once, each with up to
     ``n_ctx`` tokens; more wait. ``purpose`` is ``text``, ``vectors`` or ``both``; ``pooling`` is ``mean``, ``cls``,
     ``last``, ``none`` or ``rank``, and as the file says without one. ``progress`` hears bytes read and bytes in all;
-    what it raises ends the load. ``taps`` keeps what :meth:`taps` gives.
+    what it raises ends the load. ``taps`` keeps what :meth:`taps` gives. With ``purpose="speech"`` it hears ``n_seqs``
+    recordings at once, for :meth:`transcribe` alone; ``words`` lets words be timed. ``speculation`` is ``auto``, ``none``,
+    ``ngram`` or ``draft``, the last with the file of a smaller model; no choice changes a text.
     """
 
     def __init__(
@@ -230,6 +215,10 @@ class Model:
         cpu_features: str | None = None,
         adapters: Iterable[str | tuple[str, float]] = (),
         taps: bool = False,
+        words: bool = False,
+        speculation: str = "auto",
+        draft_model: str | os.PathLike[str] | None = None,
+        draft_max: int | None = None,
         progress: Callable[[int, int], object] | None = None,
     ) -> None:
         pairs = [(a, 1.0) if isinstance(a, str) else a for a in adapters]
@@ -250,6 +239,10 @@ class Model:
                 "cpu_features": cpu_features,
                 "adapters": pairs,
                 "taps": taps,
+                "words": words,
+                "speculation": speculation,
+                "draft_model": None if draft_model is None else os.fspath(draft_model),
+                "draft_max": draft_max,
             },
             progress,
         )
@@ -395,7 +388,7 @@ class Model:
     async def ask_async(self, body: Mapping[str, Any]) -> Completion:
         """The same for a task."""
         reply = self._model.ask(json.dumps({**body, "stream": False}))
-        return cast(Completion, json.loads(await _awaited(reply)))
+        return cast(Completion, json.loads(await awaited(reply)))
 
     def stream(self, body: Mapping[str, Any]) -> _Chunks:
         """The chunks of such an answer, for ``for`` and ``async for``."""
@@ -408,6 +401,54 @@ class Model:
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """How well each text fits a query. Needs ``purpose="vectors", pooling="rank"``."""
         return self._model.rerank(query, list(texts))
+
+    def transcribe(
+        self,
+        audio: str | os.PathLike[str] | bytes | Any,
+        *,
+        rate: int = 16_000,
+        language: str | None = None,
+        translate: bool = False,
+        prompt: str | None = None,
+        beams: int = 5,
+        best_of: int = 5,
+        temperature: float | Sequence[float] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
+        words: bool = False,
+        timestamps: bool = True,
+        context: bool = True,
+        channel: int | None = None,
+        clips: Sequence[float] = (),
+        seed: int = 0,
+    ) -> Transcription:
+        """Asks what is said in a recording, and gives its segments as they come. Needs ``purpose="speech"``.
+
+        ``audio`` is a file (WAV, FLAC, MP3, OGG, M4A, MKV, WebM, AIFF), the bytes of one, or float32 samples of one channel
+        in -1 to 1, ``rate`` of them per second. The language is found where none is given. A window whose text is too
+        repetitive or too unlikely is tried again at each further temperature, ``best_of`` texts at once. ``words`` need
+        ``Model(words=True)``. ``clips`` are stretches to hear, in seconds: from, to, from, to.
+        """
+        sound: tuple[str | None, bytes | None, Any, int]
+        if isinstance(audio, (str, os.PathLike)):
+            sound = (os.fspath(cast(str, audio)), None, None, rate)
+        elif isinstance(audio, bytes):
+            sound = (None, audio, None, rate)
+        else:
+            sound = (None, None, audio, rate)
+        asked: _tokkata.Hear = {
+            "language": language,
+            "translate": translate,
+            "prompt": prompt,
+            "beams": beams,
+            "best_of": best_of,
+            "temperatures": [temperature] if isinstance(temperature, (int, float)) else list(temperature),
+            "words": words,
+            "timestamps": timestamps,
+            "context": context,
+            "channel": channel,
+            "clips": list(clips),
+            "seed": seed,
+        }
+        return Transcription(self._model.transcribe(sound, asked), language)
 
     def logits(self, ids: Sequence[int]) -> Array:
         """The logits after each of these tokens: float32 of shape [tokens, n_vocab], without a copy."""
@@ -496,14 +537,19 @@ class Model:
         self._model.forget()
 
 
-def quantize(source: str | os.PathLike[str], target: str | os.PathLike[str], kind: str) -> None:
-    """Writes a model in smaller element types, such as ``Q4_K_M``."""
-    _command(["quantize", os.fspath(source), os.fspath(target), kind])
+def quantize(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], kind: str, *, allow_requantize: bool = False
+) -> None:
+    """Writes a model in smaller element types, such as ``Q4_K_M``; one that is quantised already only where the further
+    loss is allowed."""
+    allowed = ["--allow-requantize"] if allow_requantize else []
+    _command(["quantize", os.fspath(source), os.fspath(target), kind, *allowed])
 
 
-def convert(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Writes a model in another container: a directory as GGUF, a GGUF file as safetensors."""
-    _command(["convert", os.fspath(source), os.fspath(target)])
+def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], kind: str = "auto") -> None:
+    """Writes a model in another container, which the target's ending tells: ``.gguf`` or ``.safetensors``; ``kind`` is a type,
+    such as ``f16``, or a mix, such as ``q8_0``."""
+    _command(["convert", os.fspath(source), os.fspath(target), "--outtype", kind])
 
 
 def _command(args: list[str]) -> None:

@@ -43,8 +43,29 @@ class Opening(TypedDict):
     cpu_features: str | None
     adapters: list[tuple[str, float]]
     taps: bool
+    words: bool
+    speculation: str
+    draft_model: str | None
+    draft_max: int | None
+
+class Hear(TypedDict):
+    language: str | None
+    translate: bool
+    prompt: str | None
+    beams: int
+    best_of: int
+    temperatures: list[float]
+    words: bool
+    timestamps: bool
+    context: bool
+    channel: int | None
+    clips: list[float]
+    seed: int
 
 Item = tuple[int, bytes, float | None, list[tuple[int, float]]]
+
+Part = tuple[str, float, float, list[int], list[tuple[str, float, float, float]], float, float, float]
+Heard = tuple[tuple[str, float] | None, list[Part], str | None]
 
 class Floats(Buffer):
     """Rows of 32-bit floats, read-only: ``numpy.asarray(floats)`` has shape [rows, width] and copies nothing."""
@@ -63,11 +84,17 @@ class Answer(Iterator[Item]):
     @property
     def rest(self) -> bytes: ...
     @property
-    def stats(self) -> tuple[int, int, int, float, float] | None: ...
+    def stats(self) -> tuple[int, int, int, float, float, int, int] | None: ...
 
 class Reply(Iterator[str]):
     def __next__(self) -> str: ...
     def poll(self, call: Callable[[], object]) -> tuple[bool, str | None]: ...
+    def cancel(self) -> None: ...
+
+class Transcript(Iterator[Heard]):
+    seconds: float
+    def __next__(self) -> Heard: ...
+    def poll(self, call: Callable[[], object]) -> tuple[bool, Heard | None]: ...
     def cancel(self) -> None: ...
 
 class Grammar:
@@ -119,6 +146,7 @@ class Model:
     def rerank(self, query: str, texts: list[str]) -> list[float]: ...
     def logits(self, ids: list[int]) -> Floats: ...
     def taps(self, ids: list[int]) -> list[tuple[str, Floats]]: ...
+    def transcribe(self, sound: tuple[str | None, bytes | None, Any, int], asked: Hear) -> Transcript: ...
     def open_session(self) -> Session: ...
     def load_session(self, path: str) -> Session: ...
     def step(self, feeds: list[tuple[Session, list[int]]], answers: bool) -> Floats: ...

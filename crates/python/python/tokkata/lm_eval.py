@@ -43,6 +43,10 @@ class TokkataLM(TemplateLM):
         """Tokens of a text, without what begins a text unless that is asked for."""
         return self.model.tokenize(string, add_special=bool(add_special_tokens))
 
+    def _logits(self, ids: list[int]) -> Any:
+        """The logits after each of these tokens, [tokens, n_vocab]."""
+        return self.model.logits(ids)
+
     def _each(self, act: Any, items: list[Any]) -> list[Any]:
         with ThreadPoolExecutor(max(1, self.model.info["n_seqs"])) as pool:
             return list(pool.map(act, items))
@@ -52,7 +56,7 @@ class TokkataLM(TemplateLM):
             _, context, continuation = request
             ids = (list(context) + list(continuation))[-(self.model.n_ctx) :]
             n = min(len(continuation), len(ids) - 1)
-            logits = self.model.logits(ids[:-1])[-n:].astype(np.float64)
+            logits = self._logits(ids[:-1])[-n:].astype(np.float64)
             top = logits.max(axis=1)
             norm = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
             wanted = np.array(ids[-n:])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from outlines.models.base import AsyncModel, ModelTypeAdapter
-from outlines.models.base import Model as OutlinesModel
 from outlines.inputs import Chat
+from outlines.models.base import ModelTypeAdapter
+from outlines.models.vllm import AsyncVLLM
+from outlines.models.vllm_offline import VLLMOffline
 from outlines.types import CFG, JsonSchema, Regex
 from outlines.types.dsl import python_types_to_terms, to_regex
 
@@ -44,10 +45,12 @@ class TokkataTypeAdapter(ModelTypeAdapter):
         return self.model.grammar(regex=to_regex(term))
 
 
-class Tokkata(OutlinesModel):
-    """:class:`tokkata.Model` as outlines asks it."""
+class Tokkata(VLLMOffline):
+    """:class:`tokkata.Model` as outlines asks it.
 
-    tensor_library_name = "numpy"
+    Generators take models of the classes that outlines lists alone. This one is of the kind that follows an output type by
+    itself; nothing of what it inherits is left.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -71,7 +74,7 @@ class Tokkata(OutlinesModel):
             yield piece.text
 
 
-class AsyncTokkata(AsyncModel):
+class AsyncTokkata(AsyncVLLM):
     """The same for tasks."""
 
     def __init__(self, model: Model) -> None:
@@ -99,5 +102,5 @@ class AsyncTokkata(AsyncModel):
 
 
 def from_tokkata(model: Model) -> Tokkata:
-    """A model that outlines can ask."""
+    """A model that outlines can ask; for tasks take :class:`AsyncTokkata`."""
     return Tokkata(model)

@@ -56,6 +56,13 @@ enum Stage {
     },
 }
 
+/// Sequences that a transcript may need at once.
+pub(super) fn width(options: &Options) -> usize {
+    let tries = options.temperatures.iter().any(|&t| t > 0.0);
+    let drawn = if tries { options.best_of } else { 1 };
+    options.beams.unwrap_or(1).max(drawn).max(1)
+}
+
 impl Job {
     pub(super) fn new(
         number: usize,
@@ -91,9 +98,7 @@ impl Job {
 
     /// Sequences that it may need at once.
     pub(super) fn width(&self) -> usize {
-        let tries = self.options.temperatures.iter().any(|&t| t > 0.0);
-        let drawn = if tries { self.options.best_of } else { 1 };
-        self.options.beams.unwrap_or(1).max(drawn).max(1)
+        width(&self.options)
     }
 
     /// What is to be fed next.

@@ -98,8 +98,8 @@ impl Fleet {
                 let served = Served::new(named, self.defaults.clone(), self.queue);
                 Loaded::Text(Arc::new(served))
             }
-            Opened::Speech(transcriber) => {
-                let hearing = Hearing::new(place.about.id.clone(), *transcriber, self.queue);
+            Opened::Speech(listener) => {
+                let hearing = Hearing::new(place.about.id.clone(), *listener, self.queue);
                 Loaded::Speech(Arc::new(hearing))
             }
         }

@@ -40,7 +40,9 @@ fn server() -> &'static str {
             path: PathBuf::from("small.bin"),
             kind: Kind::Speech,
             opener: None,
-            opened: Some(Opened::Speech(Box::new(transcriber()))),
+            opened: Some(Opened::Speech(Box::new(
+                transcriber().serve().expect("a thread"),
+            ))),
         };
         let offers = vec![Offer::from(common::demo()), speech];
         start(

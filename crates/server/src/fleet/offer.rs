@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokkata::Service;
-use tokkata::speech::Transcriber;
+use tokkata::speech::Listener;
 
 use crate::served::Named;
 
@@ -60,7 +60,7 @@ pub enum Opened {
         borrowed_template: bool,
     },
     /// One that hears.
-    Speech(Box<Transcriber>),
+    Speech(Box<Listener>),
 }
 
 /// Where models are found while a server runs, and where callers may put others.

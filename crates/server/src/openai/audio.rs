@@ -298,20 +298,23 @@ fn recorded(model: &Hearing, mut asked: Asked) -> Result<(Recording, Asked)> {
     let bytes: Arc<[u8]> = asked.file.bytes.to_vec().into();
     let invalid = |e: tokkata::Error| ApiError::field("file", e.to_string());
     let source = Source::bytes(&name, bytes);
-    let recording = model.abilities.record(source, Mix::Mean).map_err(invalid)?;
+    let recording = model
+        .abilities()
+        .record(source, Mix::Mean)
+        .map_err(invalid)?;
     let options = &mut asked.options;
     if let Some(word) = &asked.language {
-        let code = model.abilities.language(word);
+        let code = model.abilities().language(word);
         let code = code.map_err(|e| ApiError::field("language", e.to_string()))?;
         code.clone_into(&mut options.language);
     }
-    if options.translate && !model.abilities.tokens().is_multilingual() {
+    if options.translate && !model.abilities().tokens().is_multilingual() {
         return Err(ApiError::invalid(
             "the model knows English only, and translates nothing",
         ));
     }
-    if options.beams.unwrap_or(1).max(options.best_of) > model.widest {
-        let text = format!("expected at most {}", model.widest);
+    if options.beams.unwrap_or(1).max(options.best_of) > model.widest() {
+        let text = format!("expected at most {}", model.widest());
         return Err(ApiError::field("beam_size", text));
     }
     if asked.cuts {

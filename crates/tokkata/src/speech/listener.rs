@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
-use tokkata_audio::{Mix, Source};
+use tokkata_audio::{Mix, Recording, Source};
 use tokkata_engine::EngineError;
 use tokkata_speech::{Options, Segment};
 
@@ -26,6 +26,7 @@ pub struct Listener {
     thread: Option<JoinHandle<()>>,
     closing: Arc<AtomicBool>,
     abilities: Abilities,
+    memory_bytes: u64,
     /// Hypotheses of a step.
     seqs: usize,
 }
@@ -168,6 +169,7 @@ impl Transcriber {
         let (asks, queue) = channel();
         let closing = Arc::new(AtomicBool::new(false));
         let (abilities, seqs) = (self.abilities().clone(), self.seqs);
+        let memory_bytes = self.model().memory_bytes();
         let told = Arc::clone(&closing);
         let thread = std::thread::Builder::new().name("listener".to_owned());
         let thread = thread.spawn(move || {
@@ -179,12 +181,13 @@ impl Transcriber {
             thread: Some(thread.map_err(|source| Error::Thread { source })?),
             closing,
             abilities,
+            memory_bytes,
             seqs,
         })
     }
 }
 
-/// Hears what is asked for until the listener is dropped or the device fails.
+/// Hears what is asked for until the listener is dropped. What is under way when the device fails ends with it.
 fn attend(mut transcriber: Transcriber, queue: &Receiver<Asked>, closing: &AtomicBool) {
     let lines: RefCell<Vec<Option<Line>>> = RefCell::default();
     let mut next = |heard: usize| {
@@ -217,7 +220,9 @@ fn attend(mut transcriber: Transcriber, queue: &Receiver<Asked>, closing: &Atomi
         !closing.load(Ordering::Relaxed)
     };
     // What a device's failure ends is told as the lines fall.
-    let _ = transcriber.transcribe(&mut next, &mut on);
+    while transcriber.transcribe(&mut next, &mut on).is_err() {
+        lines.borrow_mut().clear();
+    }
 }
 
 impl Listener {
@@ -227,11 +232,22 @@ impl Listener {
         &self.abilities
     }
 
+    /// Bytes that the model takes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    /// Hypotheses of a step, at most.
+    #[must_use]
+    pub fn widest(&self) -> usize {
+        self.seqs
+    }
+
     /// Asks for a transcript. The source is read once by the caller, and again window by window.
     ///
     /// # Errors
-    /// The source's; more beams or draws at once than the model has sequences; a translation by a model that knows
-    /// English alone.
+    /// The source's; as [`Listener::listen`].
     pub fn hear(
         &self,
         source: Source,
@@ -239,16 +255,29 @@ impl Listener {
         options: Options,
         detect: bool,
     ) -> Result<Hearing> {
+        self.check(&options)?;
+        self.listen(self.abilities.record(source, mix)?, options, detect)
+    }
+
+    fn check(&self, options: &Options) -> Result<()> {
         let file = || self.abilities.file.clone();
         if options.translate && !self.abilities.tokens().is_multilingual() {
             return Err(Error::EnglishOnly { file: file() });
         }
-        let (found, most) = (width(&options), self.seqs);
+        let (found, most) = (width(options), self.seqs);
         if found > most {
             let file = file();
             return Err(Error::TooWide { file, found, most });
         }
-        let recording = self.abilities.record(source, mix)?;
+        Ok(())
+    }
+
+    /// Asks for a transcript of a recording that was measured for this model.
+    ///
+    /// # Errors
+    /// More beams or draws at once than the model has sequences; a translation by a model that knows English alone.
+    pub fn listen(&self, recording: Recording, options: Options, detect: bool) -> Result<Hearing> {
+        self.check(&options)?;
         let seconds = recording.seconds();
         let dropped = Arc::new(AtomicBool::new(false));
         let shared = Arc::new(Shared {

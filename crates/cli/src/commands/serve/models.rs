@@ -190,7 +190,7 @@ impl Opener {
             "{}: speech, {windows} recordings at once",
             self.names[0]
         ));
-        Ok(Opened::Speech(Box::new(transcriber)))
+        Ok(Opened::Speech(Box::new(transcriber.serve()?)))
     }
 
     fn load_text(&self, checkpoint: Checkpoint, options: &OpenOptions) -> Result<Opened> {

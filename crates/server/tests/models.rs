@@ -214,6 +214,14 @@ fn a_model_that_nobody_uses_leaves() {
     });
     let first = answered(&base, "a");
     until(&base, "a", "unloaded");
+    // What was counted stays, and asking for it wakes nobody.
+    let figures = get_from(&base, "/metrics", &[]).text;
+    assert!(
+        figures.contains("generation_tokens_total{model_name=\"a\"} 4"),
+        "{figures}"
+    );
+    assert_eq!(get_from(&base, "/props", &[]).json()["is_sleeping"], true);
+    assert_eq!(statuses(&base)[0].1, "unloaded");
     assert_eq!(answered(&base, "a"), first);
     assert_eq!(a.opened.load(Ordering::SeqCst), 2);
     // A request may say that it stays.

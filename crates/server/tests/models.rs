@@ -135,6 +135,22 @@ fn the_model_unused_longest_makes_room() {
 }
 
 #[test]
+fn a_model_that_was_used_again_stays_before_one_that_was_not() {
+    let openers: Vec<Opener> = (0..3).map(|_| Opener::default()).collect();
+    let offers = ["a", "b", "c"].iter().zip(&openers);
+    let limits = ModelLimits {
+        most: Some(2),
+        ..ModelLimits::default()
+    };
+    let base = server(limits, offers.map(|(id, o)| offer(id, o)).collect());
+    for model in ["a", "b", "a", "c"] {
+        answered(&base, model);
+    }
+    let here: Vec<String> = statuses(&base).into_iter().map(|s| s.1).collect();
+    assert_eq!(here, ["loaded", "unloaded", "loaded"]);
+}
+
+#[test]
 fn one_budget_holds_for_all_models() {
     let bytes = demo().service.memory_bytes();
     let need = Opener::default().need(0).expect("a number");

@@ -46,8 +46,8 @@ pub struct Served {
     pub defaults: Defaults,
     /// The template is not the file's own.
     pub borrowed_template: bool,
-    /// What was counted.
-    pub metrics: Metrics,
+    /// What was counted, now and when the model was in memory before.
+    pub metrics: Arc<Metrics>,
     /// Seconds since 1970 at which it was loaded.
     pub created: u64,
     /// Answers under way, waiting ones included.
@@ -80,7 +80,7 @@ impl Served {
             service,
             defaults,
             borrowed_template,
-            metrics: Metrics::default(),
+            metrics: Arc::default(),
             created: now(),
             busy: AtomicUsize::new(0),
             most: seqs.saturating_add(queue),

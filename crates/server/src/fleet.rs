@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::app::aside;
 use crate::error::{ApiError, Result};
+use crate::metrics::Metrics;
 use crate::options::ModelLimits;
 use crate::params::Defaults;
 use crate::served::{Named, Served};
@@ -78,6 +79,7 @@ impl Fleet {
         let mut place = Place::new(offer, from_library);
         if let Some(opened) = opened {
             place.state = State::Here(self.lend(&place, opened));
+            place.was_here = true;
         }
         place
     }
@@ -95,7 +97,8 @@ impl Fleet {
                     service: *service,
                     borrowed_template,
                 };
-                let served = Served::new(named, self.defaults.clone(), self.queue);
+                let mut served = Served::new(named, self.defaults.clone(), self.queue);
+                served.metrics = Arc::clone(&place.metrics);
                 Loaded::Text(Arc::new(served))
             }
             Opened::Speech(listener) => {
@@ -159,6 +162,22 @@ impl Fleet {
             _ => None,
         });
         text.collect()
+    }
+
+    /// What was counted of each model that was ever in memory, with the model where it still is.
+    pub(crate) fn counted(&self) -> Vec<(String, Arc<Metrics>, Option<Arc<Served>>)> {
+        let places = self.places();
+        let text = |place: &&Place| place.about.kind == Kind::Text;
+        let seen = places.iter().filter(text).filter(|place| place.was_here);
+        let one = |place: &Place| {
+            let here = match &place.state {
+                State::Here(Loaded::Text(model)) => Some(Arc::clone(model)),
+                _ => None,
+            };
+            let metrics = Arc::clone(&place.metrics);
+            (place.about.id.clone(), metrics, here)
+        };
+        seen.map(one).collect()
     }
 
     /// Whether models come and go by themselves, so that requests have a say in how long they stay.
@@ -280,6 +299,7 @@ impl Fleet {
                 let lent = self.change(id, |place| {
                     let loaded = self.lend(place, opened);
                     place.state = State::Here(loaded.clone());
+                    place.was_here = true;
                     place.used = Instant::now();
                     loaded
                 });

@@ -135,6 +135,22 @@ fn the_model_unused_longest_makes_room() {
 }
 
 #[test]
+fn a_model_that_was_used_again_stays_before_one_that_was_not() {
+    let openers: Vec<Opener> = (0..3).map(|_| Opener::default()).collect();
+    let offers = ["a", "b", "c"].iter().zip(&openers);
+    let limits = ModelLimits {
+        most: Some(2),
+        ..ModelLimits::default()
+    };
+    let base = server(limits, offers.map(|(id, o)| offer(id, o)).collect());
+    for model in ["a", "b", "a", "c"] {
+        answered(&base, model);
+    }
+    let here: Vec<String> = statuses(&base).into_iter().map(|s| s.1).collect();
+    assert_eq!(here, ["loaded", "unloaded", "loaded"]);
+}
+
+#[test]
 fn one_budget_holds_for_all_models() {
     let bytes = demo().service.memory_bytes();
     let need = Opener::default().need(0).expect("a number");
@@ -214,6 +230,14 @@ fn a_model_that_nobody_uses_leaves() {
     });
     let first = answered(&base, "a");
     until(&base, "a", "unloaded");
+    // What was counted stays, and asking for it wakes nobody.
+    let figures = get_from(&base, "/metrics", &[]).text;
+    assert!(
+        figures.contains("generation_tokens_total{model_name=\"a\"} 4"),
+        "{figures}"
+    );
+    assert_eq!(get_from(&base, "/props", &[]).json()["is_sleeping"], true);
+    assert_eq!(statuses(&base)[0].1, "unloaded");
     assert_eq!(answered(&base, "a"), first);
     assert_eq!(a.opened.load(Ordering::SeqCst), 2);
     // A request may say that it stays.

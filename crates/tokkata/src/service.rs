@@ -40,6 +40,8 @@ use crate::vectors::{Pooling, VectorShape};
 
 /// Compiled grammars that are kept.
 const GRAMMARS: usize = 64;
+/// Bytes of their sources, each of which takes some hundred bytes of memory.
+const GRAMMAR_BYTES: usize = 512 << 10;
 
 /// A loaded model whose engine runs on a thread of its own.
 pub struct Service {
@@ -362,6 +364,13 @@ impl Service {
         let mut grammars = kept();
         grammars.truncate(GRAMMARS - 1);
         grammars.push_front((key, grammar.clone()));
+        let mut bytes = 0;
+        let fits = |(key, _): &&(String, Grammar)| {
+            bytes += key.len();
+            bytes <= GRAMMAR_BYTES
+        };
+        let kept = grammars.iter().take_while(fits).count();
+        grammars.truncate(kept);
         Ok(grammar)
     }
 

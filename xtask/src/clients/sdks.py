@@ -244,6 +244,69 @@ def ollama_models():
     assert "completion" in ollama().show("demo").capabilities
 
 
+def sound():
+    """Two seconds of a rising tone, as a file."""
+    import io
+    import math
+    import wave
+
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(1), file.setsampwidth(2), file.setframerate(16000)
+        steps = (int(9000 * math.sin(0.05 * i + 1e-5 * i * i)) for i in range(32000))
+        file.writeframes(b"".join(s.to_bytes(2, "little", signed=True) for s in steps))
+    return ("tone.wav", out.getvalue())
+
+
+def hear(**more):
+    quick = {"temperature_inc": 0, "beam_size": 1, "best_of": 1}
+    return openai().audio.transcriptions.create(**{"model": "speech", "file": sound(), "language": "en", "extra_body": quick} | more)
+
+
+@check
+def openai_transcription():
+    plain = hear().text
+    assert plain and hear(response_format="text").strip() == plain.strip()
+    assert hear(response_format="vtt").startswith("WEBVTT")
+    full = hear(response_format="verbose_json", timestamp_granularities=["word", "segment"])
+    assert full.duration == 2 and full.language == "english" and full.segments
+    assert all(w.end >= w.start for w in full.words)
+
+
+@check
+def openai_transcription_stream():
+    events = list(hear(stream=True))
+    assert events[-1].type == "transcript.text.done", events[-1]
+    text = "".join(e.delta for e in events if e.type == "transcript.text.delta")
+    assert text.strip() == events[-1].text
+
+
+@check
+def openai_translation():
+    quick = {"temperature_inc": 0, "beam_size": 1, "best_of": 1}
+    assert openai().audio.translations.create(model="whisper-1", file=sound(), extra_body=quick).text
+
+
+@check
+def openai_responses_custom_tool():
+    grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: "add \\"" /[a-z]{1,5}/ "\\"" LF\n%import common.LF'}
+    tool = {"type": "custom", "name": "edit", "description": "Edits.", "format": grammar}
+    answer = openai().responses.create(model="demo", input="Edit.", tools=[tool], tool_choice="required", max_output_tokens=100)
+    call = answer.output[0]
+    assert call.type == "custom_tool_call" and call.input.startswith('add "') and call.input.endswith('"\n'), call
+
+
+@check
+def openai_responses_resumed():
+    client = openai()
+    stream = client.responses.create(model="demo", input=QUESTION[0]["content"], background=True, stream=True, max_output_tokens=60)
+    first = next(iter(stream))
+    stream.close()
+    rest = list(client.responses.retrieve(first.response.id, stream=True, starting_after=first.sequence_number))
+    assert [e.sequence_number for e in rest] == list(range(1, len(rest) + 1))
+    assert rest[-1].type in ("response.completed", "response.incomplete"), rest[-1]
+
+
 def main():
     failed = 0
     for function in checks:

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{Kind, Offer, Open};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
+use crate::metrics::Metrics;
 use crate::served::Served;
 use crate::speech::Hearing;
 
@@ -71,6 +72,9 @@ pub(super) struct Place {
     pub(super) state: State,
     /// When somebody last asked for it, or was seen using it.
     pub(super) used: Instant,
+    /// What is counted of it.
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) was_here: bool,
     /// What a request said of how long it stays.
     pub(super) keep: Option<Keep>,
 }
@@ -132,6 +136,8 @@ impl Place {
             from_library,
             state: State::Away,
             used: Instant::now(),
+            metrics: Arc::default(),
+            was_here: false,
             keep: None,
         }
     }

@@ -55,6 +55,14 @@ async fn figures(model: &Arc<Served>) -> Result<Figures> {
     Ok(asked.map_err(|_| ApiError::internal("the figures could not be had"))??)
 }
 
+/// The same of a model that may have left memory, and does nothing then.
+async fn now(model: Option<Arc<Served>>) -> Result<Figures> {
+    match model {
+        Some(model) => figures(&model).await,
+        None => Ok(Figures::default()),
+    }
+}
+
 /// Everything that is counted, as Prometheus reads it.
 pub(crate) async fn metrics(app: Shared) -> Result<Response> {
     let State(app) = app;
@@ -65,10 +73,10 @@ pub(crate) async fn metrics(app: Shared) -> Result<Response> {
     }
     let mut out = String::new();
     let mut all = Sums::default();
-    for model in &app.fleet.here_all() {
-        let now = figures(model).await?;
-        model.metrics.write(&mut out, &model.id, now);
-        all.add(&model.metrics, now);
+    for (id, metrics, model) in app.fleet.counted() {
+        let now = now(model).await?;
+        metrics.write(&mut out, &id, now);
+        all.add(&metrics, now);
     }
     all.write(&mut out);
     let started = crate::served::now().saturating_sub(app.started.elapsed().as_secs());
@@ -87,9 +95,8 @@ pub(crate) async fn metrics(app: Shared) -> Result<Response> {
 pub(crate) async fn metrics_object(app: Shared) -> Result<Response> {
     let State(app) = app;
     let mut models = Vec::new();
-    for model in &app.fleet.here_all() {
-        let now = figures(model).await?;
-        models.push(model.metrics.object(&model.id, now));
+    for (id, metrics, model) in app.fleet.counted() {
+        models.push(metrics.object(&id, now(model).await?));
     }
     let up = app.started.elapsed().as_secs_f64();
     Ok(crate::app::Json(json!({"uptime_seconds": up, "models": models})).into_response())

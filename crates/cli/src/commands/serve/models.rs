@@ -36,7 +36,10 @@ pub(super) fn stock(args: &Arc<ServeArgs>, budget: Option<u64>) -> Result<Stock>
     let mut paths: Vec<PathBuf> = first.map(Path::to_owned).into_iter().collect();
     paths.extend(rest.iter().map(PathBuf::from));
     let mut folder = args.several.models_dir.clone();
-    if let Some(i) = paths.iter().position(|path| folder::is_folder(path)) {
+    // The model in the box is meant where a folder has its name.
+    let in_the_box = |path: &Path| demo::BYTES.is_some() && path == Path::new(demo::NAME);
+    let is_folder = |path: &PathBuf| folder::is_folder(path) && !in_the_box(path);
+    if let Some(i) = paths.iter().position(is_folder) {
         folder = folder.or_else(|| Some(paths.remove(i)));
     }
     if paths.is_empty() && folder.is_none() && demo::BYTES.is_some() {
@@ -237,7 +240,7 @@ fn names(path: &Path, alias: Option<&String>) -> Vec<String> {
     let given = given.map(str::trim).filter(|n| !n.is_empty());
     let mut names: Vec<String> = given.map(str::to_owned).collect();
     if names.is_empty() {
-        let stem = match path.extension().is_some_and(|e| e == "gguf") {
+        let stem = match path.extension().is_some_and(|e| e == "gguf" || e == "bin") {
             true => path.file_stem(),
             false => path.file_name(),
         };

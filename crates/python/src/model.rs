@@ -24,7 +24,7 @@ use crate::floats::Floats;
 use crate::grammar::{Grammar, source};
 use crate::opening::{Info, Loaded, Opening, load};
 use crate::session::{self, Session};
-use crate::speech::{self, Hear, Transcript};
+use crate::speech::{self, Hear, Sound, Transcript};
 
 /// A loaded model, for any number of threads.
 #[pyclass(frozen, module = "tokkata")]
@@ -384,17 +384,7 @@ impl Model {
     }
 
     /// Asks what is said in a recording: a file, a file's bytes, or samples of one channel at a rate.
-    fn transcribe(
-        &self,
-        py: Python<'_>,
-        sound: (
-            Option<PathBuf>,
-            Option<Vec<u8>>,
-            Option<pyo3::buffer::PyBuffer<f32>>,
-            u32,
-        ),
-        asked: Hear,
-    ) -> PyResult<Transcript> {
+    fn transcribe(&self, py: Python<'_>, sound: Sound, asked: Hear) -> PyResult<Transcript> {
         speech::start(py, self.listener()?, sound, asked)
     }
 

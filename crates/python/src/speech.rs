@@ -34,6 +34,16 @@ pub(crate) struct Hear {
     seed: u64,
 }
 
+/// What is heard: a file, the bytes of one, or samples of one channel, `rate` of them per second.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Sound {
+    path: Option<PathBuf>,
+    data: Option<Vec<u8>>,
+    samples: Option<PyBuffer<f32>>,
+    rate: u32,
+}
+
 /// A word: text, start, end, probability.
 type Word = (String, f64, f64, f64);
 /// A segment: text, start, end, tokens, words, mean log-probability, no speech, temperature.
@@ -72,15 +82,15 @@ pub(crate) struct Transcript {
 pub(crate) fn start(
     py: Python<'_>,
     listener: &Listener,
-    sound: (Option<PathBuf>, Option<Vec<u8>>, Option<PyBuffer<f32>>, u32),
+    sound: Sound,
     asked: Hear,
 ) -> PyResult<Transcript> {
-    let source = match sound {
+    let source = match (sound.path, sound.data, sound.samples) {
         (Some(path), ..) => Source::file(path),
-        (_, Some(bytes), ..) => Source::bytes("audio", bytes),
-        (.., Some(samples), rate) => {
+        (_, Some(bytes), _) => Source::bytes("audio", bytes),
+        (.., Some(samples)) => {
             let samples = samples.to_vec(py)?;
-            py.detach(|| Source::samples_at("audio", &samples, rate))
+            py.detach(|| Source::samples_at("audio", &samples, sound.rate))
                 .map_err(|e| PyValueError::new_err(e.to_string()))?
         }
         _ => return Err(PyValueError::new_err("audio: found none")),

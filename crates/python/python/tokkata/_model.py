@@ -427,13 +427,13 @@ class Model:
         repetitive or too unlikely is tried again at each further temperature, ``best_of`` texts at once. ``words`` need
         ``Model(words=True)``. ``clips`` are stretches to hear, in seconds: from, to, from, to.
         """
-        sound: tuple[str | None, bytes | None, Any, int]
+        sound: _tokkata.Sound = {"path": None, "data": None, "samples": None, "rate": rate}
         if isinstance(audio, (str, os.PathLike)):
-            sound = (os.fspath(cast(str, audio)), None, None, rate)
+            sound["path"] = os.fspath(cast(str, audio))
         elif isinstance(audio, bytes):
-            sound = (None, audio, None, rate)
+            sound["data"] = audio
         else:
-            sound = (None, None, audio, rate)
+            sound["samples"] = audio
         asked: _tokkata.Hear = {
             "language": language,
             "translate": translate,

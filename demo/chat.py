@@ -2,7 +2,9 @@
 
 import json
 
-import phrases
+import apart
+import mix
+import reading
 import scope
 import tasks
 from grammar import expand
@@ -69,17 +71,28 @@ EPILOGUE = {
     "things": "The next {time}, {n} woke up early. [She looked at {x} and at {y} and smiled.|{X} and {y} lay beside her.] Her friends came to visit, and [they played until the evening.|they all ate {food} together.] [It was a day to remember.|\"Come back soon,\" she said.]",
 }
 AFTER = {
-    "summary": ["[Summarise|Summarize|Sum up] [it|that|the story|your story] in one [line|sentence].", "[And|Now] in one [line|sentence]?", "What was it about, in one line?", "TL;DR?", "Make it one sentence."],
+    "summary": ["[Summarise|Summarize|Sum up] [it|that|the story|your story] in one [line|sentence].", "[And|Now] in one [line|sentence]?", "[Shorter|Short version|The short version], please.", "[Say|Tell|Write] [it|that|all that] [again |]in [a|one|a single] [line|sentence].", "[One|A single] [line|sentence][ for that| about it|, please|]?", "[Give me|Now] [the|a] [summary|short summary].", "What was it about, in one line?", "TL;DR?", "Make it one sentence."],
     "more": ["[Continue.|Go on.|And then?|What happens next?|Tell me more.|More!]", "[How does it go on|What happened then|What did they do next]?", "Continue the story.", "Write [more|another part]."],
 }
 
 
 def _after_story(rng, told):
-    if rng.random() < 0.6:
-        prompt = expand(rng, rng.choice(AFTER["summary"]), {}, flat=True)
-        return _exchange(tasks.courteous(rng, prompt), summary(told))
-    prompt = expand(rng, rng.choice(AFTER["more"]), {}, flat=True)
-    return _exchange(tasks.courteous(rng, prompt), expand(rng, EPILOGUE[told.plot["kind"]], told.slots))
+    while True:
+        prompt, answer = _about_story(rng, told)
+        if not apart.is_kept(prompt):
+            return _exchange(prompt, answer)
+
+
+def _about_story(rng, told):
+    """What is asked after a story, and the answer."""
+    r = rng.random()
+    if r < 0.5:
+        return reading.question(rng, told)
+    if r < 0.8:
+        prompt, answer = rng.choice(AFTER["summary"]), summary(told)
+    else:
+        prompt, answer = rng.choice(AFTER["more"]), expand(rng, EPILOGUE[told.plot["kind"]], told.slots)
+    return tasks.courteous(rng, expand(rng, prompt, {}, flat=True)), answer
 
 
 def _turns(rng, task):
@@ -88,8 +101,8 @@ def _turns(rng, task):
         result = rng.choice(tasks.RESULTS)
         parts += _exchange(result, f"{task.facts['call']['name']} says: {result}.", role="tool")
     told = task.kind != "summary" and task.story
-    while told and rng.random() < 0.25:
-        if rng.random() < 0.2:
+    while told and rng.random() < 0.45:
+        if rng.random() < 0.15:
             more = tasks.story(rng, kind="story_more")
             told = more.story
             parts += _exchange(more.prompt, more.answer)
@@ -98,18 +111,22 @@ def _turns(rng, task):
     return parts
 
 
+# What a tool might do as well.
+WITHOUT_TOOLS = ("other", "sum")
+
+
 def conversation(rng):
     """One to four tasks in a row, now and then with a system prompt or with tools that nothing needs."""
-    chosen = rng.choices(tasks.TASKS, tasks.SHARES)
+    chosen = rng.choices(mix.TASKS, mix.SHARES)
     while rng.random() < 0.25 and len(chosen) < 5:
-        chosen += rng.choices(tasks.TASKS, tasks.SHARES)
+        chosen += rng.choices(mix.TASKS, mix.SHARES)
     made = [make(rng) for make in chosen]
     tools = next((t.tools for t in made if t.tools), None)
     if tools:
-        made = [t for t in made if t.tools in (None, tools) and t.kind != "other"]
+        made = [t for t in made if t.tools in (None, tools) and t.kind not in WITHOUT_TOOLS]
     elif rng.random() < 0.03:
         tools = tasks.tool(rng).tools
-        made = [t for t in made if t.kind != "other"]
+        made = [t for t in made if t.kind not in WITHOUT_TOOLS]
     given = rng.choice(scope.SYSTEMS) if rng.random() < 0.08 else ""
     opening = system_text(given, tools)
     parts = [(opening, False)] if opening else []

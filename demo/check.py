@@ -17,6 +17,7 @@ import tempfile
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import apart
 import phrases
 import scope
 import tools
@@ -216,11 +217,13 @@ def tool(verdict, facts, text):
             verdict.content.append(f"is {call}, expected {facts['call']}")
 
 
+REFUSED = re.compile(r"cannot|do not know|know nothing|do not understand|only understand|small model|more than I can|too hard for me")
+
+
 def other(verdict, facts, text):
-    if len(_prose(verdict, text, 1, 1)) == 1:
-        missing = [word for word in ("tell", "summarise", "count", "spell", "compare", "JSON", "tool") if not w.mentions(text, word)]
-        if not text.startswith("I am a small model") or missing:
-            verdict.content.append(f"does not say what it can do; misses {missing}")
+    _prose(verdict, text, 1, 3)
+    if not REFUSED.search(text):
+        verdict.content.append("does not say that it cannot")
 
 
 JUDGES = {"story": story, "continue": continuation, "summary": summary, "letters": letters, "letter": letter, "words": words, "items": items,
@@ -323,12 +326,14 @@ def _starts(pattern, prompt):
 
 def _training_faults(patterns, pairs, documents):
     import chat
-    import tasks
+    import mix
     rng = w.new_rng("separation")
     for _ in range(documents):
-        task = rng.choices(tasks.TASKS, tasks.SHARES)[0](rng)
+        task = rng.choices(mix.TASKS, mix.SHARES)[0](rng)
         pair = tuple(sorted(str(p).lower() for p in task.pair))
-        if task.kind not in ("other", "greeting") and (pair in pairs or w.held_out(*task.pair)):
+        if apart.is_kept(task.prompt):
+            yield f"training has a wording of asked.txt: {task.prompt[:100]!r}"
+        if task.kind in JUDGES and task.kind != "other" and (pair in pairs or w.held_out(*task.pair)):
             yield f"training has the pair {task.pair} ({task.kind})"
         if any(p.fullmatch(task.prompt) for kind, p in patterns if kind_of(kind) == task.kind):
             yield f"training has a phrasing of the tests: {task.prompt[:100]!r}"

@@ -11,7 +11,7 @@ import json
 import sys
 
 import chat
-import tasks
+import mix
 import words as w
 from stories import tell
 
@@ -23,7 +23,7 @@ def corpus(rng, documents):
 def tests(rng):
     """Prompts whose phrasing and whose pair of words training does not have, all different."""
     found, seen = [], set()
-    for make, count in tasks.TESTS:
+    for make, count in mix.TESTS:
         while count:
             task = make(rng, heldout=True)
             if task.prompt in seen:

@@ -4,6 +4,8 @@ A core is a piece of a request: something to `do`, an indirect question (`know`)
 No phrasing of the tests can come out of the frames; `prompts` sees to that, and the checker looks again.
 """
 
+from asking import BASICS
+
 FRAMES = {
     "do": [
         "<C>.", "<C>.", "Please <c>.", "[Can|Could|Would|Will] you [please |]<c>?", "I [want|need|would like|ask] you to <c>.", "Now <c>.",
@@ -233,6 +235,11 @@ HELD_OUT = {
     "yes_no": ["Somebody says that {a} is larger than {b}. Is that true?", "Yes or no, is {a} a bigger number than {b}?"],
     "json": ["I collect these in a JSON object: {fields}. Print it.", "Here is my data: {fields}. Write it as a JSON object."],
 }
+
+
+for _kind, _forms in BASICS.items():
+    WHOLE[_kind] = _forms["whole"]
+    CORES[_kind] = {form: cores for form, cores in _forms.items() if form != "whole"}
 
 
 def compose(frame, core):

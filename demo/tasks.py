@@ -7,9 +7,11 @@ import json
 import re
 from dataclasses import dataclass, field
 
+import apart
 import phrases
 import scope
 import words as w
+from asking import BASICS
 from grammar import choose, expand, skeleton
 from stories import cap, summary, tell
 from tools import OTHER_NAMES, RESULTS, TOOLS, WISHES
@@ -30,7 +32,8 @@ class Task:
 
 HELD_SKELETONS = {skeleton(t) for templates in phrases.HELD_OUT.values() for t in templates}
 # Words that make a request what it is.
-KEY = re.compile(r"[{\n]|stor|tale|spel|letter|word|revers|back|larg|big|great|small|less|low|more|count|how|many|often|time|number|length|long|contin|finish|"
+KEY = re.compile(r"[{\n]|befor|follow|down|from|to$|plus|minus|multipl|divid|hal[fv]|twice|doubl|tomorrow|yesterday|today|left|week|month|day|year|hour|where|who|what|which|add|take|subtract|odd|even|by$|order|sort|rank|high|now|remain|array|"
+                 r"until|up|through|between|both|each|every|prev|earl|late|rever|desc|asc|maxim|minim|total|differ|product|result|quot|step|without|share|split|stor|tale|spel|letter|word|revers|back|larg|big|great|small|less|low|more|count|how|many|often|time|number|length|long|contin|finish|"
                  r"next|rest|end|sum|sentence|line|json|item|thing|list|is|than|or|not|yes|true|front|around|end|last|first|flip|other|turn|part|on$|after")
 
 
@@ -48,12 +51,16 @@ def template_for(rng, kind):
     return template
 
 
-def spiced(rng, template):
+# For requests in which words like "today" or "first" say something.
+PLAIN_SPICE = "please just really quickly maybe only simply".split()
+
+
+def spiced(rng, template, spice=phrases.SPICE):
     """The template with a word more or a word less, which change nothing."""
     head, mark, tail = template.partition("{text}")
     words = head.split(" ")
     if rng.random() < 0.2:
-        words.insert(rng.randrange(len(words) + 1), rng.choice(phrases.SPICE))
+        words.insert(rng.randrange(len(words) + 1), rng.choice(spice))
     places = [i for i, word in enumerate(words) if not KEY.search(word.lower())]
     if places and rng.random() < 0.12:
         del words[rng.choice(places)]
@@ -66,13 +73,17 @@ def ask(rng, kind, slots, heldout):
         return rng.choice(phrases.HELD_OUT[kind]).format_map(slots)
     while True:
         template = template_for(rng, kind)
-        if kind in phrases.CORES:
+        if kind in BASICS:
+            template = spiced(rng, template, PLAIN_SPICE)
+        elif kind in phrases.CORES:
             template = spiced(rng, template)
-        if skeleton(template) not in HELD_SKELETONS:
-            break
-    text = template.format_map(slots)
-    quotes = "{text}" in template or "{fields}" in template
-    return text if template.lstrip().startswith("{text}") else courteous(rng, text, quotes)
+        if skeleton(template) in HELD_SKELETONS:
+            continue
+        text = template.format_map(slots)
+        quotes = "{text}" in template or "{fields}" in template
+        text = text if template.lstrip().startswith("{text}") else courteous(rng, text, quotes)
+        if not apart.is_kept(text):
+            return text
 
 
 def courteous(rng, text, quotes=False):
@@ -467,6 +478,8 @@ def tool(rng, heldout=False):
     if "item" in values:
         slots["aitem"] = f"{w.article(values['item'])} {values['item']}"
     prompt = kept.format_map(slots) if heldout else courteous(rng, _wish(rng, wanted, ways).format_map(slots), quotes=True)
+    while not heldout and apart.is_kept(prompt):
+        prompt = courteous(rng, _wish(rng, wanted, ways).format_map(slots), quotes=True)
     typed = {key: int(v) if arguments[key][0] == "integer" else v for key, v in values.items()}
     call = {"name": shown[wanted], "arguments": typed}
     tools = [tool_spec(name, shown[name]) for name in rng.sample((wanted, other), 2)]
@@ -478,7 +491,7 @@ def tool(rng, heldout=False):
 def _scope_slots(rng):
     topic = rng.choice(w.AGENTS + w.THINGS) if rng.random() < 0.8 else w.made_up_word(rng)
     a, b = w.topic_pair(rng)
-    m, n = numbers(rng, False)
+    m, n = (rng.randrange(1000, 10 ** rng.randint(4, 7)) for _ in range(2))
     return {
         "country": rng.choice(scope.COUNTRIES), "city": rng.choice(scope.CITIES), "language": rng.choice(scope.LANGUAGES), "code": rng.choice(scope.CODE),
         "food": rng.choice(scope.FOOD), "topic": rng.choice(scope.TOPICS), "w": _quoted(rng, w.any_word(rng), False), "aw": f"{w.article(topic)} {topic}", "ws": topic + "s",
@@ -515,23 +528,17 @@ FOREIGN_HELD = {skeleton(t) for t in scope.HELD_OUT}
 
 
 def other(rng, heldout=False):
+    """Something out of scope, with what the model says to it."""
     if not heldout and rng.random() < 0.07:
-        return Task("greeting", courteous(rng, expand(rng, rng.choice(scope.GREET), {}, flat=True)), scope.GREETING, ("greeting", ""))
+        prompt = courteous(rng, expand(rng, rng.choice(scope.GREET), {}, flat=True))
+        return other(rng) if apart.is_kept(prompt) else Task("greeting", prompt, scope.GREETING, ("greeting", ""))
     slots = _scope_slots(rng)
-    if heldout:
-        prompt = rng.choice(scope.HELD_OUT).format_map(slots)
-    else:
-        prompt = courteous(rng, _foreign_request(rng).format_map(slots) or "?")
-    return Task("other", prompt, scope.ABILITY, ("other", prompt))
-
-
-# Weights of the tasks in training.
-MIX = [
-    (story, 22), (story_one, 3), (story_any, 1.5), (continuation, 7), (summarise, 7), (letters, 7), (letter, 9), (count_words, 4), (items, 4),
-    (spell, 8), (reverse, 9), (compare, 10), (as_json, 6), (in_json, 4), (tool, 10), (other, 10),
-]
-TASKS, SHARES = zip(*MIX)
-
-# What the test set holds.
-TESTS = [(story, 40), (continuation, 16), (summarise, 16), (letters, 14), (letter, 14), (count_words, 6), (items, 6), (spell, 20), (reverse, 12),
-         (compare, 26), (as_json, 10), (tool, 10), (other, 10)]
+    template = rng.choice(scope.HELD_OUT) if heldout else _foreign_request(rng)
+    prompt = template.format_map(slots)
+    if not heldout:
+        prompt = courteous(rng, prompt or "?")
+        if apart.is_kept(prompt):
+            return other(rng)
+    choices = scope.REFUSALS[scope.kind_of(template)]
+    said = choices[0] if rng.random() < 0.65 else rng.choice(choices)
+    return Task("other", prompt, expand(rng, said, slots), ("other", prompt))

@@ -103,7 +103,6 @@ def wrong_answers():
     yield "talk instead of a call", call, "I will do that."
     aside = first("other")
     yield "made-up facts", aside, "The capital is Atlantis."
-    yield "half of what it can do", aside, "I am a small model: I can tell stories."
     yield "a story instead", aside, right
 
 

@@ -12,6 +12,9 @@ use serde_json::Value;
 mod exercise;
 #[path = "../../crates/formats/tests/it/mutate_json.rs"]
 mod mutate_json;
+#[path = "../../crates/text/tests/fuzzed/pieces.rs"]
+#[allow(dead_code)]
+mod pieces;
 #[path = "../structured.rs"]
 mod structured;
 
@@ -28,15 +31,23 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     structured::replace(data, size, max_size, mutant)
 });
 
-/// Other JSON, where it is JSON, three times in four.
+/// Other JSON, where it is JSON, and other pieces where it is text, three times in four.
 fn mutant(input: &[u8], seed: u32) -> Option<Vec<u8>> {
     let ([kind, choice], text) = input.split_at_checked(2)? else {
         return None;
     };
     let head = [*kind, *choice];
-    if kind % 4 != 3 || seed.is_multiple_of(4) {
+    if seed.is_multiple_of(4) {
         return None;
     }
-    let changed = mutate_json::mutate(text, &DONOR, u64::from(seed))?;
+    let changed = match kind % 4 {
+        3 => mutate_json::mutate(text, &DONOR, u64::from(seed))?,
+        _ => pieces::mutate(
+            std::str::from_utf8(text).ok()?,
+            &pieces::GRAMMARS,
+            u64::from(seed),
+        )
+        .into_bytes(),
+    };
     Some([&head, &changed[..]].concat())
 }

@@ -151,7 +151,7 @@ impl Matrix {
         Self::pack_in(&Slab::default(), pool, k, (parts, order), source)
     }
 
-    /// Packs a matrix of `k` columns on all workers of `pool`, in memory of `slab`: matrices of a
+    /// Packs a matrix of `k` columns on the workers of `pool`, in memory of `slab`: matrices of a
     /// model should share one, since small matrices do not fill huge pages. Each worker writes the
     /// panels that [`Matrix::share`] gives it later, so that pages lie near it.
     ///
@@ -168,9 +168,10 @@ impl Matrix {
         let mut piece = slab.take(matrix.bytes);
         let start = Shared(piece.as_mut_ptr());
         let failure = Mutex::new(None);
-        pool.run(&|worker| {
+        // On a busy machine, those that have a core share the panels.
+        pool.run_some(Some(pool.count()), &|worker| {
             let panels = matrix.share(worker.index(), worker.count());
-            // SAFETY: the memory is not read before `run` returns, and shares do not overlap.
+            // SAFETY: the memory is not read before `run_some` returns, and shares do not overlap.
             if let Err(error) = unsafe { pack::panels(&matrix, panels, source, &start) } {
                 failure
                     .lock()

@@ -18,6 +18,7 @@
 
 mod arena;
 pub mod available;
+pub mod busy;
 pub mod caps;
 pub mod device;
 pub mod kernels;

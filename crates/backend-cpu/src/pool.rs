@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 pub use shared::Pools;
 pub use tokkata_ir::tape::share;
 
+use crate::busy;
 use crowd::Crowd;
 use signal::{Nap, Padded, Signal};
 use sync::{AtomicBool, AtomicU32, AtomicUsize, Builder, Cell, JoinHandle, Mutex, Ordering, Watch};
@@ -154,7 +155,7 @@ impl Pool {
         let threads = (1..shared.count).map(spawn).collect();
         Self {
             turns: Turns::default(),
-            crowd: Mutex::new(Crowd::new(shared.count)),
+            crowd: Mutex::new(Crowd::new(shared.count, busy::idle_cores())),
             shared,
             threads,
         }

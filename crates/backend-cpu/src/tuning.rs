@@ -4,6 +4,7 @@
 //! A tuning is text of the form `set=avx512 few=avx2 stream=8 group=192 fetch=l1:4096`, so that it can be kept in a file.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use tokkata_core::DType;
 
 use crate::available::available_bytes;
+use crate::busy;
 use crate::caps::{Caps, Level, Processor};
 use crate::kernels::{Activations, Kernel, MAX_STREAM_ROWS, Scratch, Store};
 use crate::layout::{LayoutError, Matrix, Order, Part};
@@ -187,17 +189,61 @@ const FETCHES: [Fetch; 5] = [
     Fetch::second(4 << 10),
     Fetch::second(16 << 10),
 ];
-/// Measurements of one choice; the best counts.
-const ROUNDS: usize = 5;
+/// Measurements of one choice, at least and at most; the best counts.
+const ROUNDS: (usize, usize) = (5, 40);
+/// The best of a choice is certain when it was seen so often, within this part.
+const SEEN: usize = 3;
+const ALIKE: f64 = 1.02;
+/// How long it is looked whether others want the cores, and the share of their time that they may have.
+const LOOK: Duration = Duration::from_millis(200);
+const QUIET: f64 = 0.05;
 /// A choice must be this much faster than the one before it: differences below are chance.
 const MARGIN: f64 = 1.03;
 
-/// Measures the choices one after the other, with `threads` threads.
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    /// A worker failed.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// Other programs run.
+    #[error(
+        "this machine is busy: other programs have {0} % of the time of the cores that would be measured; \
+         end them, or give fewer threads (-t), and run `tokkata tune` again"
+    )]
+    Busy(u32),
+    /// Times differ too much from one another.
+    #[error(
+        "what was measured does not come again: something else uses this machine; run `tokkata tune` again when it is idle"
+    )]
+    Unsettled,
+}
+
+/// Whether so many threads have their cores to themselves.
+fn quiet(threads: usize) -> Result<(), MeasureError> {
+    let others = busy::share(threads, LOOK);
+    if others <= QUIET {
+        return Ok(());
+    }
+    Err(MeasureError::Busy((100.0 * others).round() as u32))
+}
+
+/// Measures the choices one after the other, with `threads` threads, each until its best has come again.
 ///
 /// # Errors
-/// When a worker fails.
-pub fn measure(threads: usize, report: Report<'_>) -> Result<Tuning, LayoutError> {
+/// When the machine is busy, before or after; when times do not settle; when a worker fails.
+pub fn measure(threads: usize, report: Report<'_>) -> Result<Tuning, MeasureError> {
+    quiet(threads)?;
     let bench = Bench::new(threads, SHAPE.0)?;
+    let tuning = all(&bench, &Bench::long(threads)?, report)?;
+    if !bench.settled.get() {
+        return Err(MeasureError::Unsettled);
+    }
+    quiet(threads)?;
+    Ok(tuning)
+}
+
+fn all(bench: &Bench, long: &Bench, report: Report<'_>) -> Result<Tuning, LayoutError> {
     // The usual choice comes first: others must beat it. Plain Rust is tried only where there is nothing else.
     let mut tuning = bench.best(PROMPT, sets(), report)?;
     tuning = bench.best(PROMPT, others_last(tuning, groups(tuning)), report)?;
@@ -211,11 +257,13 @@ pub fn measure(threads: usize, report: Report<'_>) -> Result<Tuning, LayoutError
             break;
         }
     }
-    single(tuning, &Bench::long(threads)?, report)
+    let tuning = single(tuning, long, report)?;
+    bench.settled.set(bench.settled.get() && long.settled.get());
+    Ok(tuning)
 }
 
 /// A quick check of what one row depends on, the most of what processors differ in: the usual choice, unless another is
-/// faster by more than a margin twice.
+/// faster by more than a margin twice, and times settle.
 ///
 /// # Errors
 /// When a worker fails.
@@ -223,7 +271,8 @@ pub fn check(threads: usize) -> Result<Tuning, LayoutError> {
     let usual = Tuning::usual(Caps::detect().level());
     let bench = Bench::long(threads)?;
     let found = single(usual, &bench, &mut |_, _| {})?;
-    bench.best(1, vec![usual, found], &mut |_, _| {})
+    let found = bench.best(1, vec![usual, found], &mut |_, _| {})?;
+    Ok(if bench.settled.get() { found } else { usual })
 }
 
 /// `tuning` with what suits one row that reads weights from memory.
@@ -261,9 +310,27 @@ fn others_last(first: Tuning, all: Vec<Tuning>) -> Vec<Tuning> {
     std::iter::once(first).chain(others).collect()
 }
 
+/// Seconds of one choice.
+#[derive(Debug, Default)]
+struct Times(Vec<f64>);
+
+impl Times {
+    fn least(&self) -> f64 {
+        self.0.iter().copied().fold(f64::MAX, f64::min)
+    }
+
+    /// Whether the least time came again and again.
+    fn settled(&self) -> bool {
+        let limit = ALIKE * self.least();
+        self.0.iter().filter(|&&time| time <= limit).count() >= SEEN
+    }
+}
+
 struct Bench {
     pool: Pool,
     matrix: Matrix,
+    /// Whether the best times of all choices came again.
+    settled: Cell<bool>,
 }
 
 impl Bench {
@@ -280,7 +347,11 @@ impl Bench {
             Ok(())
         };
         let matrix = Matrix::pack(&pool, SHAPE.1, &parts, Order::Sequential, &source)?;
-        Ok(Bench { pool, matrix })
+        Ok(Bench {
+            pool,
+            matrix,
+            settled: Cell::new(true),
+        })
     }
 
     /// A matrix that no cache holds, if there is memory for it.
@@ -298,18 +369,24 @@ impl Bench {
         choices: Vec<Tuning>,
         report: Report<'_>,
     ) -> Result<Tuning, LayoutError> {
-        let mut rated: Vec<_> = choices.into_iter().map(|c| (c, f64::MAX)).collect();
-        for _ in 0..ROUNDS {
-            for (tuning, least) in &mut rated {
-                *least = least.min(self.time(rows, *tuning)?.as_secs_f64());
+        let mut rated: Vec<_> = choices.into_iter().map(|c| (c, Times::default())).collect();
+        for round in 1..=ROUNDS.1 {
+            for (tuning, times) in &mut rated {
+                times.0.push(self.time(rows, *tuning)?.as_secs_f64());
+            }
+            if round >= ROUNDS.0 && rated.iter().all(|(_, times)| times.settled()) {
+                break;
             }
         }
+        let settled = rated.iter().all(|(_, times)| times.settled());
+        self.settled.set(self.settled.get() && settled);
         let work = (rows * self.matrix.rows() * SHAPE.1) as f64;
-        let mut best = rated[0];
-        for &(tuning, least) in &rated {
+        let mut best = (rated[0].0, rated[0].1.least());
+        for (tuning, times) in &rated {
+            let least = times.least();
             report(&format!("{rows} rows, {tuning}"), work / least);
             if least * MARGIN < best.1 {
-                best = (tuning, least);
+                best = (*tuning, least);
             }
         }
         Ok(best.0)
@@ -332,10 +409,11 @@ impl Bench {
         // SAFETY: workers take disjoint panels.
         let store = unsafe { Store::new(&mut y, n) };
         let start = Instant::now();
+        let matrix = &self.matrix;
         self.pool.run(&|worker| {
-            let panels = self.matrix.share(worker.index(), worker.count());
+            let panels = matrix.share(worker.index(), worker.count());
             let (mut store, mut scratch) = (store, Scratch::default());
-            kernel.matmul(&self.matrix, &x, panels.clone(), &mut scratch, &mut store);
+            kernel.matmul(matrix, &x, panels.clone(), &mut scratch, &mut store);
         })?;
         Ok(start.elapsed())
     }
@@ -403,6 +481,22 @@ mod tests {
                 assert_eq!(kernel.tuned(&tuning).level_for(9), kernel.level());
             }
         }
+    }
+
+    #[test]
+    fn a_busy_machine_is_not_measured() {
+        // More threads than cores are a busy machine.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let error = measure(4 * cores, &mut |_, _| {}).unwrap_err();
+        assert!(matches!(error, MeasureError::Busy(50..)), "{error}");
+        assert!(error.to_string().starts_with("this machine is busy"));
+    }
+
+    #[test]
+    fn a_time_counts_when_it_came_again() {
+        assert!(!Times(vec![1.0, 1.5, 1.4, 1.3, 1.2]).settled());
+        assert!(!Times(vec![1.0, 1.01, 1.4, 1.3, 1.2]).settled());
+        assert!(Times(vec![1.4, 1.0, 1.3, 1.01, 1.015]).settled());
     }
 
     #[test]

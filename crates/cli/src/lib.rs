@@ -78,6 +78,19 @@ pub fn run(args: Vec<OsString>) -> u8 {
     }
 }
 
+/// Reads a command line as [`run`] does, and runs nothing.
+///
+/// # Errors
+/// What [`run`] would tell about it; help and the version are told so, too.
+pub fn read(args: Vec<OsString>) -> Result<(), String> {
+    let mut commands = Cli::command();
+    commands.build();
+    let none = std::iter::empty();
+    let translated = peers::translate(args, none, &commands)?;
+    let read = Cli::try_parse_from(&translated.args);
+    read.map(drop).map_err(|error| error.to_string())
+}
+
 fn list_devices() -> u8 {
     let mut out = std::io::stdout().lock();
     for (name, what) in tokkata::devices() {

@@ -155,6 +155,7 @@ fn cut(arg: &OsStr) -> (Option<&str>, Option<OsString>) {
 
 fn find(spelled: &str, command: &str) -> Option<&'static Flag> {
     let first = match command {
+        "complete" => table::COMPLETE,
         "serve" => table::SERVE,
         "transcribe" => table::TRANSCRIBE,
         _ => &[],

@@ -97,15 +97,27 @@ fn a_tuning_is_kept_for_later_runs() {
         command.output().unwrap()
     };
     let kept = || std::fs::read_dir(dir.path().join("tokkata")).map_or(0, Iterator::count);
-    let measured = run(&["tune", "-t", "1", "--dry-run"]);
-    let text = String::from_utf8(measured.stdout).unwrap();
-    assert!(text.lines().last().unwrap().starts_with("set="), "{text}");
+    // Beside other tests the machine may be too busy, which is said and keeps nothing.
+    let measured = |more: &[&str]| {
+        let output = run(&[&["tune", "-t", "1"], more].concat());
+        let (text, said) = (String::from_utf8_lossy(&output.stdout), stderr(&output));
+        if output.status.success() {
+            assert!(text.lines().last().unwrap().starts_with("set="), "{text}");
+        } else {
+            let busy = ["this machine is busy", "does not come again"];
+            assert!(busy.iter().any(|words| said.contains(words)), "{said}");
+            assert!(said.contains("run `tokkata tune` again"), "{said}");
+        }
+        output.status.success()
+    };
+    measured(&["--dry-run"]);
     assert_eq!(kept(), 0);
-    assert!(run(&["tune", "-t", "1"]).status.success());
-    assert_eq!(kept(), 1);
+    let found = measured(&[]);
+    assert_eq!(kept(), usize::from(found));
     let (_dir, model) = made_up("q4_0");
     let bench = shortest(&model);
     assert!(run(&bench).status.success());
+    assert_eq!(kept(), 1, "a first run measures a little itself");
     let file = std::fs::read_dir(dir.path().join("tokkata"))
         .unwrap()
         .next()

@@ -58,6 +58,10 @@ fn no_conversation_continues_the_text() {
     let args = ["-m", "demo", "-p", "Once", "-n", "8", "--temp", "0"];
     let plain = stdout(&[&["complete"], &args[..]].concat());
     assert_eq!(stdout(&[&["run", "-no-cnv"], &args[..]].concat()), plain);
+    let chat = ["-st", "--chat-template", "chatml"];
+    let output = run(&[&["complete"], &args[..], &chat].concat());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), plain);
+    assert!(stderr(&output).contains("--chat-template is not used: the text goes on as it stands"));
     let escaped = ["-m", "demo", "-p", r"a\nb", "-n", "4", "--temp", "0", "-e"];
     let meant = ["-m", "demo", "-p", "a\nb", "-n", "4", "--temp", "0"];
     assert_eq!(

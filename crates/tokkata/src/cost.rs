@@ -1,12 +1,16 @@
 //! What a step costs: bytes moved and arithmetic done, op by op.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
+use tokkata_core::DType;
 use tokkata_ir::{
     Conv1dOp, KvSource, Lead, Limits, Mask, Node, Op, Plan, Program, Selection, SlotDef, SlotId,
     ValueId, WeightId, WeightSource,
 };
 
 use crate::measure::Rates;
-use crate::memory::weight_bytes;
+use crate::memory::{weight_bytes, weight_formats};
 
 /// A kind of step: so many rows of one sequence after so many cached positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +46,7 @@ impl StepClass {
 }
 
 /// Bytes and arithmetic of an op or a plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cost {
     /// Bytes of weights read.
     pub weight_bytes: u64,
@@ -50,26 +54,80 @@ pub struct Cost {
     pub cache_bytes: u64,
     /// Multiplications and additions.
     pub flops: u64,
-    /// Those of them with codes of quantised weights.
-    pub code_ops: u64,
+    /// Those of them that are products with weights, by the format of the weights.
+    pub products: BTreeMap<DType, u64>,
 }
 
-impl Cost {
-    /// Seconds at the given rates, the slower of moving and computing.
-    #[must_use]
-    pub fn seconds(&self, rates: &Rates) -> f64 {
-        let moved = (self.weight_bytes + self.cache_bytes) as f64 / rates.bytes_per_s;
-        let floats = (self.flops - self.code_ops) as f64 / rates.flops_per_s;
-        moved.max(floats + self.code_ops as f64 / rates.code_ops_per_s)
+/// What keeps a step from being faster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// Reading from memory.
+    Memory,
+    /// Reading what lies in a processor's cache.
+    Cache,
+    /// Products with weights of a format.
+    Products(DType),
+    /// Arithmetic in f32.
+    Floats,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bound::Memory => f.write_str("memory"),
+            Bound::Cache => f.write_str("cache"),
+            Bound::Products(dtype) => f.write_str(dtype.name()),
+            Bound::Floats => f.write_str("floats"),
+        }
     }
 }
 
-impl std::ops::AddAssign for Cost {
-    fn add_assign(&mut self, other: Cost) {
+/// The least time of a step, and the roof that says so.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Least {
+    /// Seconds, the slower of moving and computing.
+    pub seconds: f64,
+    /// What binds.
+    pub bound: Bound,
+}
+
+impl Cost {
+    /// The least time at the given rates, where all that a step reads are `set_bytes`: a small model stays in cache.
+    #[must_use]
+    pub fn least(&self, rates: &Rates, set_bytes: u64) -> Least {
+        let read = rates.read(set_bytes);
+        let moved = (self.weight_bytes + self.cache_bytes) as f64 / read;
+        let mut roofs: Vec<(f64, Bound)> = self
+            .products
+            .iter()
+            .map(|(&dtype, &ops)| (ops as f64 / rates.product(dtype), Bound::Products(dtype)))
+            .collect();
+        let floats = self.flops - self.products.values().sum::<u64>();
+        roofs.push((floats as f64 / rates.flops_per_s, Bound::Floats));
+        let computed: f64 = roofs.iter().map(|r| r.0).sum();
+        let bound = if moved >= computed && rates.caches(set_bytes) {
+            Bound::Cache
+        } else if moved >= computed {
+            Bound::Memory
+        } else {
+            let most = roofs.iter().max_by(|a, b| a.0.total_cmp(&b.0));
+            most.map_or(Bound::Floats, |r| r.1)
+        };
+        Least {
+            seconds: moved.max(computed),
+            bound,
+        }
+    }
+}
+
+impl std::ops::AddAssign<&Cost> for Cost {
+    fn add_assign(&mut self, other: &Cost) {
         self.weight_bytes += other.weight_bytes;
         self.cache_bytes += other.cache_bytes;
         self.flops += other.flops;
-        self.code_ops += other.code_ops;
+        for (&dtype, ops) in &other.products {
+            *self.products.entry(dtype).or_default() += ops;
+        }
     }
 }
 
@@ -77,18 +135,40 @@ impl std::ops::AddAssign for Cost {
 pub struct Costs<'a> {
     program: &'a Program,
     bytes: Vec<u64>,
+    /// By weight: how many elements it has in each format.
+    formats: Vec<Vec<(DType, u64)>>,
 }
 
 impl<'a> Costs<'a> {
     /// Prepares the costs of `program`, its weights taken from `source`.
     #[must_use]
     pub fn new(program: &'a Program, source: &dyn WeightSource) -> Self {
-        let bytes = program
-            .weights
-            .iter()
-            .map(|w| weight_bytes(source, &w.recipe))
+        let recipes = || program.weights.iter().map(|w| &w.recipe);
+        Costs {
+            program,
+            bytes: recipes().map(|r| weight_bytes(source, r)).collect(),
+            formats: recipes().map(|r| weight_formats(source, r)).collect(),
+        }
+    }
+
+    /// The formats of weights that products read.
+    #[must_use]
+    pub fn formats(&self) -> Vec<DType> {
+        let nodes = self.program.plans.iter().flat_map(|plan| &plan.nodes);
+        let read = nodes.filter_map(|node| multiplied(&node.op));
+        let mut all: Vec<DType> = read
+            .flat_map(|id| self.formats[id.index()].iter().map(|part| part.0))
             .collect();
-        Costs { program, bytes }
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Bytes that a step of a plan reads and writes: what would have to stay in cache.
+    #[must_use]
+    pub fn set_bytes(&self, plan: &Plan, class: StepClass) -> u64 {
+        let cost = self.plan(plan, class);
+        cost.weight_bytes + cost.cache_bytes
     }
 
     /// The whole plan.
@@ -96,7 +176,7 @@ impl<'a> Costs<'a> {
     pub fn plan(&self, plan: &Plan, class: StepClass) -> Cost {
         let mut sum = Cost::default();
         for node in &plan.nodes {
-            sum += self.node(plan, node, class);
+            sum += &self.node(plan, node, class);
         }
         sum
     }
@@ -151,20 +231,25 @@ impl<'a> Costs<'a> {
             }
             _ => cost.flops = node.outs.iter().map(|&v| elements(plan, v, class)).sum(),
         }
-        if let Op::Matmul { weight, .. }
-        | Op::HeadMatmul { weight, .. }
-        | Op::Conv1d(Conv1dOp { weight, .. })
-        | Op::Experts { weight, .. } = &node.op
-            && self.quantised(*weight)
-        {
-            cost.code_ops = cost.flops;
+        if let Some(weight) = multiplied(&node.op) {
+            cost.products = self.shared_out(weight, cost.flops);
         }
         cost
     }
 
-    /// Whether a weight has fewer than sixteen bits per element.
-    fn quantised(&self, id: WeightId) -> bool {
-        self.bytes[id.index()] < 2 * self.elements(id)
+    /// Operations with a weight, by the formats of its parts.
+    fn shared_out(&self, weight: WeightId, ops: u64) -> BTreeMap<DType, u64> {
+        let parts = &self.formats[weight.index()];
+        let all: u64 = parts.iter().map(|p| p.1).sum();
+        let mut left = ops;
+        let mut found = BTreeMap::new();
+        for (i, &(dtype, elements)) in parts.iter().enumerate() {
+            let share = (u128::from(ops) * u128::from(elements) / u128::from(all.max(1))) as u64;
+            let share = if i + 1 == parts.len() { left } else { share };
+            *found.entry(dtype).or_default() += share;
+            left -= share;
+        }
+        found
     }
 
     /// Bytes of weights that an op reads for so many rows.
@@ -210,6 +295,17 @@ impl<'a> Costs<'a> {
             SlotDef::State { len } => len.into(),
             SlotDef::Kv { .. } => 0,
         }
+    }
+}
+
+/// The weight that an op multiplies with.
+fn multiplied(op: &Op) -> Option<WeightId> {
+    match op {
+        Op::Matmul { weight, .. }
+        | Op::HeadMatmul { weight, .. }
+        | Op::Conv1d(Conv1dOp { weight, .. })
+        | Op::Experts { weight, .. } => Some(*weight),
+        _ => None,
     }
 }
 
@@ -285,22 +381,28 @@ mod tests {
     }
 
     #[test]
-    fn the_slower_of_moving_and_computing_counts() {
+    fn the_slower_of_moving_and_computing_binds() {
         let cost = Cost {
             weight_bytes: 100,
             cache_bytes: 100,
-            flops: 50,
-            code_ops: 20,
+            flops: 60,
+            products: BTreeMap::from([(DType::Q4_0, 20), (DType::F16, 10)]),
         };
-        let seconds = |bytes_per_s, flops_per_s, code_ops_per_s| {
-            cost.seconds(&Rates {
-                bytes_per_s,
-                flops_per_s,
-                code_ops_per_s,
-            })
+        let least = |memory: f64, floats, q4_0, set_bytes| {
+            let rates = Rates {
+                reads: vec![(0, 10.0 * memory), (1000, memory)],
+                flops_per_s: floats,
+                products: BTreeMap::from([(DType::Q4_0, q4_0), (DType::F16, 100.0)]),
+            };
+            let Least { seconds, bound } = cost.least(&rates, set_bytes);
+            ((1000.0 * seconds).round() / 1000.0, bound)
         };
-        assert_eq!(seconds(100.0, 100.0, 100.0), 2.0);
-        assert_eq!(seconds(1000.0, 10.0, 10.0), 5.0);
-        assert_eq!(seconds(1000.0, 10.0, 40.0), 3.5);
+        assert_eq!(least(100.0, 100.0, 100.0, 1000), (2.0, Bound::Memory));
+        assert_eq!(least(100.0, 1000.0, 1000.0, 999), (0.2, Bound::Cache));
+        assert_eq!(least(1000.0, 10.0, 10.0, 1000), (5.1, Bound::Floats));
+        assert_eq!(
+            least(1000.0, 100.0, 1.0, 1000),
+            (20.4, Bound::Products(DType::Q4_0))
+        );
     }
 }

@@ -80,6 +80,19 @@ pub fn weight_bytes(source: &dyn WeightSource, recipe: &tokkata_ir::Recipe) -> u
         .sum()
 }
 
+/// How many elements of a weight are stored in each format.
+#[must_use]
+pub fn weight_formats(
+    source: &dyn WeightSource,
+    recipe: &tokkata_ir::Recipe,
+) -> Vec<(tokkata_core::DType, u64)> {
+    let rows = RawRows::new(source, recipe);
+    let segments = rows.iter().flat_map(RawRows::segments);
+    segments
+        .map(|s| (s.dtype, s.cols as u64 * s.rows as u64))
+        .collect()
+}
+
 /// Bytes that can be allocated without swapping, as far as the system tells.
 #[must_use]
 pub fn available() -> Option<u64> {

@@ -11,9 +11,15 @@ const MUCH: f64 = 0.3;
 /// Weight of the newest run.
 const NEWEST: f64 = 0.25;
 /// What a worker that was left out begins with when it is tried again: it is soon seen whether nothing has changed.
-const DOUBT: f64 = 0.2;
-/// Runs without the workers that were left out before they are tried again: at first, and at most.
-const PATIENCE: (u32, u32) = (16, 1024);
+const DOUBT: f64 = 0.25;
+/// Runs without the workers that were left out before they are tried again, and how long these must have taken, since a
+/// try costs some milliseconds however short runs are: at first, and at most.
+const PATIENCE: [(u32, Duration); 2] = [
+    (32, Duration::from_millis(100)),
+    (512, Duration::from_secs(5)),
+];
+/// Workers begin without those for whom no core is idle, if these are one in so many.
+const WORTH_LEAVING: usize = 4;
 
 /// What was seen of workers lately.
 #[derive(Debug)]
@@ -21,18 +27,21 @@ pub(super) struct Crowd {
     /// By worker: running means of the share of time that others had its core.
     robbed: Vec<f64>,
     workers: usize,
-    /// Runs until all are tried again.
-    left: u32,
-    patience: u32,
+    /// Until all are tried again.
+    left: (u32, Duration),
+    patience: (u32, Duration),
 }
 
 impl Crowd {
-    pub(super) fn new(count: usize) -> Self {
+    /// Of so many workers, where so many cores are idle, as far as that is known.
+    pub(super) fn new(count: usize, idle: Option<usize>) -> Self {
+        let idle = idle.unwrap_or(count).clamp(1, count);
+        let aside = WORTH_LEAVING * (count - idle) >= count;
         Crowd {
             robbed: vec![0.0; count],
-            workers: count,
-            left: 0,
-            patience: PATIENCE.0,
+            workers: if aside { idle } else { count },
+            left: PATIENCE[0],
+            patience: PATIENCE[0],
         }
     }
 
@@ -54,16 +63,18 @@ impl Crowd {
         if aside > 0 && self.workers > 1 {
             self.workers = (self.workers - aside).max(1);
             self.left = self.patience;
-            self.patience = (2 * self.patience).min(PATIENCE.1);
+            let ((runs, time), most) = (self.patience, PATIENCE[1]);
+            self.patience = ((2 * runs).min(most.0), (2 * time).min(most.1));
             self.robbed.fill(0.0);
         } else if self.workers < all {
-            self.left -= 1;
-            if self.left == 0 {
+            let (runs, time) = self.left;
+            self.left = (runs.saturating_sub(1), time.saturating_sub(took));
+            if self.left == (0, Duration::ZERO) {
                 self.workers = all;
                 self.robbed.fill(DOUBT);
             }
         } else if self.robbed.iter().all(|&mean| mean < MUCH / 8.0) {
-            self.patience = PATIENCE.0;
+            self.patience = PATIENCE[0];
         }
     }
 }
@@ -77,10 +88,10 @@ mod tests {
     const WHOLE: Duration = Duration::from_millis(10);
 
     /// Runs until the number of workers changes, which others keep from theirs so long.
-    fn until_changed(crowd: &mut Crowd, robbed: Duration) -> usize {
+    fn until_changed(crowd: &mut Crowd, took: Duration, robbed: Duration) -> usize {
         let before = crowd.workers();
         for run in 1..10_000 {
-            crowd.saw(WHOLE, std::iter::repeat_n(robbed, before));
+            crowd.saw(took, std::iter::repeat_n(robbed, before));
             if crowd.workers() != before {
                 return run;
             }
@@ -90,23 +101,66 @@ mod tests {
 
     #[test]
     fn where_every_core_is_wanted_one_worker_goes_on() {
-        let mut crowd = Crowd::new(4);
-        assert!(until_changed(&mut crowd, HALF) < 6);
+        let mut crowd = Crowd::new(4, None);
+        assert!(until_changed(&mut crowd, WHOLE, HALF) < 6);
         assert_eq!(crowd.workers(), 1);
-        assert_eq!(until_changed(&mut crowd, HALF), 16, "robbed or not");
+        assert_eq!(until_changed(&mut crowd, WHOLE, HALF), 32, "robbed or not");
         assert_eq!(crowd.workers(), 4);
-        assert!(until_changed(&mut crowd, HALF) < 4, "soon seen again");
-        assert_eq!(until_changed(&mut crowd, NOTHING), 32, "and left longer");
+        assert!(
+            until_changed(&mut crowd, WHOLE, HALF) < 4,
+            "soon seen again"
+        );
+        assert_eq!(
+            until_changed(&mut crowd, WHOLE, NOTHING),
+            64,
+            "and left longer"
+        );
         for _ in 0..40 {
             crowd.saw(WHOLE, [NOTHING; 4].into_iter());
         }
-        until_changed(&mut crowd, WHOLE);
-        assert_eq!(until_changed(&mut crowd, NOTHING), 16, "forgotten in peace");
+        until_changed(&mut crowd, WHOLE, WHOLE);
+        assert_eq!(
+            until_changed(&mut crowd, WHOLE, NOTHING),
+            32,
+            "forgotten in peace"
+        );
+    }
+
+    #[test]
+    fn short_runs_wait_as_long_for_those_left_out() {
+        let mut crowd = Crowd::new(2, None);
+        let short = Duration::from_micros(500);
+        until_changed(&mut crowd, short, short);
+        assert_eq!(until_changed(&mut crowd, short, NOTHING), 200, "100 ms");
+    }
+
+    #[test]
+    fn workers_begin_without_those_for_whom_no_core_is_idle() {
+        let begun = |count, idle| Crowd::new(count, idle).workers();
+        assert_eq!(
+            (
+                begun(2, None),
+                begun(2, Some(2)),
+                begun(2, Some(1)),
+                begun(2, Some(0))
+            ),
+            (2, 2, 1, 1)
+        );
+        assert_eq!(
+            (begun(16, Some(15)), begun(16, Some(12)), begun(4, Some(60))),
+            (16, 12, 4)
+        );
+        let mut crowd = Crowd::new(2, Some(1));
+        assert_eq!(
+            until_changed(&mut crowd, WHOLE, NOTHING),
+            32,
+            "and try again"
+        );
     }
 
     #[test]
     fn one_that_is_pushed_aside_is_left_out_and_noise_is_not() {
-        let mut crowd = Crowd::new(16);
+        let mut crowd = Crowd::new(16, None);
         for run in 0..100 {
             let noise = |worker: u32| if worker == run % 16 { WHOLE } else { NOTHING };
             crowd.saw(WHOLE, (0..16).map(noise));

@@ -6,6 +6,7 @@ mod threads {
     use std::sync::atomic::AtomicU64;
     use std::time::{Duration, Instant};
 
+    use crate::busy::thread_time;
     use crate::pool::signal::Nap;
 
     pub(in crate::pool) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -85,23 +86,6 @@ mod threads {
             let ran = now.saturating_sub(own);
             wall.saturating_sub(ran + nap.slept) + nap.late
         }
-    }
-
-    /// How long this thread has run, as far as the system tells.
-    #[cfg(unix)]
-    fn thread_time() -> Option<Duration> {
-        let mut time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: the call writes a time and nothing else.
-        let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-        (failed == 0).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
-    }
-
-    #[cfg(not(unix))]
-    fn thread_time() -> Option<Duration> {
-        None
     }
 }
 

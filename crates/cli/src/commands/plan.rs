@@ -96,7 +96,7 @@ fn roofline(
     out.flush()?;
     let rates = {
         let _wait = Wait::new("measuring this machine");
-        Rates::measure(threads)
+        Rates::measure(threads, &costs.formats())
     };
     writeln!(
         out,
@@ -104,15 +104,13 @@ fn roofline(
     )?;
     let main = &program.plans[0];
     for (name, class) in usual_classes(&program.limits) {
-        let cost = costs.plan(main, class);
-        let seconds: f64 = main
-            .nodes
-            .iter()
-            .map(|node| costs.node(main, node, class).seconds(&rates))
-            .sum();
+        let (cost, set) = (costs.plan(main, class), costs.set_bytes(main, class));
+        let least = main.nodes.iter().map(|node| costs.node(main, node, class));
+        let seconds: f64 = least.map(|c| c.least(&rates, set).seconds).sum();
+        let bound = cost.least(&rates, set).bound;
         writeln!(
             out,
-            "  {name:<22} {}",
+            "  {name:<22} {}, bound by {bound}",
             class_line(&cost, class.rows as f64 / seconds)
         )?;
     }

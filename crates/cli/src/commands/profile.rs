@@ -10,7 +10,6 @@ use std::num::NonZeroU32;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use tokkata::DType;
-use tokkata::measure::Rates;
 
 use self::report::Report;
 use super::examples;
@@ -75,13 +74,13 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     options.ctx = NonZeroU32::new(tokens.max(1));
     options.threads = args.threads.count();
     options.no_prefix_cache = true;
-    let rates = {
-        let _wait = Wait::new("measuring this machine");
-        Rates::measure(options.load_options().threads)
-    };
+    let threads = options.load_options().threads;
     let mut model = load::load(checkpoint, &options)?;
     let phases = collect::phases(&mut model, args.n_depth, args.n_prompt, args.n_gen)?;
-    let report = Report::new(&model, &phases, rates);
+    let report = {
+        let _wait = Wait::new("measuring this machine");
+        Report::new(&model, &phases, threads)
+    };
     let mut out = std::io::stdout().lock();
     match args.output {
         Format::Table => report.table(args.by, &mut out)?,

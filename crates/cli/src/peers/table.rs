@@ -496,6 +496,16 @@ const NEVER: &[Flag] = &[
     ),
 ];
 
+/// Flags of conversations, where a text goes on.
+pub(super) const COMPLETE: &[Flag] = &[
+    ("-st --single-turn", Nothing, Harmless),
+    (
+        "--chat-template --chat-template-file --chat-template-kwargs",
+        Value,
+        Noted("the text goes on as it stands; `tokkata run` has conversations"),
+    ),
+];
+
 /// Flags of whisper.cpp, which mean something else elsewhere.
 pub(super) const TRANSCRIBE: &[Flag] = &[
     ("-tr", Nothing, Is("--translate")),

@@ -40,6 +40,40 @@ fn tokenizer(cut: &serde_json::Value) -> String {
     .to_string()
 }
 
+/// A tokenizer with bytes to fall back on, whose normaliser puts a space before every text; whether its decoder takes it
+/// away again is another matter.
+fn prepending(strips: bool) -> String {
+    let bytes = (0..=255u8).map(|byte| format!("<0x{byte:02X}>"));
+    let words = ["\u{2581}", "a", "b", "\u{2581}a", "ab"].map(str::to_owned);
+    let tokens = std::iter::once("<unk>".to_owned())
+        .chain(bytes)
+        .chain(words);
+    let vocab: serde_json::Map<_, _> = tokens
+        .enumerate()
+        .map(|(id, token)| (token, id.into()))
+        .collect();
+    let mut decoders = vec![
+        serde_json::json!({"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}),
+        serde_json::json!({"type": "ByteFallback"}),
+        serde_json::json!({"type": "Fuse"}),
+    ];
+    let strip = serde_json::json!({"type": "Strip", "content": " ", "start": 1, "stop": 0});
+    decoders.extend(strips.then_some(strip));
+    serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "\u{2581}"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"},
+        ]},
+        "pre_tokenizer": null,
+        "post_processor": null,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {"type": "BPE", "vocab": vocab, "merges": ["\u{2581} a", "a b"], "byte_fallback": true, "unk_token": "<unk>", "fuse_unk": true},
+    })
+    .to_string()
+}
+
 /// Names in a folder.
 fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).expect("a folder");
@@ -76,6 +110,26 @@ fn a_tokenizer_that_no_name_stands_for_is_refused() {
     let written = convert(&serde_json::Value::Null);
     assert!(written.status.success(), "{}", stderr(&written));
     assert_eq!(names(to.path()), ["m.gguf"]);
+}
+
+#[test]
+fn a_space_that_is_put_before_texts_stays_though_no_decoder_takes_it_away() {
+    for strips in [true, false] {
+        let (from, to) = (checkpoint("llama"), tempfile::tempdir().expect("a folder"));
+        std::fs::write(from.path().join("tokenizer.json"), prepending(strips)).expect("a file");
+        let output = to.path().join("m.gguf");
+        let written = run(&["convert", text(from.path()), text(&output)]);
+        assert!(written.status.success(), "{}", stderr(&written));
+        for asked in ["ab a", "a", " b", "ba ab"] {
+            let ids = |model: &Path| stdout(&["tokenize", "-m", text(model), "-p", asked]);
+            let expected = ids(from.path());
+            assert_eq!(ids(&output), expected, "{asked:?}, strips: {strips}");
+        }
+        assert!(
+            stdout(&["tokenize", "-m", text(&output), "-p", "a"]).contains("260"),
+            "a space came before it"
+        );
+    }
 }
 
 /// Widens the checkpoint to two gigabytes of zeros, which take no room on the disk.

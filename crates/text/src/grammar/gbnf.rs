@@ -8,6 +8,7 @@
 
 mod chars;
 mod emit;
+mod ends;
 mod parse;
 
 use chars::Chars;

@@ -1,5 +1,7 @@
 //! JSON schemas: what cannot be enforced is refused by name before compiling.
 
+mod loops;
+
 use serde_json::{Map, Value, json};
 
 use super::GrammarError;
@@ -51,6 +53,7 @@ const WHITE_SPACE: &str = r"[ ]|\r?\n[ \t]{0,32}";
 /// Checks a schema and settles how white space is written between its tokens.
 pub(crate) fn prepare(mut schema: Value) -> Result<Value, GrammarError> {
     check(&mut schema, "#")?;
+    loops::check(&schema)?;
     let mut fields = match schema {
         Value::Object(fields) => fields,
         Value::Bool(true) => Map::new(),

@@ -21,7 +21,7 @@ pub(super) fn page(report: &Report) -> String {
         "<!doctype html><meta charset=\"utf-8\"><title>{0}</title><style>{STYLE}</style><h1>{0}</h1>\n",
         escaped(&report.model)
     );
-    let machine = report.rates;
+    let machine = &report.rates;
     let _ = writeln!(
         text,
         "<p>{machine} measured. Widths are time; point at a bar for its figures.</p>"

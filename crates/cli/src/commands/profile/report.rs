@@ -5,7 +5,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use serde_json::{Value as Json, json};
-use tokkata::cost::{Cost, Costs};
+use tokkata::cost::{Bound, Cost, Costs};
 use tokkata::measure::Rates;
 use tokkata::weights::FileWeights;
 use tokkata::{Model, Program};
@@ -25,6 +25,8 @@ pub(super) struct Row {
     pub(super) cost: Cost,
     /// The least time that the machine's rates allow.
     pub(super) least_ns: f64,
+    /// Of that, what each roof says.
+    pub(super) roofs: Vec<(Bound, f64)>,
 }
 
 /// A phase with costs.
@@ -43,26 +45,28 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(model: &Model, phases: &[Phase], rates: Rates) -> Self {
+    pub(super) fn new(model: &Model, phases: &[Phase], threads: usize) -> Self {
         let program = model.program();
         let weights = FileWeights::new(model.checkpoint().file(), None);
         let costs = Costs::new(program, &weights);
+        let rates = Rates::measure(threads, &costs.formats());
         let section = |phase: &Phase| Section {
             name: phase.name,
             tokens: phase.tokens,
             wall_ns: phase.wall_ns,
-            rows: rows(program, &costs, phase, rates),
+            rows: rows(program, &costs, phase, &rates),
         };
+        let sections = phases.iter().map(section).collect();
         Report {
             model: load::name_of(model.checkpoint().path()),
             rates,
-            sections: phases.iter().map(section).collect(),
+            sections,
         }
     }
 
     /// Columns of text; what took longest comes first, layers in order.
     pub(super) fn table(&self, by: Group, out: &mut impl Write) -> Result<()> {
-        let (model, machine) = (&self.model, self.rates);
+        let (model, machine) = (&self.model, &self.rates);
         writeln!(out, "{model} on a machine of {machine}")?;
         for section in &self.sections {
             section.table(by, out)?;
@@ -76,7 +80,7 @@ impl Report {
             json!({
                 "layer": r.layer, "role": r.role, "kernel": r.kernel, "run_ns": r.run_ns, "wait_ns": r.wait_ns,
                 "weight_bytes": r.cost.weight_bytes, "cache_bytes": r.cost.cache_bytes, "flops": r.cost.flops,
-                "roofline_ns": r.least_ns,
+                "roofline_ns": r.least_ns, "bound": bound_of(&r.roofs).map(|b| b.to_string()),
             })
         };
         let phase = |s: &Section| {
@@ -87,26 +91,31 @@ impl Report {
         };
         json!({
             "model": self.model,
-            "bytes_per_s": self.rates.bytes_per_s,
+            "bytes_per_s": self.rates.memory(),
+            "reads": self.rates.reads.iter().map(|(bytes, rate)| json!({"set_bytes": bytes, "bytes_per_s": rate})).collect::<Vec<_>>(),
             "flops_per_s": self.rates.flops_per_s,
-            "code_ops_per_s": self.rates.code_ops_per_s,
+            "products_per_s": self.rates.products.iter().map(|(d, rate)| (d.name().to_owned(), json!(rate))).collect::<serde_json::Map<_, _>>(),
             "phases": self.sections.iter().map(phase).collect::<Vec<_>>(),
         })
     }
 }
 
-fn rows(program: &Program, costs: &Costs<'_>, phase: &Phase, rates: Rates) -> Vec<Row> {
+fn rows(program: &Program, costs: &Costs<'_>, phase: &Phase, rates: &Rates) -> Vec<Row> {
+    let main = &program.plans[0];
+    let sets = phase.classes.iter().map(|&c| (c, costs.set_bytes(main, c)));
+    let sets: Vec<_> = sets.collect();
     let row = |(&(plan, node, kernel), spent): (&(usize, usize, &'static str), _)| {
         let spent: &super::collect::Spent = spent;
         let plan = &program.plans[plan];
         let node = &plan.nodes[node];
-        let (mut cost, mut least) = (Cost::default(), 0.0);
+        let (mut cost, mut roofs) = (Cost::default(), Vec::new());
         // Preparation belongs to an op that is counted itself.
         if kernel == node.op.name() {
-            for &class in &phase.classes {
+            for &(class, set) in &sets {
                 let step = costs.node(plan, node, class);
-                cost += step;
-                least += 1e9 * step.seconds(&rates);
+                let least = step.least(rates, set);
+                cost += &step;
+                add(&mut roofs, least.bound, 1e9 * least.seconds);
             }
         }
         Row {
@@ -116,21 +125,36 @@ fn rows(program: &Program, costs: &Costs<'_>, phase: &Phase, rates: Rates) -> Ve
             wait_ns: spent.wait_ns,
             run_ns: spent.run_ns,
             cost,
-            least_ns: least,
+            least_ns: roofs.iter().map(|r| r.1).sum(),
+            roofs,
         }
     };
     phase.times.iter().map(row).collect()
 }
 
+/// Adds a time to what a roof says.
+fn add(roofs: &mut Vec<(Bound, f64)>, bound: Bound, ns: f64) {
+    match roofs.iter_mut().find(|r| r.0 == bound) {
+        Some(roof) => roof.1 += ns,
+        None => roofs.push((bound, ns)),
+    }
+}
+
+/// The roof that binds most.
+fn bound_of(roofs: &[(Bound, f64)]) -> Option<Bound> {
+    let most = roofs.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    most.filter(|r| r.1 > 0.0).map(|r| r.0)
+}
+
 /// Sums of rows.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Sum {
     steps: u64,
     wait_ns: u64,
     run_ns: u64,
     bytes: u64,
     flops: u64,
-    least_ns: f64,
+    roofs: Vec<(Bound, f64)>,
 }
 
 impl Sum {
@@ -140,21 +164,24 @@ impl Sum {
         self.run_ns += row.run_ns;
         self.bytes += row.cost.weight_bytes + row.cost.cache_bytes;
         self.flops += row.cost.flops;
-        self.least_ns += row.least_ns;
+        for &(bound, ns) in &row.roofs {
+            add(&mut self.roofs, bound, ns);
+        }
     }
 
     fn line(&self, name: &str, all_ns: u64) -> String {
         let spent = (self.run_ns + self.wait_ns).max(1) as f64;
         let rate = |units: u64| units as f64 / self.run_ns.max(1) as f64;
         format!(
-            "  {name:<30} {:>5} {:>10.2} {:>9.2} {:>6.1} {:>8.1} {:>9.1} {:>9.1}",
+            "  {name:<30} {:>5} {:>10.2} {:>9.2} {:>6.1} {:>8.1} {:>9.1} {:>9.1}  {}",
             self.steps,
             self.run_ns as f64 / 1e6,
             self.wait_ns as f64 / 1e6,
             100.0 * spent / all_ns.max(1) as f64,
             rate(self.bytes),
             rate(self.flops),
-            100.0 * self.least_ns / spent,
+            100.0 * self.roofs.iter().map(|r| r.1).sum::<f64>() / spent,
+            bound_of(&self.roofs).map_or("-".to_owned(), |b| b.to_string()),
         )
     }
 }
@@ -171,7 +198,7 @@ impl Section {
         )?;
         writeln!(
             out,
-            "  {:<30} {:>5} {:>10} {:>9} {:>6} {:>8} {:>9} {:>9}",
+            "  {:<30} {:>5} {:>10} {:>9} {:>6} {:>8} {:>9} {:>9}  bound by",
             "", "steps", "run ms", "wait ms", "%", "GB/s", "GFLOP/s", "roofline%"
         )?;
         let mut all = Sum::default();

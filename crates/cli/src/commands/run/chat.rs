@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Map, Value, json};
 use tokkata::answer::{Answer, OutputFormat, OutputParser};
-use tokkata::chat::{chat_request, encode_rendered};
+use tokkata::chat::{call_token, chat_request, encode_rendered};
 use tokkata::grammar::{Grammar, constrain};
 use tokkata::{
     ChatTemplate, EventKind, FinishReason, Model, Request, Sampling, SessionId, Stats, TextDecoder,
@@ -38,6 +38,8 @@ pub(super) struct Chat {
     pub(super) grammar: Option<Grammar>,
     /// The same after reasoning that was cut.
     pub(super) grammar_after: Option<Grammar>,
+    /// The token that opens a call, which must not come without tools.
+    call: Option<u32>,
     /// Tools that the model may call.
     pub(super) tools: Option<Vec<Value>>,
     /// Further names for the template.
@@ -70,7 +72,10 @@ impl Chat {
     pub(super) fn new(mut model: Model, template: ChatTemplate, system: Option<String>) -> Self {
         let session = model.open_session();
         let messages = system.map(|text| message("system", text));
+        let format = OutputFormat::derive(&template);
+        let call = model.tokenizer().ok().and_then(|t| call_token(&format, t));
         Chat {
+            call,
             model,
             session,
             template,
@@ -200,6 +205,10 @@ impl Chat {
             request.decoder = Some(Box::new(TextDecoder::with_special(tokenizer)));
         }
         request.sampling = self.sampling.clone();
+        if self.tools.is_none() && grammar.is_none() {
+            let never = self.call.map(|id| (id, f32::NEG_INFINITY));
+            request.sampling.bias.extend(never);
+        }
         request.shift = self.shift.kept(request.prompt.len());
         request.stop.max_tokens = self.max_tokens;
         request.stop.stop_strings = self.stop.iter().map(|s| s.clone().into_bytes()).collect();

@@ -3,15 +3,18 @@
 use std::collections::HashMap;
 
 use super::chars::Chars;
-use super::{GrammarError, Node, Rules};
+use super::{GrammarError, Node, Rules, ends};
 
 const MAX_DEPTH: usize = 100;
 const MAX_REPEAT: usize = 2_000;
+/// Characters, classes, references and alternatives; the parser behind would refuse more, after seconds.
+const MAX_SYMBOLS: usize = 500_000;
 
 struct Parser<'s> {
     source: &'s str,
     at: usize,
     depth: usize,
+    symbols: usize,
     names: Vec<String>,
     index: HashMap<String, usize>,
     bodies: Vec<Option<Node>>,
@@ -22,6 +25,7 @@ pub(super) fn rules(source: &str) -> Result<Rules, GrammarError> {
         source,
         at: 0,
         depth: 0,
+        symbols: 0,
         names: Vec::new(),
         index: HashMap::new(),
         bodies: Vec::new(),
@@ -63,6 +67,15 @@ impl Parser<'_> {
             line,
             message: message.into(),
         }
+    }
+
+    /// A symbol more, charged before it is kept.
+    fn charge(&mut self) -> Result<(), GrammarError> {
+        self.symbols += 1;
+        if self.symbols > MAX_SYMBOLS {
+            return Err(self.error(format!("the grammar has more than {MAX_SYMBOLS} symbols")));
+        }
+        Ok(())
     }
 
     /// Skips spaces and comments, and new lines if asked.
@@ -116,6 +129,7 @@ impl Parser<'_> {
         let mut alternatives = vec![self.sequence(nested)?];
         while self.eat("|") {
             self.skip(true);
+            self.charge()?;
             alternatives.push(self.sequence(nested)?);
         }
         Ok(if alternatives.len() == 1 {
@@ -128,6 +142,7 @@ impl Parser<'_> {
     fn sequence(&mut self, nested: bool) -> Result<Node, GrammarError> {
         let mut items = Vec::new();
         while let Some(item) = self.item()? {
+            self.charge()?;
             let item = self.repeated(item)?;
             items.push(item);
             self.skip(nested);
@@ -181,6 +196,7 @@ impl Parser<'_> {
         self.at += 1;
         let mut items = Vec::new();
         while !self.eat("\"") {
+            self.charge()?;
             items.push(Node::One(Chars::of(self.character()?)));
         }
         Ok(Node::Seq(items))
@@ -291,6 +307,11 @@ impl Parser<'_> {
             let body = body.clone();
             bodies
                 .push(body.ok_or_else(|| self.error(format!("the rule `{name}` is not defined")))?);
+        }
+        if !ends::ends(&bodies)[root] {
+            return Err(self.error(
+                "the rule `root` never ends: each of its alternatives leads back to itself",
+            ));
         }
         Ok(Rules {
             names: self.names,

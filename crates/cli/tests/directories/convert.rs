@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::common::tokkata;
-use super::{checkpoint, config, run, stderr, text, weights};
+use super::{checkpoint, config, run, stderr, stdout, text, weights};
 
 /// The character that stands for a byte in byte-level vocabularies.
 fn letter(byte: u8) -> char {

@@ -54,6 +54,18 @@ pub(crate) fn header() -> Result<()> {
     Ok(())
 }
 
+/// The text without the tags of structs that have members: the names that follow these are what a caller writes.
+fn untagged(text: &str) -> String {
+    let mut parts = text.split("typedef struct ");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        out.push_str("typedef struct ");
+        let body = part.find('{').filter(|&at| !part[..at].contains(';'));
+        out.push_str(&part[body.unwrap_or(0)..]);
+    }
+    out
+}
+
 /// The declarations of a header, each with single spaces; members in order.
 fn declarations(text: &str) -> BTreeSet<String> {
     let mut code = String::new();
@@ -70,7 +82,7 @@ fn declarations(text: &str) -> BTreeSet<String> {
         !is_macro && !line.trim_start().starts_with("//")
     });
     let code: String = lines.collect::<Vec<_>>().join(" ");
-    let code = code.replace("extern \"C\" {", "");
+    let code = untagged(&code.replace("extern \"C\" {", ""));
     let (mut depth, mut one, mut all) = (0, String::new(), BTreeSet::new());
     for c in code.chars() {
         match c {
@@ -151,7 +163,7 @@ mod tests {
     #[test]
     fn headers_are_compared_by_what_they_declare() {
         let one = "/* a */\n#define X \\\n 1\nint32_t f(const  char *a,\n  size_t n);\ntypedef struct s { int a; } s;";
-        let same = "int32_t f(const char *a, size_t n);\ntypedef struct s {\n  int a;\n} s;\n";
+        let same = "int32_t f(const char *a, size_t n);\ntypedef struct {\n  int a;\n} s;\n";
         assert_eq!(declarations(one), declarations(same));
         for other in [
             "int32_t f(const char *a, size_t m);",

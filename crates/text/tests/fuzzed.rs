@@ -54,13 +54,13 @@ const MUTANTS: u64 = 150;
 
 /// Mutants of the seeds of a target whose first `head` bytes stay, of whatever can be changed piece by piece.
 fn mutants(target: &str, head: usize, words: &[&str]) -> Vec<String> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
     let mut files: Vec<_> = std::fs::read_dir(folder.join(target))
         .expect("seeds")
         .map(|entry| entry.expect("a seed").path())
         .collect();
     files.sort();
-    let text = |path: &std::path::PathBuf| String::from_utf8(std::fs::read(path).ok()?).ok();
+    let text = |path: &PathBuf| String::from_utf8(std::fs::read(path).ok()?).ok();
     let texts: Vec<String> = files.iter().filter_map(text).collect();
     assert!(!texts.is_empty());
     let mutant = |text: &String, seed| {

@@ -66,7 +66,7 @@ pub(crate) fn judge(judge: Judge, said: &[String], right: &str) -> Result<(), St
             &named(answer).into_iter().take(1).collect::<Vec<_>>(),
             &wanted,
         ),
-        Judge::Last => same(&numbers(answer).into_iter().next_back().as_slice(), &wanted),
+        Judge::Last => same(numbers(answer).into_iter().next_back().as_slice(), &wanted),
         Judge::List => same(&calendar(answer), &wanted),
         Judge::Yes => begins(answer, "Yes"),
         Judge::No => begins(answer, "No"),

@@ -94,7 +94,7 @@ fn inside(schema: &Value) -> Vec<&Value> {
         match value {
             Value::Array(schemas) => found.extend(schemas),
             Value::Object(schemas) if MAPS.contains(&keyword.as_str()) => {
-                found.extend(schemas.values())
+                found.extend(schemas.values());
             }
             Value::Object(_) => found.push(value),
             _ => {}

@@ -57,16 +57,16 @@ fn the_text_of_a_custom_tool_follows_its_grammar() {
 #[test]
 fn its_events_have_the_same_text() {
     let events = stream("/v1/responses", &responses("lark", LARK));
-    let deltas = events
-        .iter()
-        .filter(|e| e["type"] == "response.custom_tool_call_input.delta");
-    let text: String = deltas
-        .map(|e| e["delta"].as_str().unwrap_or_default())
-        .collect();
     let done = events
         .iter()
         .find(|e| e["type"] == "response.custom_tool_call_input.done")
         .expect("an end");
+    let deltas = events.iter().filter(|e| {
+        e["type"] == "response.custom_tool_call_input.delta" && e["item_id"] == done["item_id"]
+    });
+    let text: String = deltas
+        .map(|e| e["delta"].as_str().unwrap_or_default())
+        .collect();
     assert_eq!(done["input"], text);
     assert!(follows(&text), "{text}");
     let last = &events.last().expect("events")["response"];

@@ -116,6 +116,7 @@ impl ModelArgs {
     }
 
     /// How the hub is asked.
+    #[cfg(feature = "server")]
     pub(crate) fn hub(&self) -> &HubArgs {
         &self.hub
     }

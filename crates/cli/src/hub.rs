@@ -6,7 +6,9 @@ mod on;
 #[path = "hub/off.rs"]
 mod on;
 
-pub(crate) use on::{fetch, known, list, pull, remove};
+#[cfg(feature = "server")]
+pub(crate) use on::fetch;
+pub(crate) use on::{known, list, pull, remove};
 
 /// The repository and the file of a model of speech that people know by this name.
 pub(crate) fn known_speech(name: &str) -> Option<(&'static str, String)> {

@@ -14,6 +14,7 @@ pub(crate) fn pull(_: Source<'_>, _: &HubArgs) -> Result<PathBuf> {
     refuse()
 }
 
+#[cfg(feature = "server")]
 pub(crate) fn fetch(
     _: Source<'_>,
     _: &HubArgs,

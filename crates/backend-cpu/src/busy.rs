@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// How long this thread has run, as far as the system tells.
 #[cfg(unix)]
-pub(crate) fn thread_time() -> Option<Duration> {
+fn thread_time() -> Option<Duration> {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -18,8 +18,33 @@ pub(crate) fn thread_time() -> Option<Duration> {
 }
 
 #[cfg(not(unix))]
-pub(crate) fn thread_time() -> Option<Duration> {
+fn thread_time() -> Option<Duration> {
     None
+}
+
+/// The time since a moment: everybody's, and this thread's own, which stands while others have its core.
+pub(crate) struct Clock {
+    wall: Instant,
+    own: Option<Duration>,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Clock {
+            wall: Instant::now(),
+            own: thread_time(),
+        }
+    }
+
+    pub(crate) fn wall(&self) -> Duration {
+        self.wall.elapsed()
+    }
+
+    /// How long this thread has run since; `None` where the system does not tell.
+    pub(crate) fn ran(&self) -> Option<Duration> {
+        let then = self.own?;
+        Some(thread_time()?.saturating_sub(then))
+    }
 }
 
 /// Looks of [`idle_cores`], and the time between them: what runs for a moment only is seen in one of them.
@@ -75,16 +100,13 @@ pub fn share(threads: usize, time: Duration) -> f64 {
 
 /// Runs for so long; the share of it in which it did not.
 fn spin(time: Duration) -> f64 {
-    let (begin, own) = (Instant::now(), thread_time());
+    let clock = Clock::start();
     let mut n = 0_u64;
-    while begin.elapsed() < time {
+    while clock.wall() < time {
         n = black_box(n + 1);
     }
-    let wall = begin.elapsed();
-    let ran = own
-        .zip(thread_time())
-        .map(|(then, now)| now.saturating_sub(then));
-    ran.map_or(0.0, |ran| {
+    let wall = clock.wall();
+    clock.ran().map_or(0.0, |ran| {
         1.0 - (ran.as_secs_f64() / wall.as_secs_f64()).min(1.0)
     })
 }

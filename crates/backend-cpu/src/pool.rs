@@ -153,9 +153,11 @@ impl Pool {
             builder.spawn(body).expect("the system gives a thread")
         };
         let threads = (1..shared.count).map(spawn).collect();
+        // One worker keeps nobody waiting.
+        let idle = (shared.count > 1).then(busy::idle_cores).flatten();
         Self {
             turns: Turns::default(),
-            crowd: Mutex::new(Crowd::new(shared.count, busy::idle_cores())),
+            crowd: Mutex::new(Crowd::new(shared.count, idle)),
             shared,
             threads,
         }

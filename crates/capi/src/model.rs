@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
-use tokkata::speech::{Listener, Transcriber};
+use tokkata::speech::{HYPOTHESES, Listener, Room, Transcriber};
 use tokkata::{
     AdapterSource, Checkpoint, DType, Drafts, Model, ModelFile, OpenOptions, Pooling, Purpose,
     Service, Value as Meta,
@@ -32,9 +32,6 @@ const FOR_SPEECH: i32 = 3;
 
 /// Elements of a list of metadata that are written out.
 const LISTED: usize = 64;
-
-/// Hypotheses that each recording may have in a model for speech.
-const HYPOTHESES: u32 = 5;
 
 /// A loaded model and the process it was loaded in.
 pub(crate) struct Loaded {
@@ -229,17 +226,14 @@ fn hearing(
     words: bool,
     progress: Progress<'_>,
 ) -> tokkata::Result<(What, tokkata_model_info)> {
-    let windows = options.seqs;
-    let seqs = windows * HYPOTHESES;
-    let options = OpenOptions {
-        seqs,
-        logit_rows: seqs,
-        ctx: checkpoint.trained_ctx().and_then(NonZeroU32::new),
-        ..options.clone()
+    let room = Room {
+        windows: options.seqs,
+        hypotheses: HYPOTHESES,
+        words,
     };
-    let transcriber = Transcriber::load(checkpoint, &options, (windows, words), Some(progress))?;
+    let transcriber = Transcriber::load(checkpoint, options, room, Some(progress))?;
     let info = tokkata_model_info {
-        n_seqs: windows,
+        n_seqs: room.windows,
         hears: 1,
         ..info_of(transcriber.model())
     };

@@ -8,14 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use tokkata::speech::{Listener, Transcriber};
+use tokkata::speech::{HYPOTHESES, Listener, Room, Transcriber};
 use tokkata::{AdapterSource, Checkpoint, DType, Drafts, OpenOptions, Pooling, Purpose};
 use tokkata_requests::served::Served;
 
 use crate::failure::facade;
-
-/// Hypotheses that each recording may have in a model for speech.
-const HYPOTHESES: u32 = 5;
 
 /// Numbers that describe a model, by name.
 pub(crate) type Info = HashMap<&'static str, u64>;
@@ -171,17 +168,14 @@ fn hearing(
     words: bool,
     progress: Progress<'_>,
 ) -> tokkata::Result<(Loaded, Info)> {
-    let windows = options.seqs;
-    let seqs = windows * HYPOTHESES;
-    let options = OpenOptions {
-        seqs,
-        logit_rows: seqs,
-        ctx: checkpoint.trained_ctx().and_then(NonZeroU32::new),
-        ..options.clone()
+    let room = Room {
+        windows: options.seqs,
+        hypotheses: HYPOTHESES,
+        words,
     };
-    let transcriber = Transcriber::load(checkpoint, &options, (windows, words), Some(progress))?;
+    let transcriber = Transcriber::load(checkpoint, options, room, Some(progress))?;
     let mut info = info_of(transcriber.model());
-    info.insert("n_seqs", windows.into());
+    info.insert("n_seqs", room.windows.into());
     Ok((Loaded::Speech(transcriber.serve()?), info))
 }
 

@@ -148,10 +148,8 @@ impl Fleet {
     /// All models, newly found ones included, with what is in memory.
     pub(crate) fn list(&self) -> Vec<About> {
         self.rescan();
-        {
-            let idle = self.limits.idle;
-            self.places().iter().map(|p| p.about(idle)).collect()
-        }
+        let idle = self.limits.idle;
+        self.places().iter().map(|p| p.about(idle)).collect()
     }
 
     /// The models that write or give vectors and are in memory.

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use common::{Reply, options, post_form, start};
 use serde_json::Value;
 use tokkata::audio::{Bands, Mix, Recording, Source, wav};
-use tokkata::speech::{Heard, Sound, Transcriber, Whole, Work};
+use tokkata::speech::{Heard, Room, Sound, Transcriber, Whole, Work};
 use tokkata::transcript::Options;
 use tokkata::{Checkpoint, DType, ModelFile, OpenOptions};
 use tokkata_server::{Kind, Offer, Opened, Stock};
@@ -20,14 +20,16 @@ fn transcriber() -> Transcriber {
     let file = ModelFile::from_named_bytes("small.bin", tokkata_conformance::speech::file());
     let checkpoint = Checkpoint::new(file.expect("a file"), &[]).expect("a model");
     let options = OpenOptions {
-        seqs: 10,
-        logit_rows: 10,
-        ctx: checkpoint.trained_ctx().and_then(std::num::NonZeroU32::new),
         threads: Some(1),
         kv: DType::F32,
         ..OpenOptions::default()
     };
-    Transcriber::load(checkpoint, &options, (2, true), None).expect("a model that hears")
+    let room = Room {
+        windows: 2,
+        hypotheses: 5,
+        words: true,
+    };
+    Transcriber::load(checkpoint, &options, room, None).expect("a model that hears")
 }
 
 fn server() -> &'static str {

@@ -10,6 +10,7 @@ mod listener;
 mod sound;
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -41,6 +42,20 @@ pub struct Work {
     pub detect: bool,
     /// Becomes true when nobody waits for it any more: it is dropped then, and nothing more is told of it.
     pub dropped: Arc<AtomicBool>,
+}
+
+/// Hypotheses of a window in usual searches: five beams, or the best of five.
+pub const HYPOTHESES: u32 = 5;
+
+/// What a [`Transcriber`] has room for.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Windows that are heard at once.
+    pub windows: u32,
+    /// Hypotheses of each.
+    pub hypotheses: u32,
+    /// Whether the attention that words are timed by can be read.
+    pub words: bool,
 }
 
 /// What a [`Transcriber`] is given when it has room for another recording.
@@ -111,15 +126,14 @@ fn named_heads(checkpoint: &Checkpoint) -> Option<Vec<(u32, u32)>> {
 }
 
 impl Transcriber {
-    /// Loads a model to hear so many windows at once, each with so many hypotheses as the options' sequences divide into.
-    /// With `words` the attention that words are timed by can be read.
+    /// Loads a model with room for so much. Sequences and context of the options are not looked at.
     ///
     /// # Errors
     /// As [`Model::load`]; a model that does not hear.
     pub fn load(
         checkpoint: Checkpoint,
         options: &OpenOptions,
-        (windows, words): (u32, bool),
+        room: Room,
         progress: Option<Progress<'_>>,
     ) -> Result<Self> {
         let file = checkpoint.path().display().to_string();
@@ -139,8 +153,9 @@ impl Transcriber {
             file: file.clone(),
             found: spec.n_vocab,
         })?;
-        let positions = u64::from(frames.rows) * u64::from(windows + 1);
-        let tokens_held = u64::from(spec.n_ctx_train) * u64::from(options.seqs + 1);
+        let seqs = room.windows * room.hypotheses;
+        let positions = u64::from(frames.rows) * u64::from(room.windows + 1);
+        let tokens_held = u64::from(spec.n_ctx_train) * u64::from(seqs + 1);
         let per_position = 2 * u64::from(layers) * u64::from(spec.n_embd) * kv_bytes(options.kv);
         // A quarter more for blocks that are not full.
         let held = (positions + tokens_held) * per_position / 4 * 5 + (16 << 20);
@@ -148,7 +163,10 @@ impl Transcriber {
         aligned.sort_unstable();
         aligned.dedup();
         let options = OpenOptions {
-            aligned: if words { aligned } else { Vec::new() },
+            seqs,
+            logit_rows: seqs,
+            ctx: checkpoint.trained_ctx().and_then(NonZeroU32::new),
+            aligned: if room.words { aligned } else { Vec::new() },
             no_prefix_cache: true,
             kv_memory: options.kv_memory.or(Some(held)),
             ..options.clone()
@@ -156,7 +174,7 @@ impl Transcriber {
         let vocabulary = Vocabulary::new(Arc::clone(checkpoint.tokenizer()?), tokens);
         let model = Model::load(checkpoint, &options, progress)?;
         let seqs = model.limits().seqs as usize;
-        let heads = if words { heads } else { Vec::new() };
+        let heads = if room.words { heads } else { Vec::new() };
         let ear = Ear::new(model, heads, n_heads)?;
         Ok(Transcriber {
             ear,

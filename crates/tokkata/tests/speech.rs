@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tokkata::audio::{Bands, Mix, Recording, Source};
-use tokkata::speech::{Heard, Sound, Transcriber, Whole, Work};
+use tokkata::speech::{Heard, Room, Sound, Transcriber, Whole, Work};
 use tokkata::transcript::Options;
 use tokkata::{Checkpoint, DType, Feed, FeedLogits, Model, ModelFile, OpenOptions, RowKind};
 use tokkata_conformance::speech;
@@ -217,8 +217,12 @@ fn transcripts_are_those_of_openai_alone_and_side_by_side() {
     let golden = std::fs::read_to_string(path).expect("what goldens.py wrote");
     let golden: Value = serde_json::from_str(&golden).unwrap();
     let goldens = golden["transcripts"].as_array().unwrap();
-    let mut transcriber =
-        Transcriber::load(checkpoint(), &options("cpu"), (4, true), None).unwrap();
+    let room = Room {
+        windows: 4,
+        hypotheses: 3,
+        words: true,
+    };
+    let mut transcriber = Transcriber::load(checkpoint(), &options("cpu"), room, None).unwrap();
     let all = transcribed(&mut transcriber, goldens.iter().map(work).collect());
     // Where two tokens are all but equally likely, rounding decides.
     let settled = |golden: &Value| golden["gap"].as_f64().is_none_or(|gap| gap > 5e-5);

@@ -6,7 +6,7 @@ mod threads {
     use std::sync::atomic::AtomicU64;
     use std::time::{Duration, Instant};
 
-    use crate::busy::thread_time;
+    use crate::busy::Clock;
     use crate::pool::signal::Nap;
 
     pub(in crate::pool) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -64,27 +64,18 @@ mod threads {
     }
 
     /// Tells for how much of a time others had the core of this thread.
-    pub(in crate::pool) struct Watch {
-        wall: Instant,
-        own: Option<Duration>,
-    }
+    pub(in crate::pool) struct Watch(Clock);
 
     impl Watch {
         pub(in crate::pool) fn start() -> Self {
-            Watch {
-                wall: Instant::now(),
-                own: thread_time(),
-            }
+            Watch(Clock::start())
         }
 
         /// Of the time since, that in which it neither ran nor slept of its own will.
         pub(in crate::pool) fn robbed(&self, nap: Nap) -> Duration {
-            let (wall, now) = (self.wall.elapsed(), thread_time());
-            let (Some(own), Some(now)) = (self.own, now) else {
-                return Duration::ZERO;
-            };
-            let ran = now.saturating_sub(own);
-            wall.saturating_sub(ran + nap.slept) + nap.late
+            let wall = self.0.wall();
+            let robbed = |ran| wall.saturating_sub(ran + nap.slept) + nap.late;
+            self.0.ran().map_or(Duration::ZERO, robbed)
         }
     }
 }

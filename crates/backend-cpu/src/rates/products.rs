@@ -5,12 +5,11 @@
 use std::hint::black_box;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::time::{Duration, Instant};
 
 use tokkata_core::DType;
 
 use super::{best, certain};
-use crate::busy::thread_time;
+use crate::busy::Clock;
 use crate::kernels::matmul::simd::{ROWS, Simd, Task};
 use crate::kernels::matmul::with_set;
 use crate::kernels::{Activations, Kernel, Scratch, Store};
@@ -34,15 +33,12 @@ pub(super) fn rate(threads: usize, kernel: Kernel, dtype: DType) -> Option<f64> 
     // SAFETY: one thread writes, and none reads yet.
     (0..RANKS).for_each(|r| unsafe { writer.write(&kernel, r, &row) });
     let (x, matrix) = (&x, &matrix);
-    let each = || {
-        std::thread::scope(|scope| {
-            let one = |_| scope.spawn(move || product(kernel, matrix, x));
-            let all: Vec<_> = (0..threads).map(one).collect();
-            let rates = all.into_iter().map(|thread| thread.join().unwrap_or(0.0));
-            rates.sum::<f64>()
-        })
-    };
-    Some(each())
+    Some(std::thread::scope(|scope| {
+        let one = |_| scope.spawn(move || product(kernel, matrix, x));
+        let all: Vec<_> = (0..threads).map(one).collect();
+        let rates = all.into_iter().map(|thread| thread.join().unwrap_or(0.0));
+        rates.sum()
+    }))
 }
 
 /// A matrix of small weights.
@@ -76,31 +72,9 @@ fn product(kernel: Kernel, matrix: &Matrix, x: &Activations) -> f64 {
     certain(|| {
         let clock = Clock::start();
         kernel.matmul(matrix, x, panels.clone(), &mut scratch, &mut store);
-        (2 * RANKS * OUTPUTS * COLUMNS) as f64 / clock.elapsed().as_secs_f64().max(1e-9)
+        let took = clock.ran().unwrap_or_else(|| clock.wall());
+        (2 * RANKS * OUTPUTS * COLUMNS) as f64 / took.as_secs_f64().max(1e-9)
     })
-}
-
-/// The time of this thread, or of everybody where there is no such clock.
-struct Clock {
-    wall: Instant,
-    own: Option<Duration>,
-}
-
-impl Clock {
-    fn start() -> Self {
-        Clock {
-            wall: Instant::now(),
-            own: thread_time(),
-        }
-    }
-
-    fn elapsed(&self) -> Duration {
-        let own = self.own.zip(thread_time());
-        own.map_or_else(
-            || self.wall.elapsed(),
-            |(then, now)| now.saturating_sub(then),
-        )
-    }
 }
 
 /// Multiplications and additions of floats per second, in a set's own instructions.

@@ -336,6 +336,11 @@ impl ListenArgs {
 }
 
 impl ServeArgs {
+    /// How many may be served at once, if that was said.
+    fn parallel(&self) -> Option<u32> {
+        u32::try_from(self.limits.parallel).ok().filter(|&n| n > 0)
+    }
+
     fn options(&self, keys: Vec<String>, sampling: tokkata::Sampling) -> ServerOptions {
         let (listen, limits) = (&self.listen, &self.limits);
         let ping = u64::try_from(limits.sse_ping_interval).ok();

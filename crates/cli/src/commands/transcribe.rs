@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use tokkata::DType;
 use tokkata::audio::{Mix, Source, gate};
-use tokkata::speech::{Heard, Sound, Transcriber, Whole, Work};
+use tokkata::speech::{Heard, Room, Sound, Transcriber, Whole, Work};
 use tokkata::transcript::format::{About, clock};
 use tokkata::transcript::{Options, Segment};
 
@@ -173,10 +173,12 @@ pub(crate) fn run(args: &TranscribeArgs) -> Result<()> {
     let widest = args
         .beam_size
         .max(if args.no_fallback { 1 } else { args.best_of });
-    options.seqs = widest * args.parallel;
-    options.logit_rows = options.seqs;
-    options.ctx = checkpoint.trained_ctx().and_then(std::num::NonZeroU32::new);
     let words = args.output.needs_words() || args.skip_silence.is_some();
+    let room = Room {
+        windows: args.parallel,
+        hypotheses: widest,
+        words,
+    };
     let name = load::name_of(checkpoint.path());
     let mut transcriber = {
         let wait = Wait::new(format!("loading {name}"));
@@ -184,12 +186,7 @@ pub(crate) fn run(args: &TranscribeArgs) -> Result<()> {
             wait.set(done, total);
             std::ops::ControlFlow::Continue(())
         };
-        Transcriber::load(
-            checkpoint,
-            &options,
-            (args.parallel, words),
-            Some(&progress),
-        )?
+        Transcriber::load(checkpoint, &options, room, Some(&progress))?
     };
     let language = match args.language.as_str() {
         "auto" => None,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use tokkata::memory::{MemoryNeed, available};
-use tokkata::speech::Transcriber;
+use tokkata::speech::{HYPOTHESES, Room, Transcriber};
 use tokkata::weights::FileWeights;
 use tokkata::{BuildOptions, Checkpoint, OpenOptions, Pooling, Purpose};
 use tokkata_server::{Kind, Library, Offer, Open, Opened, Stock};
@@ -25,8 +25,6 @@ const TEXT: u32 = 8192;
 const TEXTS: u32 = 16;
 /// Recordings that are heard side by side, unless it is said otherwise.
 const RECORDINGS: u32 = 4;
-/// Hypotheses of a recording at most.
-const BEAMS: u32 = 5;
 /// Caches and work space of a model of speech, beside what grows with its weights.
 const SPEECH_CACHES: u64 = 256 << 20;
 
@@ -135,17 +133,15 @@ impl Opener {
         let (checkpoint, mut options) =
             load::open_at(&self.path, &args.model, &args.device, &args.sizes)?;
         if self.kind == Kind::Speech {
-            for_speech(args, &checkpoint, &mut options);
             return Ok((checkpoint, options));
         }
         args.drafts.apply(&args.model, &mut options)?;
-        let parallel = u32::try_from(args.limits.parallel).ok().filter(|&n| n > 0);
         let writes = checkpoint.must_write().is_ok();
         if args.embeddings || args.reranking || !writes {
             for_vectors(args, &checkpoint, &mut options)?;
             return Ok((checkpoint, options));
         }
-        options.seqs = parallel.unwrap_or(PARALLEL);
+        options.seqs = args.parallel().unwrap_or(PARALLEL);
         let trained = checkpoint.trained_ctx().filter(|&n| n > 0);
         let own = trained.unwrap_or(CTX).min(CTX);
         options.ctx = options.ctx.or(NonZeroU32::new(own));
@@ -187,11 +183,15 @@ impl Opener {
     }
 
     fn load_speech(&self, checkpoint: Checkpoint, options: &OpenOptions) -> Result<Opened> {
-        let windows = options.seqs / BEAMS;
-        let transcriber = Transcriber::load(checkpoint, options, (windows, true), None)?;
+        let room = Room {
+            windows: self.args.parallel().unwrap_or(RECORDINGS),
+            hypotheses: HYPOTHESES,
+            words: true,
+        };
+        let transcriber = Transcriber::load(checkpoint, options, room, None)?;
         say(&format!(
-            "{}: speech, {windows} recordings at once",
-            self.names[0]
+            "{}: speech, {} recordings at once",
+            self.names[0], room.windows
         ));
         Ok(Opened::Speech(Box::new(transcriber.serve()?)))
     }
@@ -224,14 +224,6 @@ impl Opener {
             borrowed_template,
         })
     }
-}
-
-/// Windows of so many recordings are heard side by side, each with all beams.
-fn for_speech(args: &ServeArgs, checkpoint: &Checkpoint, options: &mut OpenOptions) {
-    let parallel = u32::try_from(args.limits.parallel).ok().filter(|&n| n > 0);
-    options.seqs = BEAMS * parallel.unwrap_or(RECORDINGS);
-    options.logit_rows = options.seqs;
-    options.ctx = checkpoint.trained_ctx().and_then(NonZeroU32::new);
 }
 
 /// What a model is called: its aliases, or else its file.

@@ -131,8 +131,8 @@ impl Alone {
 
 /// What each of the three saw while all ran.
 struct Together {
-    /// Gaps between the answer's tokens while the prompt entered.
-    gaps: Vec<Duration>,
+    /// Gaps between the answer's tokens while the prompt entered, and the prompt's rows in each.
+    gaps: Vec<(Duration, usize)>,
     long: Duration,
     short: Duration,
     /// Steps until the first rows of the short one.
@@ -161,19 +161,18 @@ impl Together {
             short: Duration::ZERO,
             steps: 0,
         };
-        let mut last = Instant::now();
+        let (mut last, mut entered, mut before) = (Instant::now(), 0, 0);
         while seen.long.is_zero() {
             engine.wait();
-            for _ in 0..count(engine, answer) {
-                seen.gaps.push(last.elapsed());
-                last = Instant::now();
-            }
             steps += 1;
             while let Some(kind) = engine.next_event(long) {
                 match kind {
-                    EventKind::Prompt { cached, .. } if cached > prompt / 4 && short.is_none() => {
-                        short = engine.submit(request(3, SHORT, 1, n_vocab)).ok();
-                        (short_at, steps) = (Instant::now(), 0);
+                    EventKind::Prompt { cached, .. } => {
+                        entered = cached;
+                        if cached > prompt / 4 && short.is_none() {
+                            short = engine.submit(request(3, SHORT, 1, n_vocab)).ok();
+                            (short_at, steps) = (Instant::now(), 0);
+                        }
                     }
                     EventKind::Token { .. } => seen.long = started.elapsed(),
                     _ => {}
@@ -185,6 +184,10 @@ impl Together {
                     EventKind::Token { .. } => seen.short = short_at.elapsed(),
                     _ => {}
                 }
+            }
+            for _ in 0..count(engine, answer) {
+                seen.gaps.push((last.elapsed(), entered - before));
+                (last, before) = (Instant::now(), entered);
             }
         }
         engine.cancel(answer);
@@ -208,8 +211,11 @@ fn tell(alone: &Alone, together: &Together) {
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     let mut gaps = together.gaps.clone();
     gaps.sort_unstable();
-    let at = |share: f64| gaps[((gaps.len() - 1) as f64 * share) as usize];
-    let mean = gaps.iter().sum::<Duration>() / gaps.len() as u32;
+    let at = |share: f64| gaps[((gaps.len() - 1) as f64 * share) as usize].0;
+    let mean = gaps.iter().map(|g| g.0).sum::<Duration>() / gaps.len() as u32;
+    let slices = || gaps.iter().filter(|g| g.1 > 0);
+    let rows = slices().map(|g| g.1).sum::<usize>();
+    let took = slices().map(|g| g.0).sum::<Duration>();
     let share = 100.0 * ms(alone.token) / ms(mean);
     println!(
         "answer: {:.1} ms a token alone, {:.1} ms beside the prompt ({share:.0} % of its speed); gaps {:.1} ms (median), {:.1} ms (99 %)",
@@ -223,6 +229,12 @@ fn tell(alone: &Alone, together: &Together) {
         ms(alone.long),
         ms(together.long),
         ms(together.long) / ms(alone.long),
+    );
+    println!(
+        "slices: {} of {:.0} rows in {:.1} ms, an answer's step in each",
+        slices().count(),
+        rows as f64 / slices().count() as f64,
+        ms(took) / slices().count() as f64,
     );
     println!(
         "short request: first rows in step {}, first token after {:.0} ms, alone {:.0} ms ({:.2} times)",

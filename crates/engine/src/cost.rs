@@ -1,8 +1,8 @@
 //! What steps cost, as far as they have been seen: how many prompt rows a step may take, and when.
 //!
 //! Beside answers a prompt runs in slices, each long enough to be worth a step of its own, and after a slice answers run
-//! alone until they have had as much time, and a little more: they keep half of their speed, and prompts almost half of
-//! theirs. What a step costs whatever its rows are counts as the prompt's time, but makes no slice shorter.
+//! alone until they have kept half of the speed that they have alone. What a step costs whatever its rows are counts as
+//! time without answers, but makes no slice shorter.
 
 use std::time::Duration;
 
@@ -14,12 +14,15 @@ const LEAST_ROWS: usize = 32;
 /// Rows come in multiples of this, as kernels take them.
 const EVEN_ROWS: usize = 8;
 /// Steps of answers that a slice lasts.
-const SLICE: f64 = 6.0;
-/// Time of answers for a time of prompts: behind a prompt's slice answers are slower than alone for some steps, as
-/// their weights and keys have left the processor's caches.
-const AFTER: f64 = 1.15;
+const SLICE: f64 = 8.0;
+/// Speed that answers keep beside prompts, as a share of what they have alone.
+const KEPT: f64 = 0.53;
+/// Steps behind a slice until answers are as fast as alone: their weights and keys had left the processor's caches.
+const COLD: u32 = 16;
+/// How much slower than alone they are thought to be there at most.
+const COLDEST: f64 = 0.9;
 /// Steps of answers that may be owed before even prompts that are short, or have not begun, wait.
-const MOST_OWED: f64 = 64.0;
+const MOST_OWED: f64 = 32.0;
 /// Rows of answers up to which steps are told apart.
 const MOST_ROWS: usize = 128;
 /// What a row more is thought to cost of a step, before any was seen.
@@ -40,7 +43,10 @@ pub(crate) struct Costs {
     row_ns: Option<f64>,
     /// What each position before it adds to that.
     position_ns: f64,
-    /// Time that prompts have had beside answers, less the time that those had since.
+    /// Steps of answers since the last with prompt rows.
+    since: u32,
+    /// What answers would have written by now at the speed that they keep, less what they have, in the time that it
+    /// takes them alone.
     owed_ns: f64,
 }
 
@@ -61,14 +67,18 @@ impl Costs {
         let ns = took.as_nanos() as f64;
         let rows: usize = prompts.iter().map(|p| p.rows).sum();
         if rows == 0 {
-            self.saw_rows(answers, ns);
+            self.since = self.since.saturating_add(1);
+            if self.since > COLD || self.seen(answers).is_none_or(|alone| ns < alone) {
+                self.saw_rows(answers, ns);
+            }
             return mean(&mut self.answers_ns, ns);
         }
+        self.since = 0;
         let base = self.answers_ns.filter(|_| answers > 0).unwrap_or(0.0);
         let of_prompts = (ns - base).max(ns / 8.0);
         if answers > 0 {
             // What it was thought to take is noted already.
-            self.owed_ns = (self.owed_ns + of_prompts - self.all(prompts, true)).max(0.0);
+            self.owed_ns += KEPT * (of_prompts - self.all(prompts, true));
         }
         let of_rows = (of_prompts - self.besides(answers > 0)).max(of_prompts / 4.0);
         let depths = prompts.iter().map(|p| p.rows * p.depth).sum::<usize>();
@@ -114,6 +124,10 @@ impl Costs {
                 old.map_or(ns, |old| ns.min(4.0 * old)),
             );
         }
+    }
+
+    fn seen(&self, rows: usize) -> Option<f64> {
+        *self.by_rows.get(rows.checked_sub(1)?)?
     }
 
     /// Nanoseconds of a step of so many rows of answers alone: as seen, else between those of fewer and of more rows.
@@ -182,15 +196,23 @@ impl Costs {
         self.owed_ns > MOST_OWED * self.answers_ns.unwrap_or(0.0)
     }
 
-    /// A work was formed with so many steps of answers, if any, and these prompt rows; whether there are answers at all.
-    pub(crate) fn formed(&mut self, steps: usize, prompts: &[PromptRows], beside: bool) {
-        let answers = self.answers_ns.unwrap_or(f64::MAX) * steps as f64;
-        self.owed_ns = (self.owed_ns - answers / AFTER).max(0.0);
-        if beside {
-            self.owed_ns += self.all(prompts, steps > 0);
-        } else {
-            self.owed_ns = 0.0;
-        }
+    /// A work was formed with so many steps of so many answers, if any, and these prompt rows; whether there are answers
+    /// at all.
+    pub(crate) fn formed(
+        &mut self,
+        (answers, steps): (usize, usize),
+        prompts: &[PromptRows],
+        beside: bool,
+    ) {
+        let prompts = self.all(prompts, steps > 0);
+        let Some(now) = self.answers_ns.filter(|_| beside) else {
+            self.owed_ns = if beside { KEPT * prompts } else { 0.0 };
+            return;
+        };
+        let alone = self.seen(answers).unwrap_or(now);
+        let alone = alone.clamp(COLDEST * now, now);
+        let owed = self.owed_ns + KEPT * (prompts + now * steps as f64) - alone * steps as f64;
+        self.owed_ns = owed.max(-alone);
     }
 
     /// How long so many prompt rows take, about.
@@ -247,8 +269,8 @@ mod tests {
         costs.saw(1, &[], ms(20));
         costs.saw(1, &[at(0, 32)], ms(52));
         let slice = costs.slice(true, None).unwrap();
-        assert_eq!(slice.rows(&costs, 0, 1), 120, "120 ms at 1 ms a row");
-        assert_eq!(slice.rows(&costs, 0, 2), 56, "60 ms, in eights");
+        assert_eq!(slice.rows(&costs, 0, 1), 160, "160 ms at 1 ms a row");
+        assert_eq!(slice.rows(&costs, 0, 2), 80, "80 ms");
         assert!(costs.slice(false, None).is_none());
         let patience = costs.slice(false, Some(ms(100))).unwrap();
         assert_eq!(patience.rows(&costs, 0, 1), 96);
@@ -267,18 +289,19 @@ mod tests {
         costs.compared((16, ms(46)), (80, ms(110)));
         assert_eq!(costs.prompt(50), ms(80), "30 and one for each row");
         let slice = costs.slice(true, None).unwrap();
-        assert_eq!(slice.rows(&costs, 0, 1), 120, "120 ms at 1 ms a row");
+        assert_eq!(slice.rows(&costs, 0, 1), 160, "160 ms at 1 ms a row");
         for _ in 0..20 {
             costs.saw(1, &[at(0, 120)], ms(150));
         }
         let row = costs.row(0).unwrap();
         assert!((row / 1e6 - 1.0).abs() < 1e-6, "as it was thought to be");
         let mut costs = costs.clone();
-        costs.formed(0, &[], false);
-        costs.formed(1, &[at(0, 120)], true);
+        costs.formed((0, 0), &[], false);
+        costs.formed((1, 1), &[at(0, 120)], true);
+        let owed = KEPT * 150.0 - 20.0;
         assert!(
-            (costs.owed_ns / 1e6 - 130.0).abs() < 1.0,
-            "all but the answer's"
+            (costs.owed_ns / 1e6 - owed).abs() < 1.0,
+            "one token of 150 ms"
         );
         let patience = costs.slice(false, Some(ms(70))).unwrap();
         assert_eq!(patience.rows(&costs, 0, 1), 40, "40 ms are left for rows");
@@ -315,39 +338,65 @@ mod tests {
         let mut slice = costs.slice(true, None).unwrap();
         assert_eq!(
             slice.rows(&costs, 0, 1),
-            120,
+            160,
             "depth says nothing of others"
         );
-        assert_eq!(slice.rows(&costs, 1000, 1), 48, "120 ms at 2.5 ms a row");
-        slice.take(&costs, at(0, 80));
+        assert_eq!(slice.rows(&costs, 1000, 1), 64, "160 ms at 2.5 ms a row");
+        slice.take(&costs, at(0, 120));
         assert_eq!(slice.rows(&costs, 0, 1), 40, "40 ms are left");
         slice.take(&costs, at(0, 80));
         assert!(!slice.is_left());
     }
 
+    /// Slices of so many milliseconds, each with a step of answers, and answers alone until they have had their part: the
+    /// share of their speed that they keep, if the first steps behind a slice take so much longer.
+    fn kept(slice: usize, cold: f64) -> f64 {
+        let mut costs = Costs::default();
+        let ms = |ms: f64| Duration::from_nanos((ms * 1e6) as u64);
+        costs.saw(1, &[], ms(10.0));
+        costs.saw(0, &[at(0, 10)], ms(10.0));
+        let (mut tokens, mut time) = (0, 0.0);
+        for _ in 0..40 {
+            let took = slice as f64 + 10.0;
+            costs.formed((1, 1), &[at(0, slice)], true);
+            costs.saw(1, &[at(0, slice)], ms(took));
+            (tokens, time) = (tokens + 1, time + took);
+            let mut steps = 0;
+            while costs.owes() {
+                let took = if steps < COLD { 10.0 * cold } else { 10.0 };
+                costs.formed((1, 1), &[], true);
+                costs.saw(1, &[], ms(took));
+                (tokens, time, steps) = (tokens + 1, time + took, steps + 1);
+            }
+        }
+        10.0 * f64::from(tokens) / time
+    }
+
     #[test]
-    fn after_a_slice_answers_have_as_much_time() {
+    fn after_a_slice_answers_catch_up_to_half_of_their_speed() {
+        for slice in [30, 80, 100, 640] {
+            for cold in [1.0, 1.05, 1.1] {
+                let kept = kept(slice, cold);
+                assert!((kept - KEPT).abs() < 0.02, "{kept} with {slice}, {cold}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_slice_took_beyond_what_was_thought_counts() {
         let mut costs = Costs::default();
         let ms = Duration::from_millis;
         costs.saw(1, &[], ms(10));
         costs.saw(0, &[at(0, 10)], ms(10));
-        costs.formed(1, &[at(0, 80)], true);
-        let mut steps = 0;
-        while costs.owes() {
-            costs.formed(1, &[], true);
-            steps += 1;
-        }
-        assert_eq!(steps, 10, "80 ms of prompts, 10 ms a step of answers: 92");
-        costs.formed(1, &[at(0, 40)], true);
+        costs.formed((1, 1), &[at(0, 40)], true);
+        let thought = costs.owed_ns;
         costs.saw(1, &[at(0, 40)], ms(90));
-        assert!(
-            (costs.owed_ns / 1e6 - 80.0).abs() < 1.0,
-            "it took twice as long"
-        );
+        let more = (costs.owed_ns - thought) / 1e6;
+        assert!((more - KEPT * 40.0).abs() < 1.0, "it took 40 ms more");
         assert!(!costs.owes_much());
-        costs.formed(0, &[at(0, 1000)], true);
+        costs.formed((0, 0), &[at(0, 1000)], true);
         assert!(costs.owes_much());
-        costs.formed(0, &[at(0, 40)], false);
+        costs.formed((0, 0), &[at(0, 40)], false);
         assert!(!costs.owes(), "nothing is owed to nobody");
     }
 }

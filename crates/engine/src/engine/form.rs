@@ -125,7 +125,7 @@ impl Engine {
         let (answers, prompts) = flight.rows();
         let steps = usize::from(answers > 0) * (1 + chained as usize);
         let beside = answers > 0 || self.running.iter().any(Task::is_decoding);
-        self.costs.formed(steps, &prompts, beside);
+        self.costs.formed((answers, steps), &prompts, beside);
     }
 
     /// Fills a work with rows. Says also whether some task could not have blocks.

@@ -17,6 +17,7 @@ mod mutate;
 mod notices;
 mod oracle;
 mod peers;
+mod python;
 mod rules;
 mod shell;
 mod speech;
@@ -33,9 +34,12 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   header                            the C library's header, held against its code
   python [--all] [--release]        the Python package: a wheel in an environment of its own, types, tests; with
                                     --all also the adapters' packages and pyright
-  wheel [--target TRIPLE] [--rust-src DIRECTORY]
+  wheel [--cuda] [--target TRIPLE] [--rust-src DIRECTORY] [--python PROGRAM]
                                     the Python package for others: for old systems, audited, tried where nothing else is;
-                                    for another target with the sources of its standard library
+                                    for another target with the sources of its standard library, tried by a Python of its
+                                    own; with --cuda the package of the kernels for NVIDIA GPUs
+  release [--target TRIPLE] [--rust-src DIRECTORY]
+                                    the program for others: for old systems, its needs checked
   test [ARGUMENTS]                  every test of the workspace, with one line of totals at the end
   draws                             write the draws that every backend is held to, where they may change
   sanitize [--rust-src DIRECTORY]   the op suite and the replays under the thread sanitizer, with the standard
@@ -67,8 +71,9 @@ fn main() -> ExitCode {
         Some("check") => check::run(),
         Some("capi") => bindings::capi(),
         Some("header") => bindings::header(),
-        Some("python") => wheel::test(&args[1..]),
+        Some("python") => python::test(&args[1..]),
         Some("wheel") => wheel::wheel(&args[1..]),
+        Some("release") => wheel::release(&args[1..]),
         Some("clients") => clients::run(&args[1..]),
         Some("test") => test::run(&args[1..]),
         Some("sanitize") => threads::sanitize(&args[1..]),

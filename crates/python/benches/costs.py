@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 code = "from time import *; t, c = perf_counter(), process_time(); import tokkata; print(perf_counter() - t, process_time() - c)"
 said = [subprocess.check_output([sys.executable, "-c", code]).split() for _ in range(9)]
@@ -14,23 +15,18 @@ for i, name in enumerate(("import", "import, CPU time")):
     took = sorted(float(one[i]) * 1e3 for one in said)
     print(f"{name}: {took[4]:.1f} ms ({took[0]:.1f} to {took[-1]:.1f})")
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+
+from benchmark import answers  # noqa: E402
+
 from tokkata import Model  # noqa: E402
 
 for n in (1, 32):
     model = Model(sys.argv[1], n_seqs=n, n_ctx=320)
     costs = []
     for _ in range(6):
-        began, made = time.thread_time(), 0
-        answers = [
-            model.generate("Once upon a time", temperature=0, max_tokens=256, ignore_end=True) for _ in range(n)
-        ]
-        while answers:
-            for answer in list(answers):
-                piece = next(answer, None)
-                if piece is None:
-                    answers.remove(answer)
-                elif piece.token is not None:
-                    made += 1
+        began = time.thread_time()
+        made, _ = answers(model, n, 256)
         costs.append((time.thread_time() - began) * 1e6 / made)
     costs = sorted(costs[1:])
     print(f"{n} sequences: {statistics.median(costs):.1f} us a token ({costs[0]:.1f} to {costs[-1]:.1f})")

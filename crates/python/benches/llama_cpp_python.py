@@ -1,11 +1,16 @@
-"""Beside llama-cpp-python on the same file, in turn: python llama_cpp_python.py MODEL.gguf [TOKENS] [ROUNDS] [THREADS]
+"""Beside llama-cpp-python on the same file: python llama_cpp_python.py MODEL.gguf [LLAMA_BENCH] [--tokens 64] [--rounds 9] [--threads 2]
 
-One thread that asks, and eight at once, of which the other package can only answer one after the other. Prints tokens per
-second of both, and their ratio, as medians over rounds; and the ratio by the process's CPU time, which other programs of the
-machine do not disturb.
+One thread that asks, and eight at once, of which the other package can only answer one after the other; neither package guesses
+tokens. With LLAMA_BENCH, the program of that name over the same llama.cpp, `tokkata bench` and it run between, so that the
+packages' ratio stands beside the engines' own. All run in turn in every round. Prints tokens per second, and ratios as medians
+over rounds with their smallest and largest; those by the process's CPU time are what other programs of the machine do not
+disturb.
 """
 
+import argparse
+import json
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -15,20 +20,29 @@ import llama_cpp
 
 from tokkata import Model
 
-path = sys.argv[1]
-tokens, rounds, threads = (int(a) if a else d for a, d in zip([*sys.argv[2:5], "", "", ""], (64, 5, 2)))
+args = argparse.ArgumentParser(usage=__doc__)
+args.add_argument("model")
+args.add_argument("llama_bench", nargs="?")
+args.add_argument("--tokens", type=int, default=64)
+args.add_argument("--rounds", type=int, default=9)
+args.add_argument("--threads", type=int, default=2)
+asked = args.parse_args()
 PROMPT = "Once upon a time there was a cat who"
 
-ours = Model(path, n_ctx=512, n_seqs=8, threads=threads)
+ours = Model(asked.model, n_ctx=512, n_seqs=8, threads=asked.threads, speculation="none")
 theirs = llama_cpp.Llama(
-    model_path=path, n_ctx=512, n_threads=threads, n_threads_batch=threads, flash_attn=True, verbose=False
+    model_path=asked.model,
+    n_ctx=512,
+    n_threads=asked.threads,
+    n_threads_batch=asked.threads,
+    flash_attn=True,
+    verbose=False,
 )
 one_at_a_time = threading.Lock()
-ends = [theirs.token_eos()]
 
 
 def ask_ours() -> int:
-    answer = ours.generate(PROMPT, max_tokens=tokens, temperature=0.0, ignore_end=True)
+    answer = ours.generate(PROMPT, max_tokens=asked.tokens, temperature=0.0, ignore_end=True)
     answer.text()
     return len(answer.tokens)
 
@@ -39,7 +53,7 @@ def ask_theirs() -> int:
         made = 0
         for _ in theirs.generate(ids, temp=0.0, reset=True):
             made += 1
-            if made == tokens:
+            if made == asked.tokens:
                 return made
     return made
 
@@ -56,14 +70,32 @@ def rate(ask: Callable[[], int], callers: int) -> tuple[float, float]:
     return sum(made) / (time.perf_counter() - began), sum(made) / (time.process_time() - cpu)
 
 
+def bench(*program: str) -> float:
+    """Tokens by second that a program with llama-bench's flags tells."""
+    flags = ["-m", asked.model, "-t", str(asked.threads), "-p", "0", "-n", str(asked.tokens), "-r", "1", "-o", "json"]
+    told = subprocess.run([*program, *flags], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    return float(json.loads(told)[0]["avg_ts"])
+
+
+def shown(ratios: list[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
 for callers in (1, 8):
     rate(ask_ours, callers), rate(ask_theirs, callers)
-    pairs = [(rate(ask_ours, callers), rate(ask_theirs, callers)) for _ in range(rounds)]
+    pairs, engines = [], []
+    for _ in range(asked.rounds):
+        pairs.append((rate(ask_ours, callers), rate(ask_theirs, callers)))
+        if asked.llama_bench is not None and callers == 1:
+            own = bench(sys.executable, "-m", "tokkata", "bench")
+            engines.append(own / bench(asked.llama_bench, "-fa", "1"))
     a, b = (statistics.median(pair[i][0] for pair in pairs) for i in (0, 1))
-    wall, cpu = (sorted(ours[i] / theirs[i] for ours, theirs in pairs) for i in (0, 1))
+    wall, cpu = ([a[i] / b[i] for a, b in pairs] for i in (0, 1))
     print(
         f"{callers} at once: tokkata {a:.1f} tokens/s, llama-cpp-python {llama_cpp.__version__} {b:.1f}, "
-        f"ratio {statistics.median(wall):.2f} ({wall[0]:.2f} to {wall[-1]:.2f}), "
-        f"by CPU time {statistics.median(cpu):.2f} ({cpu[0]:.2f} to {cpu[-1]:.2f})",
+        f"ratio {shown(wall)}, by CPU time {shown(cpu)}",
         flush=True,
     )
+    if engines:
+        share = statistics.median(wall) / statistics.median(engines)
+        print(f"  bench: ratio {shown(engines)}; the packages' is {share:.0%} of it (goal: 95 % or more)", flush=True)

@@ -182,9 +182,7 @@ fn hearing(
 fn info_of(model: &tokkata::Model) -> Info {
     let (checkpoint, limits) = (model.checkpoint(), model.limits());
     let file = checkpoint.file();
-    let elements = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
     let trained = checkpoint.trained_ctx().unwrap_or(0);
-    let params = file.tensors().iter().map(|t| elements(&t.shape)).sum();
     HashMap::from([
         ("n_vocab", u64::from(model.n_vocab())),
         ("n_ctx", limits.ctx.into()),
@@ -194,7 +192,7 @@ fn info_of(model: &tokkata::Model) -> Info {
         ("n_rows", limits.rows.into()),
         ("vector_width", 0),
         ("writes_text", 0),
-        ("n_params", params),
+        ("n_params", checkpoint.n_params()),
         ("file_bytes", file.size_bytes()),
         ("memory_bytes", model.memory_bytes()),
     ])

@@ -149,11 +149,7 @@ impl Served {
         let checkpoint = self.service.checkpoint();
         let metadata = checkpoint.metadata();
         let tensors = checkpoint.file().tensors();
-        let (mut params, mut bytes) = (0u64, 0u64);
-        for tensor in tensors {
-            params += tensor.shape.iter().map(|&n| n as u64).product::<u64>();
-            bytes += tensor.bytes;
-        }
+        let bytes: u64 = tensors.iter().map(|t| t.bytes).sum();
         let arch = metadata.str("general.architecture").unwrap_or_default();
         let uint = |key: &str| metadata.uint(&format!("{arch}.{key}"));
         let kind = metadata.uint("general.file_type");
@@ -164,7 +160,7 @@ impl Served {
             "n_ctx": self.service.limits().ctx,
             "n_ctx_train": checkpoint.trained_ctx(),
             "n_embd": uint("embedding_length"),
-            "n_params": params,
+            "n_params": checkpoint.n_params(),
             "size": bytes,
             "ftype": kind,
         })

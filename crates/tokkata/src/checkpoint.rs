@@ -75,6 +75,13 @@ impl Checkpoint {
         u32::try_from(ctx).ok()
     }
 
+    /// Elements of all tensors.
+    #[must_use]
+    pub fn n_params(&self) -> u64 {
+        let tensors = self.file.tensors().iter();
+        tensors.map(|t| t.elements() as u64).sum()
+    }
+
     /// The token that a decoder begins with beside its encoder.
     pub(crate) fn decoder_start(&self) -> u32 {
         let metadata = self.metadata();

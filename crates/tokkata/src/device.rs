@@ -1,6 +1,8 @@
 //! The backends that are built in, by name.
 
-use tokkata_backend_cuda::CudaDevice;
+#[cfg_attr(not(feature = "cuda"), path = "device/no_cuda.rs")]
+mod cuda;
+
 use tokkata_ir::Device;
 
 use crate::error::{Error, Result};
@@ -31,9 +33,9 @@ pub fn device(name: Option<&str>) -> Result<Box<dyn Device>> {
     match (wanted, index) {
         ("cpu", _) => Ok(Box::new(tokkata_backend_cpu::CpuBackend)),
         ("ref", _) => Ok(Box::new(tokkata_backend_ref::RefBackend::default())),
-        ("cuda", _) => cuda(wanted, 0),
-        ("auto", _) => cuda(wanted, 0).or_else(|_| device(Some("cpu"))),
-        (_, Some(Ok(index))) => cuda(wanted, index),
+        ("cuda", _) => gpu(wanted, 0),
+        ("auto", _) => gpu(wanted, 0).or_else(|_| device(Some("cpu"))),
+        (_, Some(Ok(index))) => gpu(wanted, index),
         _ => {
             let names: Vec<&str> = DEVICES.iter().map(|d| d.0).collect();
             Err(Error::Device {
@@ -44,44 +46,22 @@ pub fn device(name: Option<&str>) -> Result<Box<dyn Device>> {
     }
 }
 
-fn cuda(name: &str, index: usize) -> Result<Box<dyn Device>> {
-    match CudaDevice::open(index) {
-        Ok(device) => Ok(Box::new(device)),
-        Err(why) => Err(Error::NoDevice {
-            device: name.to_owned(),
-            why,
-        }),
-    }
+fn gpu(name: &str, index: usize) -> Result<Box<dyn Device>> {
+    cuda::open(index).map_err(|why| Error::NoDevice {
+        device: name.to_owned(),
+        why,
+    })
 }
 
 /// What can compute on this machine: names, and what each is or why it cannot be used.
 #[must_use]
 pub fn present() -> Vec<(String, String)> {
     let mut found = vec![("cpu".to_owned(), DEVICES[0].1.to_owned())];
-    match CudaDevice::count() {
-        Ok(count) => found.extend((0..count).map(|i| (format!("cuda:{i}"), gpu(i)))),
+    match cuda::count() {
+        Ok(count) => found.extend((0..count).map(|i| (format!("cuda:{i}"), cuda::said(i)))),
         Err(why) => found.push(("cuda".to_owned(), why)),
     }
     found
-}
-
-fn gpu(index: usize) -> String {
-    let described =
-        CudaDevice::open(index).and_then(|device| device.describe().map_err(|e| e.to_string()));
-    let d = match described {
-        Ok(description) => description,
-        Err(why) => return why,
-    };
-    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-    let (major, minor) = d.capability;
-    format!(
-        "{}, {:.1} of {:.1} GiB free, {} multiprocessors, compute capability {major}.{minor}, kernels for {}",
-        d.name,
-        gib(d.free_bytes),
-        gib(d.total_bytes),
-        d.processors,
-        d.kernels
-    )
 }
 
 #[cfg(test)]
@@ -109,10 +89,7 @@ mod tests {
         );
         assert_eq!(error.lines().count(), 1);
         let found = device(Some("auto")).unwrap();
-        assert_eq!(
-            found.name() == "cuda",
-            CudaDevice::count().is_ok_and(|n| n > 0)
-        );
+        assert_eq!(found.name() == "cuda", cuda::count().is_ok_and(|n| n > 0));
         assert_eq!(present()[0].0, "cpu");
     }
 }

@@ -11,7 +11,11 @@ never holds the interpreter lock. Numbers come as :class:`Floats`, which NumPy r
 (``numpy.asarray(floats)``); NumPy itself is imported only where an array is asked for.
 """
 
-from tokkata._model import (
+from tokkata import _library
+
+_library.choose()
+
+from tokkata._model import (  # noqa: E402
     Completion,
     Generation,
     Message,
@@ -22,8 +26,8 @@ from tokkata._model import (
     quantize,
     sample,
 )
-from tokkata._speech import Segment, Transcription, Word
-from tokkata._tokkata import (
+from tokkata._speech import Segment, Transcription, Word  # noqa: E402
+from tokkata._tokkata import (  # noqa: E402
     Floats,
     Grammar,
     Matcher,

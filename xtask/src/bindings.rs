@@ -1,6 +1,7 @@
 //! The C library: its header held against the code, and the tests that need more than Cargo.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -153,7 +154,23 @@ fn installed() -> Result<()> {
         command.env("LD_LIBRARY_PATH", prefix.join("lib"));
         println!("{}", output(command.arg(&model).args(args))?.trim_end());
     }
-    Ok(())
+    swift(&prefix, &model)
+}
+
+/// Builds the Swift package over the installed library, and runs its example, where the compiler is.
+fn swift(prefix: &Path, model: &Path) -> Result<()> {
+    let there = Command::new("swift").arg("--version").output();
+    if !there.is_ok_and(|out| out.status.success()) {
+        eprintln!("skipped: swift is not there");
+        return Ok(());
+    }
+    let mut command = Command::new("swift");
+    command.current_dir(root().join("crates/capi/swift"));
+    command.args(["run", "--scratch-path"]);
+    command.arg(root().join("target/swift")).arg("Chat");
+    command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    command.env("LD_LIBRARY_PATH", prefix.join("lib"));
+    run(command.arg(model).arg(EXAMPLES[0].1[0]))
 }
 
 #[cfg(test)]

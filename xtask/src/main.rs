@@ -32,7 +32,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   check                             format, lints, documentation, licences, size and name rules, fast tests
   capi                              the C library's tests, those that take minutes too, and an installation by cargo-c
   header                            the C library's header, held against its code
-  python [--all] [--release]        the Python package: a wheel in an environment of its own, types, tests; with
+  python [--all] [--release|--wheel FILE]
+                                    the Python package: a wheel in an environment of its own, types, tests; with
                                     --all also the adapters' packages and pyright
   wheel [--cuda] [--target TRIPLE] [--rust-src DIRECTORY] [--python PROGRAM]
                                     the Python package for others: for old systems, audited, tried where nothing else is;

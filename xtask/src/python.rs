@@ -78,6 +78,17 @@ pub(crate) fn environment(packages: &[&str]) -> Result<bool> {
     Ok(true)
 }
 
+/// A wheel for this machine alone.
+fn built(release: bool) -> Result<PathBuf> {
+    let wheels = folder().join("wheels");
+    let mut build = python(&["-m", "maturin", "build"]);
+    if release {
+        build.arg("--release");
+    }
+    run(build.arg("--out").arg(&wheels))?;
+    newest(&wheels)
+}
+
 /// Builds the package into the environment, and runs its tests, type checkers and examples.
 pub(crate) fn test(args: &[String]) -> Result<()> {
     let all = args.iter().any(|a| a == "--all");
@@ -88,15 +99,14 @@ pub(crate) fn test(args: &[String]) -> Result<()> {
     if !environment(&packages)? {
         return Ok(());
     }
-    let wheels = folder().join("wheels");
-    let mut build = python(&["-m", "maturin", "build"]);
-    if args.iter().any(|a| a == "--release") {
-        build.arg("--release");
-    }
-    run(build.arg("--out").arg(&wheels))?;
+    let given = args.iter().position(|a| a == "--wheel");
+    let wheel = match given.map(|at| args.get(at + 1)) {
+        Some(wheel) => std::path::absolute(wheel.context("--wheel names a file")?)?,
+        None => built(args.iter().any(|a| a == "--release"))?,
+    };
     let mut install = pip();
     install.args(["--force-reinstall", "--no-deps"]);
-    run(install.arg(newest(&wheels)?))?;
+    run(install.arg(wheel))?;
     run(&mut python(&["-m", "mypy"]))?;
     if all {
         run(&mut python(&["-m", "pyright"]))?;

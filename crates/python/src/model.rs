@@ -310,7 +310,7 @@ impl Model {
             .and_then(|s| Duration::try_from_secs_f64(s).ok());
         request.urgency = Urgency {
             priority: ends.priority,
-            deadline: seconds.map(|s| Instant::now() + s),
+            deadline: seconds.and_then(|s| Instant::now().checked_add(s)),
         };
         if let Some(grammar) = grammar {
             constrain(&mut request, &grammar.0);

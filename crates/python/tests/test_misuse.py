@@ -65,7 +65,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "logits of no numbers": lambda m: tokkata.sample(np.full(8, NAN, np.float32)),
     "logits of doubles": lambda m: tokkata.sample(np.zeros(8)),
     "no logits": lambda m: tokkata.sample(np.zeros(0, np.float32)),
-    "a mask too short": lambda m: tokkata.sample(np.zeros(80, np.float32), mask=b"\1"),
+    "a mask of nothing": lambda m: tokkata.sample(np.zeros(80, np.float32), mask=b"\0"),
     "recent tokens beyond": lambda m: tokkata.sample(np.zeros(8, np.float32), recent=[99], repeat_penalty=2.0),
     "vectors of numbers": lambda m: m.embed([1]),
     "no audio": lambda m: m.transcribe(b""),

@@ -20,6 +20,12 @@ static void *waits(void *user) {
     return NULL;
 }
 
+static void *fails(void *user) {
+    (void)user;
+    CHECK(tokkata_model_forget(NULL) == TOKKATA_ERROR_HANDLE);
+    return NULL;
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     tokkata_model *model = NULL;
@@ -84,11 +90,21 @@ int main(int argc, char **argv) {
     CHECK(tokkata_request_free(request) == TOKKATA_ERROR_HANDLE);
     CHECK(tokkata_cancel(request) == TOKKATA_ERROR_HANDLE);
 
-    /* Freed by one thread while another waits. */
-    OK(tokkata_request_tokens(model, ids, n, &long_answer, &request));
+    /* What went wrong on one thread is not told on another. */
     pthread_t thread;
+    tokkata_error *error = NULL;
+    OK(tokkata_error_take(&error));
+    OK(tokkata_error_free(error));
+    CHECK(pthread_create(&thread, NULL, fails, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    OK(tokkata_error_take(&error));
+    CHECK(error == NULL);
+
+    /* A second thread is refused while one waits, and may free what the other waits for. */
+    OK(tokkata_request_tokens(model, ids, n, &long_answer, &request));
     CHECK(pthread_create(&thread, NULL, waits, request) == 0);
-    usleep(20000);
+    int32_t second = TOKKATA_OK;
+    while (second == TOKKATA_OK || second == TOKKATA_TIMEOUT) second = tokkata_next_event(request, 0, &event);
+    CHECK(second == TOKKATA_ERROR_BUSY);
     OK(tokkata_request_free(request));
     CHECK(pthread_join(thread, NULL) == 0);
 

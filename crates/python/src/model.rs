@@ -26,6 +26,9 @@ use crate::opening::{Info, Loaded, Opening, load};
 use crate::session::{self, Session};
 use crate::speech::{self, Hear, Sound, Transcript};
 
+/// Likeliest tokens that can be asked for with each token.
+const MOST_LOGPROBS: usize = 20;
+
 /// A loaded model, for any number of threads.
 #[pyclass(frozen, module = "tokkata")]
 pub(crate) struct Model {
@@ -139,9 +142,9 @@ impl Model {
         }
     }
 
-    fn known(&self, ids: &[u32]) -> PyResult<()> {
+    fn known<'a>(&self, ids: impl IntoIterator<Item = &'a u32>) -> PyResult<()> {
         let n_vocab = self.here()?.service.n_vocab();
-        match ids.iter().find(|&&id| id >= n_vocab) {
+        match ids.into_iter().find(|&&id| id >= n_vocab) {
             Some(id) => Err(wrong(format!(
                 "token {id} is not in the vocabulary of {n_vocab} tokens"
             ))),
@@ -294,6 +297,12 @@ impl Model {
         session: Option<PyRef<'_, Session>>,
     ) -> PyResult<Answer> {
         let service = &self.here()?.service;
+        self.known(sampling.logit_bias.iter().map(|(id, _)| id))?;
+        if let Some(n) = ends.logprobs.filter(|&n| n > MOST_LOGPROBS) {
+            return Err(wrong(format!(
+                "logprobs: found {n}, expected {MOST_LOGPROBS} at most"
+            )));
+        }
         let mut request = service.request(ids).map_err(facade)?;
         request.sampling = sampling.into();
         if ends.ignore_end {

@@ -128,7 +128,7 @@ def test_grammars_are_followed(model: Model) -> None:
     assert model.generate("x", grammar=model.grammar(lark='start: "a" | "b"'), seed=2).text() in "ab"
     made = model.generate("x", grammar=model.grammar(regex="(yes|no)"), seed=2, logits_processor=lambda t, x: x)
     assert made.text() in ("yes", "no")
-    schema = json.dumps({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]})
+    schema = json.dumps({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False})
     json.loads(model.generate("x", grammar=model.grammar(json_schema=schema), max_tokens=100, seed=3).text())
     with pytest.raises(ValueError, match="expected one"):
         model.grammar()

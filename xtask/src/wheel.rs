@@ -190,7 +190,6 @@ pub(crate) fn release(args: &[String]) -> Result<()> {
     let mut command = inside("cargo");
     command.current_dir(root()).args(["zigbuild", "--release"]);
     command.args(["--locked", "--bin", "tokkata", "--target", &target]);
-    command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     wanted.with_std(&mut command);
     run(&mut command)?;
     let program = root().join(format!("target/{}/release/tokkata", wanted.target));

@@ -207,6 +207,53 @@ fn logits_that_are_not_numbers_fail_their_request_alone() {
     }
 }
 
+fn a_session_forgets_a_state_in_which_something_is_no_number() {
+    for kinds in KINDS {
+        let mut engine = engine(kinds, 16, 1000, limits());
+        let session = engine.open_session(0);
+        let told = prompt(5, 1);
+        let fed = |engine: &mut Engine, tokens: &[u32]| {
+            let feed = Feed {
+                session,
+                tokens,
+                rows: RowKind::Prompt,
+                logits: FeedLogits::Last,
+            };
+            engine.feed(&[feed], &[]).map(|_| ())
+        };
+        fed(&mut engine, &told).unwrap();
+        let failed = fed(&mut engine, &[6, NAN_TOKEN]);
+        assert!(matches!(failed, Err(EngineError::NotANumber)), "{failed:?}");
+        // Entries are taken back; a state cannot be.
+        let kept = if kinds.contains(&STATE) {
+            &[]
+        } else {
+            &told[..]
+        };
+        assert_eq!(engine.session_tokens(session), kept, "{kinds:?}");
+        let next = [kept, &prompt(4, 2)].concat();
+        fed(&mut engine, &next[kept.len()..]).unwrap();
+        let answer_to = |engine: &mut Engine, tokens: &[u32]| {
+            let id = engine.submit_to(session, request(tokens, 6)).unwrap();
+            run(engine).remove(&id).unwrap()
+        };
+        let whole = [&next[..], &prompt(3, 3)].concat();
+        assert_eq!(
+            answer_to(&mut engine, &whole).tokens,
+            greedy(&whole, 6, kinds)
+        );
+        let bad = [&whole[..], &[NAN_TOKEN]].concat();
+        assert!(answer_to(&mut engine, &bad).failed.is_some());
+        let again = [&whole[..], &prompt(2, 4)].concat();
+        assert_eq!(
+            answer_to(&mut engine, &again).tokens,
+            greedy(&again, 6, kinds),
+            "{kinds:?}"
+        );
+        assert_no_leak(&mut engine);
+    }
+}
+
 fn a_short_pool_preempts_the_youngest_and_loses_nothing() {
     for kinds in [KINDS[0], KINDS[1]] {
         let mut engine = engine(kinds, 4, 104, limits());
@@ -486,6 +533,7 @@ everywhere! {
     running_out_of_context_ends_by_name
     a_request_may_only_fill_the_cache
     logits_that_are_not_numbers_fail_their_request_alone
+    a_session_forgets_a_state_in_which_something_is_no_number
     a_short_pool_preempts_the_youngest_and_loses_nothing
     rows_are_computed_again_as_what_they_were
     what_was_an_answer_is_not_taken_from_a_prompt

@@ -111,6 +111,32 @@ impl Golden {
         Ok(names)
     }
 
+    /// Holds every named golden against `faults`, which says what is wrong, or `None` where it has nothing to say.
+    /// What does not load is the goldens' own test's, and only told.
+    ///
+    /// # Panics
+    /// With all that is wrong, or when fewer than `least` goldens had something to say.
+    pub fn hold(
+        names: &[String],
+        least: usize,
+        mut faults: impl FnMut(&Golden) -> Result<Option<Vec<String>>, Failure>,
+    ) {
+        let (mut wrong, mut ran) = (Vec::new(), 0);
+        for name in names {
+            let golden = Golden::read(&Golden::folder(), name).expect("golden");
+            match faults(&golden) {
+                Ok(None) => {}
+                Ok(Some(found)) => {
+                    ran += 1;
+                    wrong.extend(found.into_iter().map(|fault| format!("{name}: {fault}")));
+                }
+                Err(error) => println!("{name}: {error}"),
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(ran >= least, "{ran} goldens, expected {least}");
+    }
+
     /// Reads a golden; its rows are empty where the oracle has not run yet.
     ///
     /// # Errors

@@ -74,19 +74,5 @@ fn fault(
 /// When a bit differs, or fewer than `least` goldens have states.
 pub fn verify(device: &dyn Device, names: &[String], least: usize) {
     let registry = Registry::builtin();
-    let (mut wrong, mut ran) = (Vec::new(), 0);
-    for name in names {
-        let golden = Golden::read(&Golden::folder(), name).expect("golden");
-        // What does not load is the goldens' own test's.
-        match faults(&golden, &registry, device) {
-            Ok(None) => {}
-            Ok(Some(found)) => {
-                ran += 1;
-                wrong.extend(found.into_iter().map(|fault| format!("{name}: {fault}")));
-            }
-            Err(error) => println!("{name}: {error}"),
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(ran >= least, "{ran} goldens have states");
+    Golden::hold(names, least, |golden| faults(golden, &registry, device));
 }

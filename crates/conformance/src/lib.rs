@@ -43,6 +43,7 @@ pub mod load;
 pub mod models;
 pub mod ops;
 pub mod speech;
+pub mod turns;
 pub mod words;
 
 /// Every device that goldens are checked on, the reference first: a device joins them here. A GPU is skipped by name where

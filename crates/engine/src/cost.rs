@@ -4,7 +4,11 @@
 //! alone until they have kept half of the speed that they have alone. What a step costs whatever its rows are counts as
 //! time without answers, but makes no slice shorter.
 
+mod cold;
+
 use std::time::Duration;
+
+use cold::Cold;
 
 /// Weight of the newest step.
 const NEWEST: f64 = 0.25;
@@ -16,11 +20,7 @@ const EVEN_ROWS: usize = 8;
 /// Steps of answers that a slice lasts.
 const SLICE: f64 = 8.0;
 /// Speed that answers keep beside prompts, as a share of what they have alone.
-const KEPT: f64 = 0.53;
-/// Steps behind a slice until answers are as fast as alone: their weights and keys had left the processor's caches.
-const COLD: u32 = 16;
-/// How much slower than alone they are thought to be there at most.
-const COLDEST: f64 = 0.9;
+const KEPT: f64 = 0.525;
 /// Steps of answers that may be owed before even prompts that are short, or have not begun, wait.
 const MOST_OWED: f64 = 32.0;
 /// Rows of answers up to which steps are told apart.
@@ -44,7 +44,7 @@ pub(crate) struct Costs {
     /// What each position before it adds to that.
     position_ns: f64,
     /// Steps of answers since the last with prompt rows.
-    since: u32,
+    cold: Cold,
     /// What answers would have written by now at the speed that they keep, less what they have, in the time that it
     /// takes them alone.
     owed_ns: f64,
@@ -67,13 +67,13 @@ impl Costs {
         let ns = took.as_nanos() as f64;
         let rows: usize = prompts.iter().map(|p| p.rows).sum();
         if rows == 0 {
-            self.since = self.since.saturating_add(1);
-            if self.since > COLD || self.seen(answers).is_none_or(|alone| ns < alone) {
+            self.cold.step(answers, ns);
+            if self.cold.is_over() || self.seen(answers).is_none_or(|alone| ns < alone) {
                 self.saw_rows(answers, ns);
             }
             return mean(&mut self.answers_ns, ns);
         }
-        self.since = 0;
+        self.cold.slice();
         let base = self.answers_ns.filter(|_| answers > 0).unwrap_or(0.0);
         let of_prompts = (ns - base).max(ns / 8.0);
         if answers > 0 {
@@ -188,7 +188,7 @@ impl Costs {
 
     /// Whether prompts have had their time until answers have had theirs.
     pub(crate) fn owes(&self) -> bool {
-        self.owed_ns > 0.0
+        self.owed_ns > 0.0 || self.cold.looks()
     }
 
     /// Whether they have had so much that no prompt may go before.
@@ -196,23 +196,20 @@ impl Costs {
         self.owed_ns > MOST_OWED * self.answers_ns.unwrap_or(0.0)
     }
 
-    /// A work was formed with so many steps of so many answers, if any, and these prompt rows; whether there are answers
-    /// at all.
-    pub(crate) fn formed(
-        &mut self,
-        (answers, steps): (usize, usize),
-        prompts: &[PromptRows],
-        beside: bool,
-    ) {
+    /// A work was formed with so many steps of answers, if any, and these prompt rows; whether there are answers at all.
+    pub(crate) fn formed(&mut self, steps: usize, prompts: &[PromptRows], beside: bool) {
         let prompts = self.all(prompts, steps > 0);
         let Some(now) = self.answers_ns.filter(|_| beside) else {
             self.owed_ns = if beside { KEPT * prompts } else { 0.0 };
             return;
         };
-        let alone = self.seen(answers).unwrap_or(now);
-        let alone = alone.clamp(COLDEST * now, now);
+        let alone = now * self.cold.share().unwrap_or(1.0);
         let owed = self.owed_ns + KEPT * (prompts + now * steps as f64) - alone * steps as f64;
-        self.owed_ns = owed.max(-alone);
+        // Of what nobody asked for a step is kept; what answers have while they are looked at is taken back later.
+        self.owed_ns = match self.cold.looks() {
+            true => owed,
+            false => owed.max(self.owed_ns.min(-alone)),
+        };
     }
 
     /// How long so many prompt rows take, about.
@@ -296,8 +293,8 @@ mod tests {
         let row = costs.row(0).unwrap();
         assert!((row / 1e6 - 1.0).abs() < 1e-6, "as it was thought to be");
         let mut costs = costs.clone();
-        costs.formed((0, 0), &[], false);
-        costs.formed((1, 1), &[at(0, 120)], true);
+        costs.formed(0, &[], false);
+        costs.formed(1, &[at(0, 120)], true);
         let owed = KEPT * 150.0 - 20.0;
         assert!(
             (costs.owed_ns / 1e6 - owed).abs() < 1.0,
@@ -349,35 +346,46 @@ mod tests {
     }
 
     /// Slices of so many milliseconds, each with a step of answers, and answers alone until they have had their part: the
-    /// share of their speed that they keep, if the first steps behind a slice take so much longer.
-    fn kept(slice: usize, cold: f64) -> f64 {
+    /// share of their speed that they keep, if the first steps behind a slice take so much longer, and each step a little
+    /// more than the one before.
+    fn kept(slice: usize, cold: f64, deeper: f64) -> f64 {
         let mut costs = Costs::default();
         let ms = |ms: f64| Duration::from_nanos((ms * 1e6) as u64);
         costs.saw(1, &[], ms(10.0));
         costs.saw(0, &[at(0, 10)], ms(10.0));
-        let (mut tokens, mut time) = (0, 0.0);
-        for _ in 0..40 {
-            let took = slice as f64 + 10.0;
-            costs.formed((1, 1), &[at(0, slice)], true);
+        let (mut alone, mut all, mut time) = (10.0, 0.0, 0.0);
+        for _ in 0..200 {
+            let took = slice as f64 + alone;
+            costs.formed(1, &[at(0, slice)], true);
             costs.saw(1, &[at(0, slice)], ms(took));
-            (tokens, time) = (tokens + 1, time + took);
+            (all, time) = (all + alone, time + took);
             let mut steps = 0;
             while costs.owes() {
-                let took = if steps < COLD { 10.0 * cold } else { 10.0 };
-                costs.formed((1, 1), &[], true);
+                alone *= 1.0 + deeper;
+                let took = if steps < cold::COLD {
+                    alone * cold
+                } else {
+                    alone
+                };
+                costs.formed(1, &[], true);
                 costs.saw(1, &[], ms(took));
-                (tokens, time, steps) = (tokens + 1, time + took, steps + 1);
+                (all, time, steps) = (all + alone, time + took, steps + 1);
             }
         }
-        10.0 * f64::from(tokens) / time
+        all / time
     }
 
     #[test]
     fn after_a_slice_answers_catch_up_to_half_of_their_speed() {
         for slice in [30, 80, 100, 640] {
-            for cold in [1.0, 1.05, 1.1] {
-                let kept = kept(slice, cold);
-                assert!((kept - KEPT).abs() < 0.02, "{kept} with {slice}, {cold}");
+            for cold in [1.0, 1.05, 1.1, 1.25] {
+                for deeper in [0.0, 0.0005] {
+                    let kept = kept(slice, cold, deeper);
+                    assert!(
+                        (kept - KEPT).abs() < 0.02,
+                        "{kept} with {slice}, {cold}, {deeper}"
+                    );
+                }
             }
         }
     }
@@ -388,15 +396,15 @@ mod tests {
         let ms = Duration::from_millis;
         costs.saw(1, &[], ms(10));
         costs.saw(0, &[at(0, 10)], ms(10));
-        costs.formed((1, 1), &[at(0, 40)], true);
+        costs.formed(1, &[at(0, 40)], true);
         let thought = costs.owed_ns;
         costs.saw(1, &[at(0, 40)], ms(90));
         let more = (costs.owed_ns - thought) / 1e6;
         assert!((more - KEPT * 40.0).abs() < 1.0, "it took 40 ms more");
         assert!(!costs.owes_much());
-        costs.formed((0, 0), &[at(0, 1000)], true);
+        costs.formed(0, &[at(0, 1000)], true);
         assert!(costs.owes_much());
-        costs.formed((0, 0), &[at(0, 40)], false);
+        costs.formed(0, &[at(0, 40)], false);
         assert!(!costs.owes(), "nothing is owed to nobody");
     }
 }

@@ -16,6 +16,9 @@ pub(crate) struct Flight {
     pub(crate) submitted: Instant,
     /// Whether news of its first step came.
     pub(crate) begun: bool,
+    /// Steps that it has at most, and results that came of them.
+    pub(crate) steps: u32,
+    pub(crate) results: usize,
     /// A context that moves by it.
     pub(crate) turning: Option<Turning>,
 }
@@ -71,6 +74,8 @@ impl Flight {
             parts,
             submitted,
             begun: false,
+            steps: 1,
+            results: 0,
             turning: None,
         }
     }
@@ -80,5 +85,13 @@ impl Flight {
         let answers = self.parts.iter().filter(|p| p.answer).map(|p| p.rows);
         let prompts = self.parts.iter().filter_map(Part::prompt);
         (answers.sum(), prompts.collect())
+    }
+
+    /// Steps that ran, once it is done: a chain whose rows have all stopped ends early.
+    pub(crate) fn ran(&self) -> u32 {
+        let drawn = self.results.div_ceil(self.parts.len().max(1));
+        self.steps
+            .min(u32::try_from(drawn).unwrap_or(u32::MAX))
+            .max(1)
     }
 }

@@ -54,8 +54,11 @@ impl Engine {
         if flight.turning.is_some() {
             return self.turned(&mut flight);
         }
-        if !std::mem::replace(&mut flight.begun, true) {
+        flight.results += news.rows.len();
+        if news.done {
             self.time(&flight);
+        }
+        if !std::mem::replace(&mut flight.begun, true) {
             self.begun(&flight, &news.rows);
         }
         let mut rows = news.rows.into_iter().peekable();
@@ -78,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// Learns from how long a work's first step took.
+    /// Learns from how long a step of a work took that is done.
     fn time(&mut self, flight: &Flight) {
         let now = (self.clock)();
         let since = self
@@ -86,7 +89,8 @@ impl Engine {
             .map_or(flight.submitted, |t| t.max(flight.submitted));
         self.last_news = Some(now);
         let (answers, prompts) = flight.rows();
-        self.costs.saw(answers, &prompts, now - since);
+        self.costs
+            .saw(answers, &prompts, (now - since) / flight.ran());
     }
 
     /// The first step of a work is done: rows without results count, and readers get their values.

@@ -1,9 +1,9 @@
 //! Which rows run next.
 //!
 //! Answers under way come first, one row each. Beside them prompts run in slices, and wait after a slice until answers
-//! have had as much time; one that is short or has not begun does not wait, within bounds. Of the slices every other one
-//! is shared by all prompts, and every other one belongs to the prompt that needs fewest rows. Cutting a prompt never
-//! changes a bit of it.
+//! have written what they are owed ([`crate::cost`]); one that is short or has not begun does not wait, within bounds. Of
+//! the slices every other one is shared by all prompts, and every other one belongs to the prompt that needs fewest rows.
+//! Cutting a prompt never changes a bit of it.
 
 use std::time::Duration;
 
@@ -72,8 +72,9 @@ impl Engine {
                 self.chain(&mut parts, &mut work);
                 self.last_role = Some(role);
                 self.note_reads(&mut work, &parts);
-                let flight = Flight::new(parts, (self.clock)());
-                self.account(&flight, work.chained);
+                let mut flight = Flight::new(parts, (self.clock)());
+                flight.steps += work.chained;
+                self.account(&flight);
                 return Some((work, flight));
             }
             if !starved || !self.flights.is_empty() || !self.leaving.is_empty() {
@@ -121,11 +122,11 @@ impl Engine {
     }
 
     /// Notes the time that a work gives to answers and to prompts.
-    fn account(&mut self, flight: &Flight, chained: u32) {
+    fn account(&mut self, flight: &Flight) {
         let (answers, prompts) = flight.rows();
-        let steps = usize::from(answers > 0) * (1 + chained as usize);
+        let steps = usize::from(answers > 0) * flight.steps as usize;
         let beside = answers > 0 || self.running.iter().any(Task::is_decoding);
-        self.costs.formed((answers, steps), &prompts, beside);
+        self.costs.formed(steps, &prompts, beside);
     }
 
     /// Fills a work with rows. Says also whether some task could not have blocks.

@@ -129,10 +129,18 @@ impl Alone {
     }
 }
 
+/// Between two tokens of the answer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Gap {
+    took: Duration,
+    /// Rows of the prompt that ran in it.
+    rows: usize,
+}
+
 /// What each of the three saw while all ran.
 struct Together {
-    /// Gaps between the answer's tokens while the prompt entered, and the prompt's rows in each.
-    gaps: Vec<(Duration, usize)>,
+    /// While the prompt entered.
+    gaps: Vec<Gap>,
     long: Duration,
     short: Duration,
     /// Steps until the first rows of the short one.
@@ -186,7 +194,10 @@ impl Together {
                 }
             }
             for _ in 0..count(engine, answer) {
-                seen.gaps.push((last.elapsed(), entered - before));
+                seen.gaps.push(Gap {
+                    took: last.elapsed(),
+                    rows: entered - before,
+                });
                 (last, before) = (Instant::now(), entered);
             }
         }
@@ -199,11 +210,18 @@ impl Together {
     }
 }
 
-/// Tokens of a request that came since the last time.
+/// Tokens of an answer that came since the last time.
+///
+/// # Panics
+/// When the answer ends, which leaves the prompt all time.
 fn count(engine: &mut tokkata::Engine, id: RequestId) -> usize {
     let events = std::iter::from_fn(|| engine.next_event(id));
     events
-        .filter(|kind| matches!(kind, EventKind::Token { .. }))
+        .filter(|kind| {
+            let over = matches!(kind, EventKind::Finished { .. } | EventKind::Failed(_));
+            assert!(!over, "the answer ended before the prompt had entered");
+            matches!(kind, EventKind::Token { .. })
+        })
         .count()
 }
 
@@ -211,11 +229,11 @@ fn tell(alone: &Alone, together: &Together) {
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     let mut gaps = together.gaps.clone();
     gaps.sort_unstable();
-    let at = |share: f64| gaps[((gaps.len() - 1) as f64 * share) as usize].0;
-    let mean = gaps.iter().map(|g| g.0).sum::<Duration>() / gaps.len() as u32;
-    let slices = || gaps.iter().filter(|g| g.1 > 0);
-    let rows = slices().map(|g| g.1).sum::<usize>();
-    let took = slices().map(|g| g.0).sum::<Duration>();
+    let at = |share: f64| gaps[((gaps.len() - 1) as f64 * share) as usize].took;
+    let took = |gaps: &[Gap]| gaps.iter().map(|g| g.took).sum::<Duration>();
+    let mean = took(&gaps) / gaps.len() as u32;
+    let slices: Vec<Gap> = gaps.iter().filter(|g| g.rows > 0).copied().collect();
+    let rows: usize = slices.iter().map(|g| g.rows).sum();
     let share = 100.0 * ms(alone.token) / ms(mean);
     println!(
         "answer: {:.1} ms a token alone, {:.1} ms beside the prompt ({share:.0} % of its speed); gaps {:.1} ms (median), {:.1} ms (99 %)",
@@ -232,9 +250,9 @@ fn tell(alone: &Alone, together: &Together) {
     );
     println!(
         "slices: {} of {:.0} rows in {:.1} ms, an answer's step in each",
-        slices().count(),
-        rows as f64 / slices().count() as f64,
-        ms(took) / slices().count() as f64,
+        slices.len(),
+        rows as f64 / slices.len() as f64,
+        ms(took(&slices)) / slices.len() as f64,
     );
     println!(
         "short request: first rows in step {}, first token after {:.0} ms, alone {:.0} ms ({:.2} times)",

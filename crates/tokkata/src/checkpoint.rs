@@ -75,11 +75,13 @@ impl Checkpoint {
         u32::try_from(ctx).ok()
     }
 
-    /// Elements of all tensors.
+    /// Elements of all tensors, of those of MLX and of quantisers of safetensors too.
     #[must_use]
     pub fn n_params(&self) -> u64 {
-        let tensors = self.file.tensors().iter();
-        tensors.map(|t| t.elements() as u64).sum()
+        let plain = self.file.tensors().iter().map(|t| t.elements() as u64);
+        let packed = self.file.packed().iter();
+        let packed = packed.map(|p| p.shape.iter().product::<usize>() as u64);
+        plain.chain(packed).sum()
     }
 
     /// The token that a decoder begins with beside its encoder.

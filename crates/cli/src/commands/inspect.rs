@@ -86,7 +86,7 @@ fn text(checkpoint: &Checkpoint, args: &InspectArgs, out: &mut impl Write) -> Re
     writeln!(
         out,
         "{}",
-        line("parameters", parameters(checkpoint).to_string())
+        line("parameters", checkpoint.n_params().to_string())
     )?;
     let bits = format!("{:.2}", bits_per_weight(checkpoint));
     writeln!(out, "{}", line("bits/weight", bits))?;
@@ -145,21 +145,13 @@ fn tokenizer(checkpoint: &Checkpoint) -> String {
     }
 }
 
-fn parameters(checkpoint: &Checkpoint) -> u64 {
-    let file = checkpoint.file();
-    let plain = file.tensors().iter().map(|t| t.elements() as u64);
-    let packed = file.packed().iter();
-    let packed = packed.map(|p| p.shape.iter().product::<usize>() as u64);
-    plain.chain(packed).sum()
-}
-
 /// Bits of tensors per element.
 fn bits_per_weight(checkpoint: &Checkpoint) -> f64 {
     let file = checkpoint.file();
     let plain = file.tensors().iter().map(|t| t.bytes);
     let packed = file.packed().iter().map(tokkata::PackedWeight::bytes);
     let bytes: u64 = plain.chain(packed).sum();
-    bytes as f64 * 8.0 / parameters(checkpoint).max(1) as f64
+    bytes as f64 * 8.0 / checkpoint.n_params().max(1) as f64
 }
 
 /// A context and what one sequence of it needs, if the model can be run.
@@ -230,7 +222,7 @@ fn object(checkpoint: &Checkpoint, args: &InspectArgs) -> Json {
         "size_bytes": file.size_bytes(),
         "architecture": file.architecture(),
         "runs": runs(checkpoint),
-        "parameters": parameters(checkpoint),
+        "parameters": checkpoint.n_params(),
         "bits_per_weight": bits_per_weight(checkpoint),
         "memory": memory,
         "tokenizer": tokenizer(checkpoint),

@@ -110,7 +110,7 @@ impl Row {
 /// What does not depend on the test.
 fn about(model: &Model) -> Map<String, Json> {
     let file = model.checkpoint().file();
-    let params: u64 = file.tensors().iter().map(|t| t.elements() as u64).sum();
+    let params = model.checkpoint().n_params();
     let size: u64 = file.tensors().iter().map(|t| t.bytes).sum();
     let kind = file
         .metadata()

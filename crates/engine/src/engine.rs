@@ -607,6 +607,10 @@ impl Engine {
     fn park(&mut self, mut task: Task) {
         self.slots.extend(task.slot.take());
         self.cache.abandon(&mut task.seq);
+        if task.refused && self.cache.is_recurrent() {
+            // Its state has seen the row whose token was refused.
+            self.cache.clear(&mut task.seq);
+        }
         let (len, kept) = (task.seq.len(), task.kept_len());
         let goes_back = len > kept && self.cache.can_truncate(&task.seq, kept);
         // Blocks of drafts that did not count are given back in any case.
@@ -681,7 +685,12 @@ impl Engine {
         let answer = task.answer_mut()?;
         match says {
             Says::Next(forced, mask) => {
-                answer.constraint = Constrained::Told(told.constraint, mask);
+                // A state cannot go back: after its first refusal such an answer waits for its masks.
+                let free = told.constraint.free() && !self.cache.is_recurrent();
+                answer.constraint = match free {
+                    true => Constrained::Free(told.constraint),
+                    false => Constrained::Told(told.constraint, mask),
+                };
                 self.append(task, forced)
             }
             Says::Tried(masks) => {

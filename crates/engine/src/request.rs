@@ -64,6 +64,20 @@ pub trait Constraint: Send {
     fn goes_back(&self) -> bool {
         false
     }
+
+    /// Whether it refuses so rarely that tokens are drawn without its mask, ahead of what it has seen. Each is held
+    /// against [`Constraint::refuses`]; one that is refused is drawn again by the mask, and what ran behind it does not
+    /// count. Such a constraint forces nothing, and is asked on the engine's own
+    /// thread.
+    fn free(&self) -> bool {
+        false
+    }
+
+    /// Whether its mask forbids a token, where the constraint is [`free`](Constraint::free).
+    fn refuses(&mut self, token: u32) -> bool {
+        let _ = token;
+        false
+    }
 }
 
 /// Where an answer ends.

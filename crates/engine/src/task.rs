@@ -54,6 +54,8 @@ pub(crate) struct Task {
     pub(crate) turning: bool,
     /// It runs in works of its own: one that it shared with others failed.
     pub(crate) alone: bool,
+    /// A token that was drawn for it is refused: its rows under way do not count.
+    pub(crate) refused: bool,
     started: Option<Instant>,
     answered: Option<Instant>,
 }
@@ -124,6 +126,8 @@ pub(crate) struct Answer {
 pub(crate) enum Constrained {
     /// Nothing does.
     No,
+    /// Something that is asked of each token once it was drawn.
+    Free(Box<dyn Constraint>),
     /// It must be asked.
     Asks(Box<dyn Constraint>, Ask),
     /// It is being asked.
@@ -134,7 +138,11 @@ pub(crate) enum Constrained {
 
 impl Constrained {
     fn new(constraint: Option<Box<dyn Constraint>>) -> Self {
-        constraint.map_or(Constrained::No, |c| Constrained::Asks(c, Ask::Begin))
+        match constraint {
+            None => Constrained::No,
+            Some(free) if free.free() => Constrained::Free(free),
+            Some(other) => Constrained::Asks(other, Ask::Begin),
+        }
     }
 }
 
@@ -176,6 +184,7 @@ impl Task {
             shift: None,
             turning: false,
             alone: false,
+            refused: false,
             started: None,
             answered: None,
         }
@@ -447,14 +456,14 @@ impl Answer {
     /// Whether rows may run on a token that is not known yet. What only the host can see may end the answer before
     /// them, which a state cannot take back.
     pub(crate) fn runs_ahead(&self, recurrent: bool) -> bool {
-        matches!(self.constraint, Constrained::No)
+        matches!(self.constraint, Constrained::No | Constrained::Free(_))
             && self.sampling.dry.is_none()
             && !(recurrent && self.has_stop_strings)
     }
 
     /// Whether a token could be drawn now: what restricts it is known.
     pub(crate) fn knows_mask(&self) -> bool {
-        matches!(self.constraint, Constrained::No | Constrained::Told(..))
+        !matches!(self.constraint, Constrained::Asks(..) | Constrained::Away)
     }
 
     /// Whether the answer was asked to have no tokens at all.
@@ -465,7 +474,7 @@ impl Answer {
     /// How a row's token is drawn after `tokens`; `None` while its mask is not known.
     pub(crate) fn logit_row(&self, row: usize, tokens: &[u32]) -> Option<LogitRow> {
         let mask = match &self.constraint {
-            Constrained::No => None,
+            Constrained::No | Constrained::Free(_) => None,
             Constrained::Told(_, mask) => mask.clone(),
             Constrained::Asks(..) | Constrained::Away => return None,
         };
@@ -485,8 +494,33 @@ impl Answer {
         }
     }
 
+    /// Whether a token that was drawn without a mask is one that the mask forbids.
+    pub(crate) fn refuses(&mut self, token: u32) -> bool {
+        match &mut self.constraint {
+            Constrained::Free(constraint) => constraint.refuses(token),
+            _ => false,
+        }
+    }
+
+    /// The next token is drawn by the constraint's mask, and nothing is tried behind it.
+    pub(crate) fn draw_by_mask(&mut self) -> Result<(), String> {
+        self.own.next = None;
+        self.constraint = match std::mem::replace(&mut self.constraint, Constrained::No) {
+            Constrained::Free(mut constraint) => {
+                let mask = constraint.mask()?;
+                Constrained::Told(constraint, mask)
+            }
+            other => other,
+        };
+        Ok(())
+    }
+
     /// The constraint is to be asked what follows a token, and those that were taken since it said anything.
-    pub(crate) fn ask_after(&mut self, token: u32) {
+    /// One that is free takes the token at once.
+    pub(crate) fn ask_after(&mut self, token: u32) -> Result<(), String> {
+        if let Constrained::Free(constraint) = &mut self.constraint {
+            return constraint.accept(token, &mut Vec::new());
+        }
         self.constraint = match std::mem::replace(&mut self.constraint, Constrained::No) {
             Constrained::Told(constraint, _) => {
                 Constrained::Asks(constraint, Ask::Accept(vec![token]))
@@ -497,6 +531,7 @@ impl Answer {
             }
             other => other,
         };
+        Ok(())
     }
 
     /// A draft is tried next; what restricts the answer is asked about it before.
@@ -534,8 +569,9 @@ impl Answer {
     /// Whether something may be tried: what restricts the answer can go back, and nothing failed.
     pub(crate) fn may_try(&self) -> bool {
         let goes_back = match &self.constraint {
-            Constrained::No => true,
-            Constrained::Told(constraint, _) => constraint.goes_back(),
+            Constrained::No | Constrained::Free(_) => true,
+            // A free one is drawn by its mask once only: tokens behind would be drawn without it.
+            Constrained::Told(constraint, _) => constraint.goes_back() && !constraint.free(),
             Constrained::Asks(..) | Constrained::Away => false,
         };
         goes_back && !self.own.never && self.own.trial.is_none()

@@ -185,13 +185,36 @@ impl Engine {
         let Some(i) = place_of(&self.running, part.task) else {
             return self.ran_after_the_end(&part, row.status);
         };
-        if row.status != RowStatus::Stopped {
-            let cached = row.position as usize + 1;
-            let len = self.running[i].seq.len();
-            self.commit(&part, cached - len);
+        if self.running[i].refused {
+            return;
         }
-        let ending = self.outcome(i, row);
+        let refused = self.running[i].refuses(&row);
+        if row.status != RowStatus::Stopped {
+            // A row whose token is refused runs again.
+            let cached = row.position as usize + usize::from(!refused);
+            let len = self.running[i].seq.len();
+            if cached > len {
+                self.commit(&part, cached - len);
+            }
+        }
+        let ending = if refused {
+            self.refuse(i)
+        } else {
+            self.outcome(i, row)
+        };
         self.end(i, ending);
+    }
+
+    /// A token that was drawn without a mask is refused: it is drawn again by one, once nothing of its task is under
+    /// way.
+    pub(super) fn refuse(&mut self, i: usize) -> Option<Ending> {
+        let task = &mut self.running[i];
+        task.refused = true;
+        if let Some(slot) = task.slot {
+            self.executor.stop(slot);
+        }
+        let masked = task.answer_mut()?.draw_by_mask();
+        masked.err().map(|why| Err(EngineError::Constraint(why)))
     }
 
     /// A task that has ended had rows under way. A state that they changed cannot be taken back.
@@ -235,15 +258,18 @@ impl Engine {
         let ctx = task.room(ctx);
         let request = task.id;
         let (kind, reason) = task.accept(token, logprobs, ctx);
-        if let Some(answer) = task.answer_mut() {
-            answer.ask_after(token);
+        let asked = task.answer_mut().map_or(Ok(()), |answer| {
             answer.own.next = None;
-        }
+            answer.ask_after(token)
+        });
         if let Some(kind) = kind {
             self.say(request, kind);
         }
         if reason.is_some() {
             return reason.map(Ok);
+        }
+        if let Err(why) = asked {
+            return Some(Err(EngineError::Constraint(why)));
         }
         let task = &self.running[i];
         let drawn = task.answer_wants_more();
@@ -256,6 +282,10 @@ impl Engine {
             if let Some(i) = place_of(&self.running, part.task) {
                 let task = &mut self.running[i];
                 task.flights -= 1;
+                if task.refused && task.flights == 0 {
+                    self.begin_again(i);
+                    continue;
+                }
                 let nothing_drawn = matches!(&task.goal, Goal::Answer(a) if a.wants_none());
                 if task.pending().is_empty() && task.flights == 0 && nothing_drawn {
                     self.end(i, Some(Ok(FinishReason::MaxTokens)));
@@ -294,7 +324,7 @@ impl Engine {
         self.landed(flight);
     }
 
-    /// Rows of a task under way do not count; its slot is set right with the next ones.
+    /// Rows of a task that were under way do not count; its slot is set right with the next ones.
     fn begin_again(&mut self, i: usize) {
         let recurrent = self.cache.is_recurrent();
         let task = &mut self.running[i];
@@ -302,6 +332,7 @@ impl Engine {
             answer.draws = 0;
             answer.own.trial = None;
         }
+        task.refused = false;
         self.cache.abandon(&mut task.seq);
         if recurrent {
             task.note_kinds();
@@ -324,6 +355,14 @@ impl Part {
 }
 
 impl Task {
+    /// Whether a row drew, without a mask, a token that the mask forbids.
+    pub(super) fn refuses(&mut self, row: &RowResult) -> bool {
+        match (row.status, self.answer_mut()) {
+            (RowStatus::Drawn(token), Some(answer)) => answer.refuses(token),
+            _ => false,
+        }
+    }
+
     fn answer_wants_more(&self) -> bool {
         match &self.goal {
             Goal::Answer(answer) => {

@@ -194,7 +194,7 @@ impl Engine {
 
     /// The rows that a task could have next; none while it waits for news of its last ones, or for a mask.
     fn chance(&self, task: &Task) -> Option<Chance> {
-        if task.turning || task.seq.end() >= self.limits().ctx as usize {
+        if task.turning || task.refused || task.seq.end() >= self.limits().ctx as usize {
             return None;
         }
         let recurrent = self.cache.is_recurrent();

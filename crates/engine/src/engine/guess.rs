@@ -77,7 +77,7 @@ impl Engine {
         };
         let (end, own) = (task.seq.end(), &answer.own);
         let written = task.tokens.len() > task.prompt_len;
-        let quiet = task.alone || task.turning || task.cancelled || task.encodes();
+        let quiet = task.alone || task.refused || task.turning || task.cancelled || task.encodes();
         if !written || quiet || own.next.is_some() || !answer.may_try() {
             return None;
         }
@@ -312,6 +312,10 @@ impl Engine {
         let mut ending = None;
         let mut taken = 0;
         for row in rows.into_iter().take(right + 1) {
+            if self.running[i].refuses(&row) {
+                ending = self.refuse(i);
+                break;
+            }
             taken += 1;
             ending = self.outcome(i, row);
             if ending.is_some() {
@@ -319,7 +323,8 @@ impl Engine {
             }
         }
         i = place_of(&self.running, part.task).expect("nobody leaves while draws are taken");
-        self.commit(part, before + taken - 1);
+        // The row of a token that is refused runs again.
+        self.commit(part, (before + taken).saturating_sub(1));
         self.cache.abandon(&mut self.running[i].seq);
         self.end(i, ending);
     }

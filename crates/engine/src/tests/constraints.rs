@@ -189,7 +189,163 @@ fn a_mask_that_comes_after_preemption_is_not_lost() {
     assert_no_leak(&mut engine);
 }
 
+/// Lets no two neighbours come whose sum is a multiple of a number; free or asked before each draw.
+pub(super) struct NoSums {
+    multiple: u32,
+    free: bool,
+    taken: Vec<u32>,
+}
+
+impl NoSums {
+    pub(super) fn new(multiple: u32, free: bool) -> Box<Self> {
+        Box::new(NoSums {
+            multiple,
+            free,
+            taken: Vec::new(),
+        })
+    }
+}
+
+fn may_follow(multiple: u32, before: Option<&u32>, token: u32) -> bool {
+    before.is_none_or(|b| !(b + token).is_multiple_of(multiple))
+}
+
+impl Constraint for NoSums {
+    fn accept(&mut self, token: u32, _: &mut Vec<u32>) -> Result<(), String> {
+        if self.refuses(token) {
+            return Err(format!("{token} was refused"));
+        }
+        self.taken.push(token);
+        Ok(())
+    }
+
+    fn mask(&mut self) -> Result<Option<Mask>, String> {
+        let mut words = vec![0; N_VOCAB.div_ceil(32) as usize];
+        for id in (0..N_VOCAB).filter(|&id| may_follow(self.multiple, self.taken.last(), id)) {
+            words[id as usize / 32] |= 1 << (id % 32);
+        }
+        Ok(Some(Mask::new(words)))
+    }
+
+    fn rollback(&mut self, tokens: usize) -> Result<(), String> {
+        self.taken.truncate(self.taken.len() - tokens);
+        Ok(())
+    }
+
+    fn goes_back(&self) -> bool {
+        true
+    }
+
+    fn free(&self) -> bool {
+        self.free
+    }
+
+    fn refuses(&mut self, token: u32) -> bool {
+        !may_follow(self.multiple, self.taken.last(), token)
+    }
+}
+
+/// The greedy answer of which no two neighbours have such a sum.
+fn without_sums(prompt: &[u32], n: usize, (multiple, kinds): (u32, &[CacheKind])) -> Vec<u32> {
+    let mut tokens = prompt.to_vec();
+    for _ in 0..n {
+        let mut logits = expected(given(&tokens), kinds);
+        let before = (tokens.len() > prompt.len()).then(|| &tokens[tokens.len() - 1]);
+        for (id, logit) in logits.iter_mut().enumerate() {
+            if !may_follow(multiple, before, id as u32) {
+                *logit = f32::MIN;
+            }
+        }
+        tokens.push(tokkata_ir::sample::argmax(&logits).unwrap());
+    }
+    tokens.split_off(prompt.len())
+}
+
+fn what_a_free_constraint_refuses_is_drawn_again() {
+    for kinds in KINDS {
+        for multiple in [2, 7, 31] {
+            let mut engine = engine(kinds, 16, 1000, limits());
+            let sums = |seed, free| Request {
+                constraint: Some(NoSums::new(multiple, free)),
+                ..request(&prompt(9 + seed as usize, seed), 20)
+            };
+            let free: Vec<RequestId> = (0..3)
+                .map(|seed| engine.submit(sums(seed, true)).unwrap())
+                .collect();
+            let asked = engine.submit(sums(0, false)).unwrap();
+            let other = engine.submit(request(&prompt(9, 7), 20)).unwrap();
+            let answers = run(&mut engine);
+            for (seed, id) in free.iter().enumerate() {
+                let prompt = prompt(9 + seed, seed as u64);
+                let want = without_sums(&prompt, 20, (multiple, kinds));
+                assert_eq!(answers[id].failed, None);
+                assert_eq!(answers[id].tokens, want, "{kinds:?} {multiple} {seed}");
+                assert_eq!(answers[id].stats.computed_tokens, prompt.len());
+                assert_eq!(answers[id].stats.generated_tokens, 20);
+            }
+            assert_eq!(answers[&asked].tokens, answers[&free[0]].tokens);
+            assert_eq!(answers[&other].tokens, greedy(&prompt(9, 7), 20, kinds));
+            assert_no_leak(&mut engine);
+        }
+    }
+}
+
+fn a_free_constraint_that_refuses_nothing_costs_nothing() {
+    for kinds in KINDS {
+        let cost = |constraint: fn() -> Option<Box<dyn Constraint>>| {
+            let (mut engine, model) = engine_and_model(kinds, 16, 1000, limits());
+            for seed in 0..3 {
+                let request = Request {
+                    constraint: constraint(),
+                    ..request(&prompt(9, seed), 30)
+                };
+                engine.submit(request).unwrap();
+            }
+            let mut turns = 0;
+            while !engine.is_idle() {
+                engine.step();
+                turns += 1;
+            }
+            (turns, engine.steps(), model.rows.load(Ordering::Relaxed))
+        };
+        let none = cost(|| None);
+        assert_eq!(cost(|| Some(NoSums::new(1000, true))), none, "{kinds:?}");
+    }
+}
+
+/// However far an answer has come when it is ended, its session holds what it says.
+fn a_session_is_right_whenever_an_answer_with_refusals_ends() {
+    for kinds in KINDS {
+        for turns in 1..14 {
+            let mut engine = engine(kinds, 16, 1000, limits());
+            let session = engine.open_session(0);
+            let sums = Request {
+                constraint: Some(NoSums::new(2, true)),
+                ..request(&prompt(9, 4), 20)
+            };
+            let id = engine.submit_to(session, sums).unwrap();
+            let mut answers = HashMap::new();
+            for _ in 0..turns {
+                collect(&mut answers, engine.step());
+            }
+            engine.cancel(id);
+            while !engine.is_idle() {
+                collect(&mut answers, engine.step());
+            }
+            let mut told = prompt(9, 4);
+            told.extend(answers.remove(&id).map_or(Vec::new(), |a| a.tokens));
+            let id = engine.submit_to(session, request(&told, 6)).unwrap();
+            let answer = run(&mut engine).remove(&id).unwrap();
+            assert_eq!(answer.tokens, greedy(&told, 6, kinds), "{kinds:?} {turns}");
+            assert_no_leak(&mut engine);
+        }
+    }
+}
+
 everywhere! {
+    a_free_constraint_that_refuses_nothing_costs_nothing
+    a_session_is_right_whenever_an_answer_with_refusals_ends
+    what_a_free_constraint_refuses_is_drawn_again
     a_constraint_masks_tokens_and_skips_ahead
     forced_tokens_are_fed_like_any_other
     a_mask_that_comes_after_preemption_is_not_lost

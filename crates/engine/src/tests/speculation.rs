@@ -209,6 +209,14 @@ const ASKS: &[Asks] = &[
         r.sampling = warm();
         r.constraint = Some(Box::<Thirds>::default());
     }),
+    ("a free rule", |r| {
+        r.constraint = Some(constraints::NoSums::new(2, true));
+    }),
+    ("warm free rule", |r| {
+        r.sampling = warm();
+        r.sampling.top_k = 9;
+        r.constraint = Some(constraints::NoSums::new(3, true));
+    }),
     ("likelihoods", |r| r.logprobs = Some(2)),
     ("end tokens", |r| {
         r.sampling = warm();

@@ -29,6 +29,7 @@ mod constrain;
 mod derive;
 mod elements;
 mod format;
+mod opens;
 mod pythonic;
 mod recipients;
 mod scan;
@@ -36,6 +37,7 @@ mod stream;
 
 pub use constrain::{LARK, ToolChoice};
 pub use format::OutputFormat;
+pub use opens::{Matched, Opening, Openings};
 pub use stream::OutputParser;
 
 /// A piece of the answer.

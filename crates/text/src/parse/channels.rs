@@ -40,6 +40,14 @@ impl ChannelParser {
         }
     }
 
+    /// Whether the header, of which `pending` is the rest so far, names a tool or can name nobody else.
+    pub(super) fn may_call(&self, pending: &str) -> bool {
+        let Some(header) = &self.header else {
+            return matches!(self.kind, Kind::Call(_));
+        };
+        self.markers.may_call(&(header.clone() + pending))
+    }
+
     pub(super) fn run(&mut self, pending: &mut String, last: bool, out: &mut Vec<Parsed>) {
         while !pending.is_empty() {
             let going_on = if self.header.is_some() {
@@ -157,11 +165,26 @@ fn emit(
 }
 
 impl Channels {
+    /// The recipient that a header names, and whether its name is over.
+    fn recipient_in<'h>(&self, header: &'h str) -> Option<(&'h str, bool)> {
+        let (_, after) = header.split_once(&*self.recipient)?;
+        let end = after.find(|c: char| c.is_whitespace() || c == '<');
+        Some((&after[..end.unwrap_or(after.len())], end.is_some()))
+    }
+
+    fn may_call(&self, header: &str) -> bool {
+        let Some((to, over)) = self.recipient_in(header) else {
+            return false;
+        };
+        let is = |name: &String| name == to || !over && name.starts_with(to);
+        match &self.header {
+            Header::Channel { .. } => true,
+            Header::Recipient { reasoning, content } => !is(reasoning) && !is(content),
+        }
+    }
+
     fn kind(&self, header: &str) -> Kind {
-        let recipient = header.split_once(&*self.recipient).map(|(_, after)| {
-            let end = after.find(|c: char| c.is_whitespace() || c == '<');
-            &after[..end.unwrap_or(after.len())]
-        });
+        let recipient = self.recipient_in(header).map(|(to, _)| to);
         match (&self.header, recipient) {
             (Header::Recipient { reasoning, .. }, Some(to)) if to == reasoning => Kind::Reasoning,
             (Header::Recipient { content, .. }, Some(to)) if to == content => Kind::Content,

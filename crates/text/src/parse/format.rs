@@ -28,6 +28,13 @@ impl OutputFormat {
             .filter(|open| !open.is_empty())
     }
 
+    /// Every text that calls begin with: the marker of a call, and that of a section of them.
+    pub fn call_markers(&self) -> impl Iterator<Item = &str> {
+        let calls = self.marked_calls().into_iter();
+        let markers = calls.flat_map(|calls| [calls.open.as_str(), calls.section_open.as_str()]);
+        markers.filter(|marker| !marker.is_empty())
+    }
+
     /// Whether the template shows tool calls in a format that can be parsed.
     pub fn has_tool_calls(&self) -> bool {
         self.calls.is_some() || self.channels.is_some() || self.recipients.is_some()

@@ -52,6 +52,11 @@ impl RecipientParser {
         }
     }
 
+    /// Whether a tool's line has come.
+    pub(super) fn calls(&self) -> bool {
+        matches!(self.place, Place::Call(_))
+    }
+
     pub(super) fn run(&mut self, pending: &mut String, last: bool, out: &mut Vec<Parsed>) {
         while !pending.is_empty() {
             let going_on = match self.place.clone() {

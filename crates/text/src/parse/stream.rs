@@ -82,6 +82,15 @@ impl OutputParser {
         self.run(true)
     }
 
+    /// Whether a marker of calls that ends here is one, and no text that speaks of it.
+    pub(super) fn may_call(&self) -> bool {
+        match (&self.channels, &self.recipients) {
+            (Some(channels), _) => channels.may_call(&self.pending),
+            (_, Some(recipients)) => recipients.calls(),
+            _ => self.mode != Mode::Reasoning,
+        }
+    }
+
     fn run(&mut self, last: bool) -> Vec<Parsed> {
         let mut out = Vec::new();
         if let Some(channels) = &mut self.channels {

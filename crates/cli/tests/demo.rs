@@ -172,6 +172,31 @@ fn no_call_comes_where_no_tools_are() {
     assert!(text.starts_with("Hello"), "{text}");
 }
 
+/// A model that wants nothing but the letters of a marker that is no token of its own.
+#[test]
+fn no_call_is_spelled_out_where_no_tools_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let template = dir.path().join("template.jinja");
+    let text = concat!(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}<c>",
+        "{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}</c>{% endfor %}",
+        "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    );
+    std::fs::write(&template, text).unwrap();
+    let biases = ["<", "c", ">"].map(|letter| {
+        let ids = stdout(&["tokenize", "-m", "demo", "-p", letter, "--ids"]);
+        format!("{}+40", ids.trim().trim_matches(['[', ']']))
+    });
+    let wants = biases.iter().flat_map(|b| ["--logit-bias", b.as_str()]);
+    let flags = "-n 300 --temp 1 --seed 1 --top-k 0 --top-p 1 --min-p 0";
+    let wants: Vec<&str> = flags.split(' ').chain(wants).collect();
+    let file = ["--chat-template-file", template.to_str().unwrap()];
+    let said = stdout(&[&["run", "-m", "demo", "-p", "Hello!"], &file[..], &wants].concat());
+    assert!(said.contains("<c") && !said.contains("<c>"), "{said}");
+    let free = stdout(&[&["complete", "-m", "demo", "-p", "Hello!"], &wants[..]].concat());
+    assert!(free.contains("<c>"), "{free}");
+}
+
 #[test]
 fn a_tool_call_is_parsed() {
     let goldens = goldens();

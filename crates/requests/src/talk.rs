@@ -1,7 +1,7 @@
 //! A conversation, whatever dialect it came in, on its way to tokens.
 
 use serde_json::{Map, Value, json};
-use tokkata::chat::{call_token, ends};
+use tokkata::chat::ends;
 use tokkata::grammar::{Grammar, GrammarError, GrammarSource, ToolChoice, Trigger, constrain};
 use tokkata::rules::{Excluded, ThinkingBudget, ThinkingTokens};
 use tokkata::{
@@ -448,10 +448,8 @@ impl Prepared {
         }
         request.stop.stop_ids.extend(&params.stop_ids);
         let no_calls = |r: &Reading| r.tools.is_empty() && self.grammar.is_none();
-        if self.reading.as_ref().is_some_and(no_calls) {
-            let call = call_token(model.service.format(), tokenizer);
-            let never = call.map(|id| (id, f32::NEG_INFINITY));
-            request.sampling.bias.extend(never);
+        if let Some(reading) = self.reading.as_ref().filter(|r| no_calls(r)) {
+            service.calls()?.forbid(&mut request, &reading.prompt);
         }
         self.constrain(model, &mut request);
         Ok(request)

@@ -133,3 +133,42 @@ fn a_grammar_that_cannot_be_followed_is_refused() {
         }
     }
 }
+
+/// A model that wants nothing but the letters of a marker that is no token of its own.
+#[test]
+fn no_call_is_spelled_out_where_no_tools_are() {
+    let mut named = demo();
+    let text = concat!(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}<c>",
+        "{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}</c>{% endfor %}",
+        "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    );
+    let tokenizer = named.service.tokenizer().expect("a tokenizer").clone();
+    let id = |letter: &str| tokenizer.find_token(letter.as_bytes()).expect("a token");
+    let bias: serde_json::Map<String, Value> = ["<", "c", ">"]
+        .iter()
+        .map(|letter| (id(letter).to_string(), json!(90)))
+        .collect();
+    named
+        .service
+        .set_template(Some(ChatTemplate::parse(text).expect("a template")));
+    let server = start(options(), vec![named]);
+    let said = |path: &str, more: Value| {
+        let mut body = json!({
+            "max_tokens": 300, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 1,
+            "logit_bias": bias,
+        });
+        body.as_object_mut()
+            .expect("an object")
+            .extend(more.as_object().expect("an object").clone());
+        post_with(&server, path, &body, &[]).json()
+    };
+    let talk = json!({"messages": [{"role": "user", "content": "Hello!"}]});
+    let reply = said("/v1/chat/completions", talk);
+    let content = reply["choices"][0]["message"]["content"].as_str();
+    let kept = content.is_some_and(|text| text.contains("<c") && !text.contains("<c>"));
+    assert!(kept, "{reply}");
+    let free = said("/v1/completions", json!({"prompt": "Hello!"}));
+    let text = free["choices"][0]["text"].as_str();
+    assert!(text.is_some_and(|text| text.contains("<c>")), "{free}");
+}

@@ -3,7 +3,7 @@
 use serde_json::json;
 use tokkata_text::parse::OutputFormat;
 use tokkata_text::template::{ChatRequest, ChatTemplate, Rendered};
-use tokkata_text::tokenizer::{EncodeOptions, TokenKind, Tokenizer};
+use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,19 +50,6 @@ pub fn open_reasoning(template: &ChatTemplate, tokenizer: &Tokenizer) -> Option<
     let rendered = template.render(&request).ok()?;
     let opened = !open.is_empty() && rendered.text().trim_end().ends_with(open);
     opened.then(|| close.to_owned())
-}
-
-/// The token that opens a call of a tool, where the template's calls begin with one: it must not come where no tools are
-/// given.
-#[must_use]
-pub fn call_token(format: &OutputFormat, tokenizer: &Tokenizer) -> Option<u32> {
-    let options = EncodeOptions {
-        add_special: false,
-        parse_special: true,
-    };
-    let ids = tokenizer.encode(format.call_marker()?.trim(), options);
-    let [id] = ids[..] else { return None };
-    (tokenizer.token_kind(id) != Some(TokenKind::Normal)).then_some(id)
 }
 
 /// How a file spells the tokens that begin and end a text.

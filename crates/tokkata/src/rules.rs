@@ -2,10 +2,14 @@
 //!
 //! Each is a [`Constraint`] around another one, so that all of them hold together.
 
+mod calls;
+
 use std::collections::VecDeque;
 
 use tokkata_engine::Constraint;
 use tokkata_ir::sample::Mask;
+
+pub use calls::{CallRule, NoCalls};
 
 /// Whatever a constraint around another one asks.
 type Inner = Option<Box<dyn Constraint>>;

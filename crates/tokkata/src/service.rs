@@ -21,7 +21,7 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use tokkata_engine::{Answer, Engine, EngineError, EngineHandle, ReadRequest, Request, Urgency};
@@ -36,6 +36,7 @@ use crate::decode::TextDecoder;
 use crate::error::{Error, Result};
 use crate::grammar::{Grammar, GrammarSource, ToolChoice, Trigger};
 use crate::model::{Model, prompted};
+use crate::rules::CallRule;
 use crate::vectors::{Pooling, VectorShape};
 
 /// Compiled grammars that are kept.
@@ -60,6 +61,7 @@ pub struct Service {
     /// Prompts are what an encoder reads.
     encodes: bool,
     grammars: Mutex<VecDeque<(String, Grammar)>>,
+    calls: OnceLock<Arc<CallRule>>,
 }
 
 /// A rendered conversation.
@@ -134,6 +136,7 @@ impl Model {
             writes,
             encodes,
             grammars: Mutex::default(),
+            calls: OnceLock::new(),
         };
         service.set_template(template);
         Ok(service)
@@ -145,6 +148,7 @@ impl Service {
     pub fn set_template(&mut self, template: Option<ChatTemplate>) {
         let derived = template.as_ref().map(OutputFormat::derive);
         self.format = derived.unwrap_or_default();
+        self.calls = OnceLock::new();
         self.template = template;
     }
 
@@ -221,6 +225,16 @@ impl Service {
     #[must_use]
     pub fn format(&self) -> &OutputFormat {
         &self.format
+    }
+
+    /// What keeps calls out of answers where no tools are given.
+    ///
+    /// # Errors
+    /// A file without a tokenizer.
+    pub fn calls(&self) -> Result<&Arc<CallRule>> {
+        let tokenizer = self.tokenizer()?;
+        let rule = || CallRule::new(&self.format, Arc::clone(tokenizer));
+        Ok(self.calls.get_or_init(rule))
     }
 
     /// Renders a conversation and encodes it. Special tokens are only recognised in what the template wrote.

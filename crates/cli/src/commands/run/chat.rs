@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Map, Value, json};
 use tokkata::answer::{Answer, OutputFormat, OutputParser};
-use tokkata::chat::{call_token, chat_request, encode_rendered};
+use tokkata::chat::{chat_request, encode_rendered};
 use tokkata::grammar::{Grammar, constrain};
+use tokkata::rules::CallRule;
 use tokkata::{
     ChatTemplate, EventKind, FinishReason, Model, Request, Sampling, SessionId, Stats, TextDecoder,
 };
@@ -38,8 +39,8 @@ pub(super) struct Chat {
     pub(super) grammar: Option<Grammar>,
     /// The same after reasoning that was cut.
     pub(super) grammar_after: Option<Grammar>,
-    /// The token that opens a call, which must not come without tools.
-    call: Option<u32>,
+    /// Keeps calls out of answers without tools.
+    calls: Option<Arc<CallRule>>,
     /// Tools that the model may call.
     pub(super) tools: Option<Vec<Value>>,
     /// Further names for the template.
@@ -73,9 +74,12 @@ impl Chat {
         let session = model.open_session();
         let messages = system.map(|text| message("system", text));
         let format = OutputFormat::derive(&template);
-        let call = model.tokenizer().ok().and_then(|t| call_token(&format, t));
+        let rule = |tokenizer: &Arc<_>| CallRule::new(&format, Arc::clone(tokenizer));
+        // A diffusion model's answers follow no order that a rule could.
+        let text = model.tokenizer().ok().filter(|_| !model.is_diffusion());
+        let calls = text.map(rule);
         Chat {
-            call,
+            calls,
             model,
             session,
             template,
@@ -148,7 +152,7 @@ impl Chat {
         let mut words = Words::new(self.style);
         let mut reply = self.generate(request, watch, &mut words)?;
         if reply.cut {
-            reply = self.after_thought(ids, reply, &mut words)?;
+            reply = self.after_thought((ids, &prompt), reply, &mut words)?;
         }
         self.last = Some((reply.stats, reply.reason));
         self.print_end(&reply, &prompt, &mut words)?;
@@ -193,21 +197,28 @@ impl Chat {
             ids.extend(think::ids(&skipped, tokenizer));
             prompt += &skipped;
         }
-        let request = self.request_for(ids, self.grammar.as_ref())?;
+        let request = self.request_for((ids, &prompt), self.grammar.as_ref())?;
         Ok((request, prompt))
     }
 
-    fn request_for(&self, prompt: Vec<u32>, grammar: Option<&Grammar>) -> Result<Request> {
-        let mut request = self.model.request(prompt)?;
+    /// The request for an answer to a prompt, as ids and as text.
+    fn request_for(
+        &self,
+        (ids, text): (Vec<u32>, &str),
+        grammar: Option<&Grammar>,
+    ) -> Result<Request> {
+        let mut request = self.model.request(ids)?;
         if self.tools.is_some() {
             // Calls are between special tokens.
             let tokenizer = self.model.tokenizer()?.clone();
             request.decoder = Some(Box::new(TextDecoder::with_special(tokenizer)));
         }
         request.sampling = self.sampling.clone();
-        if self.tools.is_none() && grammar.is_none() {
-            let never = self.call.map(|id| (id, f32::NEG_INFINITY));
-            request.sampling.bias.extend(never);
+        if self.tools.is_none()
+            && grammar.is_none()
+            && let Some(calls) = &self.calls
+        {
+            calls.forbid(&mut request, text);
         }
         request.shift = self.shift.kept(request.prompt.len());
         request.stop.max_tokens = self.max_tokens;
@@ -228,15 +239,16 @@ impl Chat {
     /// Goes on after reasoning whose budget is spent: the model reads that it is over.
     fn after_thought(
         &mut self,
-        prompt: Vec<u32>,
+        (prompt, text): (Vec<u32>, &str),
         first: Reply,
         words: &mut Words,
     ) -> Result<Reply> {
         let ending = self.thought.ending();
         let tokenizer = self.model.tokenizer()?;
         let ids = [prompt, first.tokens, think::ids(&ending, tokenizer)].concat();
+        let text = format!("{text}{}{ending}", first.text);
         let grammar = self.grammar_after.as_ref().or(self.grammar.as_ref());
-        let mut request = self.request_for(ids, grammar)?;
+        let mut request = self.request_for((ids, &text), grammar)?;
         let left = self.max_tokens;
         let used = first.stats.generated_tokens;
         request.stop.max_tokens = left.map(|n| n.saturating_sub(used).max(1));

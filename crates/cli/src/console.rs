@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use tokkata::archs::ArchError;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// How long something takes before people are told.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -31,7 +32,8 @@ pub(crate) fn report(error: &anyhow::Error) {
         }
     }
     if shows_place(error) {
-        return say(&format!("tokkata: {}", text.trim_end()));
+        // Marks stand below what they point at.
+        return print_line(&format!("tokkata: {}", text.trim_end()));
     }
     let line: Vec<&str> = text
         .split(['\n', '\r'])
@@ -41,9 +43,53 @@ pub(crate) fn report(error: &anyhow::Error) {
     say(&format!("tokkata: {}", line.join(" ")));
 }
 
-/// Prints a line on stderr, which may be closed.
+/// Prints a line on stderr, which may be closed. A terminal's lines break between words.
 pub(crate) fn say(line: &str) {
+    match width() {
+        Some(width) => print_line(&wrapped(line, width)),
+        None => print_line(line),
+    }
+}
+
+fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Columns of the terminal that stderr is, if it is one and tells.
+fn width() -> Option<usize> {
+    let stderr = std::io::stderr();
+    let told = || terminal_size::terminal_size_of(std::io::stderr());
+    let columns = stderr.is_terminal().then(told).flatten()?.0.0;
+    Some(usize::from(columns)).filter(|&columns| columns > 0)
+}
+
+/// A text whose lines break before the word that would not fit. Words are never broken.
+fn wrapped(text: &str, width: usize) -> String {
+    let lines = text.split('\n').map(|line| {
+        let (mut out, mut column) = (String::new(), 0);
+        for word in line.split_inclusive(' ') {
+            let wide = UnicodeWidthStr::width(word.trim_end());
+            if column > 0 && column + wide > width {
+                out.truncate(out.trim_end().len());
+                out.push('\n');
+                column = 0;
+            }
+            out += word;
+            column += UnicodeWidthStr::width(word);
+        }
+        out
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// As much of a line as a width has room for.
+fn cut(line: &str, width: usize) -> String {
+    let mut columns = 0;
+    let fits = |c: &char| {
+        columns += UnicodeWidthChar::width(*c).unwrap_or(0);
+        columns <= width
+    };
+    line.chars().take_while(fits).collect()
 }
 
 /// Whether output went to a reader that left.
@@ -155,7 +201,9 @@ impl Shared {
         let fancy = is_fancy();
         loop {
             if fancy {
-                let _ = write!(std::io::stderr(), "\r\x1b[K{}", self.line());
+                // A line that breaks could not be drawn over.
+                let line = cut(&self.line(), width().unwrap_or(usize::MAX));
+                let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
                 let _ = std::io::stderr().flush();
             } else {
                 say(&self.line());
@@ -178,5 +226,27 @@ impl Shared {
             Some(percent) => format!("{} … {percent} %", self.what),
             None => format!("{} …", self.what),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_break_between_words() {
+        assert_eq!(wrapped("one two three", 8), "one two\nthree");
+        assert_eq!(wrapped("one two three", 13), "one two three");
+        assert_eq!(wrapped("abcdefghij kl", 4), "abcdefghij\nkl");
+        assert_eq!(wrapped("a b\n  c d e", 5), "a b\n  c d\ne");
+        assert_eq!(wrapped("日本 語文", 6), "日本\n語文");
+        assert_eq!(wrapped("", 6), "");
+    }
+
+    #[test]
+    fn a_line_that_is_drawn_over_has_room() {
+        assert_eq!(cut("loading model.gguf … 30 %", 12), "loading mode");
+        assert_eq!(cut("日本語", 5), "日本");
+        assert_eq!(cut("short", 80), "short");
     }
 }

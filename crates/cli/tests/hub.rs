@@ -172,6 +172,11 @@ fn a_model_is_pulled_listed_used_offline_and_removed() {
     assert!(shown.contains("llama"), "{shown}");
 
     text(&run(nowhere, home.path(), &["rm", "user/tiny"]));
+    for name in ["ls", "list"] {
+        let empty = offline(&[name]);
+        assert_eq!(text(&empty), "");
+        assert!(stderr(&empty).starts_with("no models are cached"));
+    }
     let gone = offline(&["inspect", "-hf", "user/tiny:q4_0"]);
     assert_eq!(gone.status.code(), Some(1));
     let error = stderr(&gone);

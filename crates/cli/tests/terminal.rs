@@ -126,3 +126,36 @@ fn questions_are_told_from_answers_where_colours_are_wanted() {
     talk.send_control('d').expect("Ctrl-D");
     talk.exp_eof().expect("the end");
 }
+
+/// Notes break between words however narrow the terminal is, and no word of theirs is lost.
+#[test]
+fn notes_break_between_words() {
+    let Some(model) = testdata("notes_break", "models/dreams-260k.gguf") else {
+        return;
+    };
+    let home = tempfile::tempdir().expect("a directory");
+    let options = Options::new().timeout_ms(Some(30_000));
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "stty cols 30; exec \"$0\" run -m \"$1\""]);
+    command.arg(tokkata().get_program()).arg(&model);
+    command
+        .env("HOME", home.path())
+        .env_remove("XDG_STATE_HOME");
+    let mut talk = spawn_with_options(command, options).expect("a terminal");
+    let said = talk.exp_string("leaves").expect("a greeting") + "leaves";
+    let lines: Vec<&str> = said.lines().map(str::trim_end).collect();
+    assert!(
+        lines.iter().all(|line| line.chars().count() <= 30),
+        "{said}"
+    );
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let whole = words.join(" ");
+    for note in [
+        "the model has no chat template, so it goes on with the text as it stands; --chat-template gives it one",
+        "/help lists commands, Ctrl-C stops an answer, Ctrl-D leaves",
+    ] {
+        assert!(whole.contains(note), "{said}");
+    }
+    talk.send_control('d').expect("Ctrl-D");
+    talk.exp_eof().expect("the end");
+}

@@ -91,7 +91,11 @@ pub(crate) fn list() -> Result<()> {
     use std::io::Write;
     let hub = hub(&HubArgs::default())?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    for found in hub.cache.list()? {
+    let all = hub.cache.list()?;
+    if all.is_empty() {
+        say("no models are cached; `tokkata pull USER/NAME` downloads one");
+    }
+    for found in all {
         writeln!(
             out,
             "{:<50} {:>10}",

@@ -7,6 +7,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use ureq::{Agent, RequestBuilder};
 
+use crate::console::say;
+
 /// What a server is asked.
 #[derive(Debug)]
 pub(crate) struct Asked<'a> {
@@ -140,18 +142,31 @@ pub(crate) fn conversed(
             .iter()
             .try_for_each(|q| answer(&caller, asked, &mut messages, q));
     }
-    let typed = std::io::stdin().is_terminal();
+    if !std::io::stdin().is_terminal() {
+        // One prompt, whatever its lines; nothing at all is no question.
+        let piped = std::io::read_to_string(std::io::stdin())?;
+        return match piped.trim() {
+            "" => Ok(()),
+            question => answer(&caller, asked, &mut messages, question),
+        };
+    }
     loop {
-        if typed {
-            print("> ")?;
-        }
+        print("> ")?;
         let mut line = String::new();
         if std::io::stdin().read_line(&mut line)? == 0 {
             return Ok(());
         }
-        let question = line.trim();
-        if !question.is_empty() {
-            answer(&caller, asked, &mut messages, question)?;
+        match line.trim() {
+            "" => {}
+            "/exit" | "/quit" | "/bye" => return Ok(()),
+            "/clear" => {
+                messages.retain(|m| m["role"] == "system");
+                say("the conversation is forgotten");
+            }
+            command if command.starts_with('/') => say(&format!(
+                "found the command {command}, expected /clear or /exit: a server is asked"
+            )),
+            question => answer(&caller, asked, &mut messages, question)?,
         }
     }
 }

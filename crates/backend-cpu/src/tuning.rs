@@ -197,6 +197,8 @@ const ALIKE: f64 = 1.02;
 /// How long it is looked whether others want the cores, and the share of their time that they may have.
 const LOOK: Duration = Duration::from_millis(200);
 const QUIET: f64 = 0.05;
+/// How long a quick check may take.
+const QUICK: Duration = Duration::from_secs(3);
 /// A choice must be this much faster than the one before it: differences below are chance.
 const MARGIN: f64 = 1.03;
 
@@ -263,16 +265,33 @@ fn all(bench: &Bench, long: &Bench, report: Report<'_>) -> Result<Tuning, Layout
 }
 
 /// A quick check of what one row depends on, the most of what processors differ in: the usual choice, unless another is
-/// faster by more than a margin twice, and times settle.
+/// faster by more than a margin twice, and times settle within a few seconds. `None` while other programs have cores that
+/// would be measured: nothing is known of the machine then.
 ///
 /// # Errors
 /// When a worker fails.
-pub fn check(threads: usize) -> Result<Tuning, LayoutError> {
+pub fn check(threads: usize) -> Result<Option<Tuning>, LayoutError> {
+    check_among(busy::idle_cores(), threads, QUICK)
+}
+
+/// The same where so many cores are idle, as far as the system tells, within a time.
+fn check_among(
+    idle: Option<usize>,
+    threads: usize,
+    time: Duration,
+) -> Result<Option<Tuning>, LayoutError> {
+    if idle.is_some_and(|idle| idle < threads) {
+        return Ok(None);
+    }
+    let until = Instant::now() + time;
     let usual = Tuning::usual(Caps::detect().level());
-    let bench = Bench::long(threads)?;
+    let bench = Bench {
+        until: Some(until),
+        ..Bench::long(threads)?
+    };
     let found = single(usual, &bench, &mut |_, _| {})?;
     let found = bench.best(1, vec![usual, found], &mut |_, _| {})?;
-    Ok(if bench.settled.get() { found } else { usual })
+    Ok(Some(if bench.settled.get() { found } else { usual }))
 }
 
 /// `tuning` with what suits one row that reads weights from memory.
@@ -331,6 +350,8 @@ struct Bench {
     matrix: Matrix,
     /// Whether the best times of all choices came again.
     settled: Cell<bool>,
+    /// When what has not settled is given up.
+    until: Option<Instant>,
 }
 
 impl Bench {
@@ -351,6 +372,7 @@ impl Bench {
             pool,
             matrix,
             settled: Cell::new(true),
+            until: None,
         })
     }
 
@@ -371,6 +393,10 @@ impl Bench {
     ) -> Result<Tuning, LayoutError> {
         let mut rated: Vec<_> = choices.into_iter().map(|c| (c, Times::default())).collect();
         for round in 1..=ROUNDS.1 {
+            if self.until.is_some_and(|until| Instant::now() > until) {
+                self.settled.set(false);
+                return Ok(rated[0].0);
+            }
             for (tuning, times) in &mut rated {
                 times.0.push(self.time(rows, *tuning)?.as_secs_f64());
             }
@@ -501,7 +527,9 @@ mod tests {
 
     #[test]
     fn the_quick_check_changes_only_what_one_row_depends_on() {
-        let (found, usual) = (check(1).unwrap(), Tuning::usual(Caps::detect().level()));
+        let found = check_among(None, 1, Duration::from_secs(60));
+        let found = found.unwrap().expect("nobody is known to be busy");
+        let usual = Tuning::usual(Caps::detect().level());
         let Tuning { few, fetch, .. } = found;
         assert_eq!(
             found,
@@ -511,6 +539,17 @@ mod tests {
                 ..usual
             }
         );
+    }
+
+    #[test]
+    fn the_quick_check_leaves_a_busy_machine_alone_and_ends_in_time() {
+        let usual = Tuning::usual(Caps::detect().level());
+        let start = Instant::now();
+        assert_eq!(check_among(Some(1), 2, QUICK).unwrap(), None);
+        assert!(start.elapsed() < Duration::from_millis(100));
+        // A machine that others use from then on: what was not measured is as usual.
+        let late = check_among(Some(2), 1, Duration::ZERO).unwrap();
+        assert_eq!(late, Some(usual));
     }
 
     #[test]

@@ -8,6 +8,8 @@ use anyhow::Result;
 use clap::Args;
 use tokkata::{AdapterSource, DType, DraftKind, Drafts, OpenOptions, Preset};
 
+use crate::demo;
+
 /// A command line that makes no sense; exits with 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}; see --help")]
@@ -276,6 +278,7 @@ impl DeviceArgs {
                 "keys and values have different types, expected the same type for both",
             ));
         }
+        let path = model.split_optional()?.0.unwrap_or(Path::new(demo::NAME));
         let plain = self.lora.iter().map(AdapterSource::new);
         Ok(OpenOptions {
             device: self.device.clone(),
@@ -289,7 +292,7 @@ impl DeviceArgs {
             adapters: plain.chain(self.lora_scaled.iter().cloned()).collect(),
             no_fuse: self.no_fuse,
             no_repack: self.no_repack,
-            tuning: crate::tuned::load(),
+            tuning: crate::tuned::load(path),
             ..OpenOptions::default()
         })
     }

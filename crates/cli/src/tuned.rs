@@ -3,14 +3,15 @@
 use std::env;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result};
 use tokkata::options::default_threads;
 use tokkata::tuning;
 
-use crate::console::Wait;
+use crate::console::{Wait, say};
+use crate::demo;
 
 /// The user's folder of caches.
 fn folder() -> Option<PathBuf> {
@@ -48,18 +49,34 @@ fn path() -> Option<PathBuf> {
     Some(folder()?.join(format!("tuning-{:016x}", key())))
 }
 
-/// What was kept; the first time, what a quick check finds, which is kept then.
-pub(crate) fn load() -> Option<String> {
+/// Weights that caches hold: how memory is read says nothing of them.
+const SMALL_BYTES: u64 = 64 << 20;
+
+/// What was kept; the first time that a model is not small, what a quick check of an idle machine finds, which is kept
+/// then. `None` where nothing is known.
+pub(crate) fn load(model: &Path) -> Option<String> {
     if let Ok(text) = fs::read_to_string(path()?) {
         return Some(text.trim().to_owned());
     }
+    if is_small(model) {
+        return None;
+    }
     let found = {
         let _wait = Wait::new("measuring this machine");
-        tuning::check(default_threads()).ok()?.to_string()
+        tuning::check(default_threads()).ok()??.to_string()
     };
     // Where nothing can be kept there is nothing to gain from measuring again, and nothing is wrong either.
     drop(keep(&found));
     Some(found)
+}
+
+/// Whether it is the built-in model, or a file that is no larger than caches.
+fn is_small(model: &Path) -> bool {
+    let file = fs::metadata(model).ok().filter(fs::Metadata::is_file);
+    match file {
+        Some(file) => file.len() <= SMALL_BYTES,
+        None => model == Path::new(demo::NAME),
+    }
 }
 
 /// Keeps `text`; gives the file.
@@ -73,10 +90,16 @@ pub(crate) fn keep(text: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Deletes what was kept.
+/// Deletes what was kept, and says where it was.
 pub(crate) fn forget() -> Result<()> {
-    match path().map(fs::remove_file) {
-        Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-        _ => Ok(()),
+    let Some(path) = path() else { return Ok(()) };
+    let name = path.display();
+    match fs::remove_file(&path) {
+        Ok(()) => say(&format!("{name}: forgotten")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            say(&format!("{name}: nothing was kept"));
+        }
+        Err(error) => return Err(error).with_context(|| format!("{name}: cannot be deleted")),
     }
+    Ok(())
 }

@@ -117,17 +117,19 @@ fn a_tuning_is_kept_for_later_runs() {
     let (_dir, model) = made_up("q4_0");
     let bench = shortest(&model);
     assert!(run(&bench).status.success());
-    assert_eq!(kept(), 1, "a first run measures a little itself");
-    let file = std::fs::read_dir(dir.path().join("tokkata"))
-        .unwrap()
-        .next()
-        .unwrap()
-        .unwrap();
-    std::fs::write(file.path(), "set=mmx").unwrap();
+    assert_eq!(kept(), usize::from(found), "a small model measures nothing");
+    let forget = || stderr(&run(&["tune", "--forget"]));
+    let said = forget();
+    let file = said.split(": ").next().unwrap();
+    assert_eq!(said.ends_with(": forgotten\n"), found, "{said}");
+    assert_eq!(kept(), 0);
+    std::fs::create_dir_all(dir.path().join("tokkata")).unwrap();
+    std::fs::write(file, "set=mmx").unwrap();
     let refused = run(&bench);
     assert!(!refused.status.success() && stderr(&refused).contains("run `tokkata tune` again"));
-    assert!(run(&["tune", "--forget"]).status.success());
+    assert_eq!(forget(), format!("{file}: forgotten\n"));
     assert_eq!(kept(), 0);
+    assert_eq!(forget(), format!("{file}: nothing was kept\n"));
 }
 
 #[test]

@@ -8,16 +8,23 @@ use tokkata_text::grammar::{
 };
 
 const EOS: u32 = 256;
+/// Tokens that cross the borders of lexemes; the first is the one behind the end token.
+const LONGER: [&str; 11] = [
+    "ab", "abc", "\":", "\", \"", "{\"", "true", "call>{", ">{\"", "<call>", "null}", "}}",
+];
 
-/// All bytes, an end token, and a few tokens that cross the borders of lexemes.
+/// One of them.
+fn longer(text: &str) -> u32 {
+    let place = LONGER.iter().position(|t| *t == text);
+    EOS + 1 + place.expect(text) as u32
+}
+
+/// All bytes, an end token, and the longer ones.
 fn vocabulary() -> Vocabulary {
-    let longer = [
-        "ab", "abc", "\":", "\", \"", "{\"", "true", "call>{", ">{\"", "<call>", "null}", "}}",
-    ];
     let bytes = (0..=255u8).map(|byte| vec![byte]);
     let tokens = bytes
         .chain([b"<end>".to_vec()])
-        .chain(longer.map(|text| text.as_bytes().to_vec()));
+        .chain(LONGER.map(|text| text.as_bytes().to_vec()));
     Vocabulary {
         tokens: tokens.collect(),
         special: vec![EOS],
@@ -505,30 +512,22 @@ fn a_token_may_not_run_past_its_trigger() {
     let source = GrammarSource::Regex("\\{[0-9]*\\}".into());
     let grammar =
         Grammar::compile_with(source, Trigger::Each(b"<call>".to_vec()), &trie).expect("a grammar");
-    let token = |text: &str| {
-        257 + [
-            "ab", "abc", "\":", "\", \"", "{\"", "true", "call>{", ">{\"", "<call>",
-        ]
-        .iter()
-        .position(|t| *t == text)
-        .expect(text) as u32
-    };
     let mut state = grammar.start();
     assert!(
-        allowed(&mut state, &trie).contains(&token("call>{")),
+        allowed(&mut state, &trie).contains(&longer("call>{")),
         "no match has begun"
     );
     state.accept(u32::from(b'<')).expect("free");
     let mask = allowed(&mut state, &trie);
     assert!(
-        !mask.contains(&token("call>{")) && mask.contains(&token(">{\"")) && mask.contains(&EOS)
+        !mask.contains(&longer("call>{")) && mask.contains(&longer(">{\"")) && mask.contains(&EOS)
     );
-    assert!(state.accept(token("call>{")).is_err());
+    assert!(state.accept(longer("call>{")).is_err());
     feed(&mut state, "call>{7}").expect("a call");
     assert!(!state.is_active(), "after a match text is free again");
     feed(&mut state, " text ").expect("free");
     state
-        .accept(token("<call>"))
+        .accept(longer("<call>"))
         .expect("the trigger as one token");
     assert!(state.is_active());
     state.rollback(2).expect("two tokens back");

@@ -9,6 +9,7 @@ mod cuda;
 mod demo;
 mod fair;
 mod formats;
+mod fuzz;
 mod golden;
 mod kernels;
 mod licences;
@@ -51,7 +52,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                                     which architectures agree; the table of models; where a run goes wrong;
                                     changes of descriptors that no golden notices
   bench-peers [OPTIONS]             our speed beside other engines', interleaved
-  ab [OPTIONS] OLD NEW              two programs beside each other, in pairs
+  ab [OPTIONS] OLD NEW              two programs beside each other, in pairs, with others beside them if wanted
+  fuzz [--seconds N] [TARGET…]      the fuzz targets, each for a while
   host                              what a step costs the host, apart from kernels and draws
   fair [OPTIONS] MODEL.gguf         what a long prompt does to those beside it
   load [OPTIONS] [MODEL…]           many callers at once, each answer as the request gets it alone
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         Some("host") => host(),
         Some("fair") => fair::run(&args[1..]),
         Some("cuda") => cuda::run(&args[1..]),
+        Some("fuzz") => fuzz::run(&args[1..]),
         Some("kernels") => kernels::run(&args[1..]),
         Some("notices") => notices::write(),
         Some("formats") => formats::run(),

@@ -273,6 +273,18 @@ fn gbnf_errors_name_their_line() {
         "GBNF line 1: the rule `x` is not defined"
     );
     assert_eq!(
+        error("root ::= \"a\"\nx ::= \"b\" |\n  y\nz ::= \"c\"\n\n").to_string(),
+        "GBNF line 3: the rule `y` is not defined"
+    );
+    assert_eq!(
+        error("x ::= root\nroot ::= x\n\n").to_string(),
+        "GBNF line 2: the rule `root` never ends: each of its alternatives leads back to itself"
+    );
+    assert_eq!(
+        error("root ::= \"a\"\nroot ::=\n \"b\" |\n \"c\"\n").to_string(),
+        "GBNF line 2: the rule `root` is defined twice"
+    );
+    assert_eq!(
         error("a ::= \"a\"").to_string(),
         "GBNF line 1: there is no rule `root`"
     );
@@ -287,6 +299,21 @@ fn gbnf_errors_name_their_line() {
     assert_eq!(
         error("root ::= \"a\"{9,2}").to_string(),
         "GBNF line 1: the repetition count is out of range"
+    );
+}
+
+#[test]
+fn a_grammar_of_nothing_says_so() {
+    let trie = trie();
+    let grammar = compile(GrammarSource::Regex(r"[^\s\S]".into()));
+    let mut mask = vec![0; trie.mask_len()];
+    let error = grammar
+        .start()
+        .mask(&mut mask)
+        .expect_err("nothing may come");
+    assert_eq!(
+        error.to_string(),
+        "the grammar cannot go on: it allows nothing here, not even an end"
     );
 }
 

@@ -300,3 +300,21 @@ fn what_nests_too_deeply_is_refused() {
     let text = template.render(&ChatRequest::default()).expect("a text");
     assert_eq!(text.text(), "4000");
 }
+
+/// Each rendering is bounded; reading the format of answers off a template takes many of them.
+#[test]
+fn a_template_at_its_limits_is_not_rendered_again_and_again() {
+    let long = "{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}";
+    let template = ChatTemplate::parse(long).expect("a template");
+    let time = |run: &dyn Fn()| {
+        let start = std::time::Instant::now();
+        run();
+        start.elapsed()
+    };
+    let once = (0..5).map(|_| time(&|| drop(template.render(&ChatRequest::default()))));
+    let once = once.max().expect("five renderings");
+    let format =
+        (0..3).map(|_| time(&|| drop(tokkata_text::parse::OutputFormat::derive(&template))));
+    let format = format.min().expect("three times");
+    assert!(format < 4 * once, "{format:?}, one rendering {once:?}");
+}

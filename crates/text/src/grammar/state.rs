@@ -81,9 +81,7 @@ impl GrammarState {
                 }
             }
             Phase::Active(matcher) => {
-                let allowed = matcher
-                    .compute_mask_or_eos()
-                    .map_err(|e| GrammarError::Parser(first_line(&e)))?;
+                let allowed = matcher.compute_mask_or_eos().map_err(|e| stuck(&e))?;
                 let words = allowed.as_slice();
                 let shared = words.len().min(mask.len());
                 mask[..shared].copy_from_slice(&words[..shared]);
@@ -142,9 +140,7 @@ impl GrammarState {
                     .as_ref()
                     .is_some_and(|watch| watch.again)
                     .then(|| matcher.clone());
-                matcher
-                    .consume_token(token)
-                    .map_err(|e| GrammarError::Parser(first_line(&e)))?;
+                matcher.consume_token(token).map_err(|e| stuck(&e))?;
                 let finished = kept.filter(|_| matcher.is_stopped());
                 finished.map_or(Before::Active, Before::Replaced)
             }
@@ -254,10 +250,19 @@ impl GrammarState {
             }
         }
         match &mut self.phase {
-            Phase::Active(matcher) if pending > 0 => matcher
-                .rollback(pending)
-                .map_err(|e| GrammarError::Parser(first_line(&e))),
+            Phase::Active(matcher) if pending > 0 => {
+                matcher.rollback(pending).map_err(|e| stuck(&e))
+            }
             _ => Ok(()),
         }
     }
+}
+
+/// Why the parser does not go on.
+fn stuck(error: &impl std::fmt::Display) -> GrammarError {
+    GrammarError::Parser(match first_line(error).as_str() {
+        // The parser's name for a mask of no token at all.
+        "NoExtensionBias" => "it allows nothing here, not even an end".to_owned(),
+        other => other.to_owned(),
+    })
 }

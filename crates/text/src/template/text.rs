@@ -183,14 +183,37 @@ impl Text {
     /// `str.replace`, with at most `limit` replacements.
     pub(crate) fn replace(&self, old: &str, new: &Text, limit: usize) -> Text {
         let mut out = Text::default();
-        let mut done = 0;
+        let (mut done, mut marks) = (0, self.untrusted.as_slice());
         for (at, found) in self.text.match_indices(old).take(limit) {
-            out.push(&self.slice(done..at));
+            marks = out.push_part(self, done..at, marks);
             out.push(new);
             done = at + found.len();
         }
-        out.push(&self.slice(done..self.text.len()));
+        out.push_part(self, done..self.text.len(), marks);
         out.with_markup(self.markup)
+    }
+
+    /// Appends the bytes of `other` in `range`. `marks` are its marks but for some that end before; gives those that do not
+    /// end before `range` does.
+    fn push_part<'m>(
+        &mut self,
+        other: &Text,
+        range: Range<usize>,
+        mut marks: &'m [Range<usize>],
+    ) -> &'m [Range<usize>] {
+        let base = self.text.len();
+        self.text.push_str(&other.text[range.clone()]);
+        while let Some(marked) = marks.first().filter(|m| m.start < range.end) {
+            let (start, end) = (marked.start.max(range.start), marked.end.min(range.end));
+            if start < end {
+                self.mark(base + start - range.start..base + end - range.start);
+            }
+            if marked.end > range.end {
+                break;
+            }
+            marks = &marks[1..];
+        }
+        marks
     }
 
     /// The byte offset of the character at `index`, or the end.

@@ -16,6 +16,8 @@ struct Parser<'s> {
     depth: usize,
     symbols: usize,
     names: Vec<String>,
+    /// By rule: the byte at which it is defined, or at first named.
+    places: Vec<usize>,
     index: HashMap<String, usize>,
     bodies: Vec<Option<Node>>,
 }
@@ -27,6 +29,7 @@ pub(super) fn rules(source: &str) -> Result<Rules, GrammarError> {
         depth: 0,
         symbols: 0,
         names: Vec::new(),
+        places: Vec::new(),
         index: HashMap::new(),
         bodies: Vec::new(),
     };
@@ -62,7 +65,11 @@ impl Parser<'_> {
     }
 
     fn error(&self, message: impl Into<String>) -> GrammarError {
-        let line = self.source[..self.at].matches('\n').count() + 1;
+        self.error_at(self.at, message)
+    }
+
+    fn error_at(&self, at: usize, message: impl Into<String>) -> GrammarError {
+        let line = self.source[..at].matches('\n').count() + 1;
         GrammarError::Gbnf {
             line,
             message: message.into(),
@@ -102,12 +109,14 @@ impl Parser<'_> {
             return Ok(index);
         }
         self.index.insert(name.clone(), self.names.len());
+        self.places.push(self.at - name.len());
         self.names.push(name);
         self.bodies.push(None);
         Ok(self.names.len() - 1)
     }
 
     fn rule(&mut self) -> Result<(), GrammarError> {
+        let place = self.at;
         let index = self.name()?;
         self.skip(false);
         if !self.eat("::=") {
@@ -117,8 +126,9 @@ impl Parser<'_> {
         let body = self.alternatives(false)?;
         if self.bodies[index].replace(body).is_some() {
             let message = format!("the rule `{}` is defined twice", self.names[index]);
-            return Err(self.error(message));
+            return Err(self.error_at(place, message));
         }
+        self.places[index] = place;
         match self.peek() {
             None | Some('\r' | '\n') => Ok(()),
             Some(c) => Err(self.error(format!("expected a new line, found `{c}`"))),
@@ -303,13 +313,16 @@ impl Parser<'_> {
         let root = self.index.get("root").copied();
         let root = root.ok_or_else(|| self.error("there is no rule `root`"))?;
         let mut bodies = Vec::with_capacity(self.bodies.len());
-        for (name, body) in self.names.iter().zip(&self.bodies) {
-            let body = body.clone();
-            bodies
-                .push(body.ok_or_else(|| self.error(format!("the rule `{name}` is not defined")))?);
+        for (i, body) in self.bodies.iter().enumerate() {
+            let missing = || {
+                let message = format!("the rule `{}` is not defined", self.names[i]);
+                self.error_at(self.places[i], message)
+            };
+            bodies.push(body.clone().ok_or_else(missing)?);
         }
         if !ends::ends(&bodies)[root] {
-            return Err(self.error(
+            return Err(self.error_at(
+                self.places[root],
                 "the rule `root` never ends: each of its alternatives leads back to itself",
             ));
         }

@@ -1,8 +1,10 @@
 //! The conversations that are rendered, and the part of them that the model would have written.
 
+use std::cell::Cell;
+
 use serde_json::{Map, Value as Json, json};
 
-use crate::template::{ChatRequest, ChatTemplate, Clock};
+use crate::template::{ChatRequest, ChatTemplate, Clock, TemplateError};
 
 pub(super) const REASON: &str = "zqreasonzq";
 pub(super) const CONTENT: &str = "zqcontentzq";
@@ -29,6 +31,8 @@ pub(super) enum Shape {
 pub(super) struct Probe<'t> {
     template: &'t ChatTemplate,
     prompt: Option<String>,
+    /// A rendering has reached a limit: the others would take as long to.
+    spent: Cell<bool>,
 }
 
 impl<'t> Probe<'t> {
@@ -36,6 +40,7 @@ impl<'t> Probe<'t> {
         let mut probe = Probe {
             template,
             prompt: None,
+            spent: Cell::new(false),
         };
         probe.prompt = probe.render(&[], true, &Map::new());
         probe
@@ -121,11 +126,16 @@ impl<'t> Probe<'t> {
             tools: None,
             ..request.clone()
         };
-        let rendered = self
-            .template
-            .render(&request)
-            .or_else(|_| self.template.render(&plain));
-        rendered.ok().map(crate::template::Rendered::into_text)
+        let render = |request: &ChatRequest| {
+            if self.spent.get() {
+                return None;
+            }
+            let rendered = self.template.render(request);
+            let limit = matches!(rendered, Err(TemplateError::Limit(_)));
+            self.spent.set(limit);
+            rendered.ok().map(crate::template::Rendered::into_text)
+        };
+        render(&request).or_else(|| render(&plain))
     }
 }
 

@@ -306,14 +306,14 @@ impl Engine {
         };
         let pairs = rows.iter().zip(&draft.tokens);
         let right = pairs.take_while(|(row, token)| drawn(row) == Some(**token));
-        let right = right.count();
-        self.count(i, &draft, right);
+        let mut right = right.count();
         let before = part.rows - part.tried;
         let mut ending = None;
         let mut taken = 0;
         for row in rows.into_iter().take(right + 1) {
             if self.running[i].refuses(&row) {
                 ending = self.refuse(i);
+                right = right.min(taken);
                 break;
             }
             taken += 1;
@@ -323,6 +323,7 @@ impl Engine {
             }
         }
         i = place_of(&self.running, part.task).expect("nobody leaves while draws are taken");
+        self.count(i, &draft, right);
         // The row of a token that is refused runs again.
         self.commit(part, (before + taken).saturating_sub(1));
         self.cache.abandon(&mut self.running[i].seq);

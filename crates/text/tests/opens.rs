@@ -72,11 +72,11 @@ fn write(mut opening: Opening, wanted: &str, random: &mut Random) -> (String, us
         let rest = &wanted.as_bytes()[at..];
         let mut going_on: Vec<&Vec<u8>> = tokens.iter().filter(|t| rest.starts_with(t)).collect();
         // Now and then a token that holds what is wanted and more.
-        going_on.extend(
-            tokens
-                .iter()
-                .filter(|t| t.len() > 3 && t.starts_with(&rest[..rest.len().min(t.len() - 3)])),
-        );
+        if random.below(8) == 0 {
+            let more =
+                |t: &&Vec<u8>| t.len() > 3 && t.starts_with(&rest[..rest.len().min(t.len() - 3)]);
+            going_on.extend(tokens.iter().filter(more));
+        }
         let first = random.below(going_on.len().max(1));
         going_on.rotate_left(first.min(going_on.len().saturating_sub(1)));
         let allowed = going_on.iter().copied().find(|token| {
@@ -105,11 +105,13 @@ fn a_model_that_wants_nothing_but_calls_writes_none() {
             unmarked.push(name);
             continue;
         };
+        let mut refusals = 0;
         for _ in 0..6 {
             let (text, refused) = write(openings.after(&prompt), &wanted, &mut random);
-            assert!(refused > 0, "{name}: {wanted:?} was never refused: {text}");
+            refusals += refused;
             assert_eq!(calls(&format, &prompt, &text), 0, "{name}: {text}");
         }
+        assert!(refusals > 0, "{name}: {wanted:?} was never refused");
         kept.push(name);
     }
     println!("{} formats are kept; no marker in {unmarked:?}", kept.len());

@@ -83,13 +83,13 @@ fn a_model_that_wants_to_call_spells_no_marker() {
 
 #[test]
 fn other_answers_are_as_they_were_and_cost_as_much() {
-    let mut tiny = tiny();
-    let rule = rule(&tiny);
     for seed in 0..6 {
-        let mut cost = |kept: bool| {
+        let cost = |kept: bool| {
+            // What was said before may be guessed again.
+            let mut tiny = tiny();
             let mut asked = request(&tiny, seed);
             if kept {
-                rule.forbid(&mut asked, "<|assistant|>");
+                rule(&tiny).forbid(&mut asked, "<|assistant|>");
                 assert!(asked.constraint.is_some());
             }
             let before = tiny.model.engine().steps();

@@ -136,7 +136,7 @@ fn notes_break_between_words() {
     let home = tempfile::tempdir().expect("a directory");
     let options = Options::new().timeout_ms(Some(30_000));
     let mut command = std::process::Command::new("sh");
-    command.args(["-c", "stty cols 30; exec \"$0\" run -m \"$1\""]);
+    command.args(["-c", "stty cols 30 rows 24; exec \"$0\" run -m \"$1\""]);
     command.arg(tokkata().get_program()).arg(&model);
     command
         .env("HOME", home.path())

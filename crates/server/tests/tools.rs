@@ -147,7 +147,7 @@ fn no_call_is_spelled_out_where_no_tools_are() {
     let id = |letter: &str| tokenizer.find_token(letter.as_bytes()).expect("a token");
     let bias: serde_json::Map<String, Value> = ["<", "c", ">"]
         .iter()
-        .map(|letter| (id(letter).to_string(), json!(90)))
+        .map(|letter| (id(letter).to_string(), json!(100)))
         .collect();
     named
         .service
@@ -155,8 +155,8 @@ fn no_call_is_spelled_out_where_no_tools_are() {
     let server = start(options(), vec![named]);
     let said = |path: &str, more: Value| {
         let mut body = json!({
-            "max_tokens": 300, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 1,
-            "logit_bias": bias,
+            "max_tokens": 100, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 1,
+            "frequency_penalty": 2.0, "repeat_last_n": -1, "logit_bias": bias,
         });
         body.as_object_mut()
             .expect("an object")
@@ -168,7 +168,8 @@ fn no_call_is_spelled_out_where_no_tools_are() {
     let content = reply["choices"][0]["message"]["content"].as_str();
     let kept = content.is_some_and(|text| text.contains("<c") && !text.contains("<c>"));
     assert!(kept, "{reply}");
-    let free = said("/v1/completions", json!({"prompt": "Hello!"}));
+    let prompt = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n";
+    let free = said("/v1/completions", json!({"prompt": prompt}));
     let text = free["choices"][0]["text"].as_str();
     assert!(text.is_some_and(|text| text.contains("<c>")), "{free}");
 }

@@ -187,13 +187,15 @@ impl Answer {
 
     /// The next event, if one comes in time; `None` after the last, and when the time is up.
     pub fn next_within(&mut self, patience: Duration) -> Option<EventKind> {
-        let end = Instant::now() + patience;
+        let end = Instant::now().checked_add(patience);
         let mut stream = self.shared.stream();
         loop {
             if let Some(event) = stream.events.pop_front() {
                 return Some(event);
             }
-            let left = end.saturating_duration_since(Instant::now());
+            let left = end.map_or(Duration::MAX, |end| {
+                end.saturating_duration_since(Instant::now())
+            });
             if stream.closed || left.is_zero() {
                 return None;
             }

@@ -169,3 +169,14 @@ fn an_answer_that_a_mask_ends_is_heard_of_though_nobody_asks_more() {
     assert!(answer.is_over(), "it ended: {seen:?}");
     assert!(matches!(seen.last(), Some(EventKind::Finished { .. })));
 }
+
+#[test]
+fn no_patience_is_too_long() {
+    let (handle, _) = engine(&[FULL], 16, 2000, limits()).spawn().unwrap();
+    let mut answer = handle.generate(request(&prompt(9, 4), 3));
+    let mut last = None;
+    while let Some(event) = answer.next_within(std::time::Duration::MAX) {
+        last = Some(event);
+    }
+    assert!(matches!(last, Some(EventKind::Finished { .. })));
+}

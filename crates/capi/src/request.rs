@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokkata::speech::Hush;
 use tokkata::{Answer, Canceller, EventKind, FinishReason, Request, Sampling, Stats, Urgency};
+use tokkata_requests::params::MOST_LOGPROBS;
 use tokkata_requests::reply::{Next, Reply};
 use tokkata_requests::run::Stopper;
 use tokkata_requests::style::Style;
@@ -159,15 +160,15 @@ unsafe fn request(
     }
     request.stop.max_tokens = (given.max_tokens > 0).then_some(given.max_tokens as usize);
     request.logprobs = usize::try_from(given.logprobs).ok();
-    if let Some(n) = request.logprobs.filter(|&n| n > 20) {
+    if let Some(n) = request.logprobs.filter(|&n| n > MOST_LOGPROBS) {
         return Err(Error::argument(format!(
-            "logprobs: found {n}, expected at most 20"
+            "logprobs: found {n}, expected at most {MOST_LOGPROBS}"
         )));
     }
-    let timeout = Duration::from_millis(given.timeout_ms.into());
+    let timeout = (given.timeout_ms > 0).then(|| Duration::from_millis(given.timeout_ms.into()));
     request.urgency = Urgency {
         priority: given.priority,
-        deadline: (given.timeout_ms > 0).then(|| Instant::now() + timeout),
+        deadline: timeout.and_then(|t| Instant::now().checked_add(t)),
     };
     request.salt = given.salt;
     if !given.grammar.is_null() {

@@ -14,6 +14,7 @@ use tokkata::speech::Listener;
 use tokkata::{DecodeOptions, EncodeOptions, Pooling, Sampling, Urgency, normalize, pair};
 use tokkata_requests::chat;
 use tokkata_requests::fields::Fields;
+use tokkata_requests::params::MOST_LOGPROBS;
 use tokkata_requests::reply::Reply as Asked;
 use tokkata_requests::served::Served;
 use tokkata_requests::style::Style;
@@ -25,9 +26,6 @@ use crate::grammar::{Grammar, source};
 use crate::opening::{Info, Loaded, Opening, load};
 use crate::session::{self, Session};
 use crate::speech::{self, Hear, Sound, Transcript};
-
-/// Likeliest tokens that can be asked for with each token.
-const MOST_LOGPROBS: usize = 20;
 
 /// A loaded model, for any number of threads.
 #[pyclass(frozen, module = "tokkata")]

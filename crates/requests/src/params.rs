@@ -291,7 +291,7 @@ impl Params {
             .count(&["deadline_ms", "t_max_predict_ms"])?
             .filter(|&ms| ms > 0)
         {
-            self.urgency.deadline = Some(Instant::now() + Duration::from_millis(ms as u64));
+            self.urgency.deadline = Instant::now().checked_add(Duration::from_millis(ms as u64));
         }
         if let Some(salt) = fields.text("cache_salt")? {
             self.salt = hash(&salt);

@@ -68,6 +68,9 @@ int main(int argc, char **argv) {
     CHECK(tokkata_detokenize(model, &beyond, 1, 0, NULL, 0, &needed) == TOKKATA_ERROR_ARGUMENT);
     CHECK(tokkata_request_tokens(model, &beyond, 1, NULL, &request) == TOKKATA_ERROR_ARGUMENT);
     CHECK(tokkata_request_json(model, "{", 1, &request) == TOKKATA_ERROR_ARGUMENT);
+    tokkata_generate_options many = TOKKATA_GENERATE_OPTIONS_INIT;
+    many.logprobs = 21;
+    CHECK(tokkata_request_tokens(model, ids, n, &many, &request) == TOKKATA_ERROR_ARGUMENT);
     CHECK(tokkata_request_json(model, "[1]", 3, &request) == TOKKATA_ERROR_ARGUMENT);
     CHECK(tokkata_request_vector(model, ids, n, &request) == TOKKATA_ERROR_UNSUPPORTED);
     CHECK(tokkata_next_event((tokkata_request *)model, 0, &event) == TOKKATA_ERROR_HANDLE);

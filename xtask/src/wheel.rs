@@ -34,10 +34,15 @@ struct Wanted {
     python: Option<String>,
 }
 
-const USAGE: &str = "usage: cargo xtask wheel|release [--target TRIPLE] [--rust-src DIRECTORY] [--cuda] [--python PROGRAM]";
+const TARGET: [&str; 2] = ["--target", "--rust-src"];
+const WHEEL: [&str; 4] = ["--target", "--rust-src", "--cuda", "--python"];
+const USAGE: &str =
+    "usage: cargo xtask wheel [--cuda] [--target TRIPLE] [--rust-src DIRECTORY] [--python PROGRAM]
+       cargo xtask release [--target TRIPLE] [--rust-src DIRECTORY]";
 
 impl Wanted {
-    fn read(args: &[String]) -> Result<Self> {
+    /// Reads a command's arguments, of which it knows these flags.
+    fn read(args: &[String], known: &[&str]) -> Result<Self> {
         let mut wanted = Wanted {
             target: "x86_64-unknown-linux-gnu".to_owned(),
             sources: None,
@@ -46,6 +51,7 @@ impl Wanted {
         };
         let mut rest = args.iter().cloned();
         while let Some(flag) = rest.next() {
+            ensure!(known.contains(&flag.as_str()), "{flag}\n{USAGE}");
             match flag.as_str() {
                 "--cuda" => wanted.cuda = true,
                 "--target" => wanted.target = rest.next().context(USAGE)?,
@@ -62,11 +68,6 @@ impl Wanted {
         self.target.starts_with(std::env::consts::ARCH)
     }
 
-    fn wheels(&self) -> PathBuf {
-        let kind = if self.cuda { "cuda-" } else { "" };
-        folder().join(format!("wheels-{kind}{}", self.target))
-    }
-
     /// Lets Cargo build the standard library, where it is not installed.
     fn with_std(&self, command: &mut Command) {
         if let Some(sources) = &self.sources {
@@ -78,14 +79,20 @@ impl Wanted {
     }
 }
 
+/// Where the wheels for a target lie, those with kernels for NVIDIA GPUs apart.
+fn wheels(target: &str, cuda: bool) -> PathBuf {
+    let kind = if cuda { "cuda-" } else { "" };
+    folder().join(format!("wheels-{kind}{target}"))
+}
+
 /// Builds a wheel for machines that are older than this one, or of another kind, checks it, and tries it in an
 /// environment that holds nothing else.
 pub(crate) fn wheel(args: &[String]) -> Result<()> {
-    let wanted = Wanted::read(args)?;
+    let wanted = Wanted::read(args, &WHEEL)?;
     if !environment(&TOOLS)? {
         return Ok(());
     }
-    let wheels = wanted.wheels();
+    let wheels = wheels(&wanted.target, wanted.cuda);
     let build = ["-m", "maturin", "build", "--release", "--locked", "--zig"];
     let mut command = python(&build);
     if wanted.cuda {
@@ -127,13 +134,7 @@ fn tried(wanted: &Wanted, wheel: &Path) -> Result<()> {
     let inside = |name: &str| Command::new(empty.join("bin").join(name));
     let mut pip = inside("pip");
     pip.args(["install", "--quiet", "--disable-pip-version-check"]);
-    pip.arg("--no-index").arg(wheel);
-    if wanted.cuda {
-        let plain = Wanted::read(&["--target".to_owned(), wanted.target.clone()])?;
-        let plain = newest(&plain.wheels()).context("`cargo xtask wheel` comes first")?;
-        pip.arg(plain);
-    }
-    run(&mut pip)?;
+    run(pip.arg("--no-index").args(together(wanted, wheel)?))?;
     std::fs::copy(root().join("demo/demo.gguf"), empty.join("model.gguf"))?;
     let lines = readme()?;
     println!(
@@ -150,6 +151,16 @@ fn tried(wanted: &Wanted, wheel: &Path) -> Result<()> {
     Ok(())
 }
 
+/// A wheel, and the one that it needs beside it.
+fn together(wanted: &Wanted, wheel: &Path) -> Result<Vec<PathBuf>> {
+    let mut all = vec![wheel.to_owned()];
+    if wanted.cuda {
+        let plain = newest(&wheels(&wanted.target, false));
+        all.push(plain.context("`cargo xtask wheel` comes first")?);
+    }
+    Ok(all)
+}
+
 /// Runs the README's lines with a Python of another machine, which an emulator runs.
 fn tried_elsewhere(wanted: &Wanted, wheel: &Path, program: &str) -> Result<()> {
     let there = folder().join(format!("tried-{}", wanted.target));
@@ -161,7 +172,7 @@ fn tried_elsewhere(wanted: &Wanted, wheel: &Path, program: &str) -> Result<()> {
     let mut install = pip();
     install.args(["--no-index", "--no-deps", "--only-binary=:all:"]);
     install.args(["--platform", &platform, "--target"]);
-    run(install.arg(&there).arg(wheel))?;
+    run(install.arg(&there).args(together(wanted, wheel)?))?;
     std::fs::copy(root().join("demo/demo.gguf"), there.join("model.gguf"))?;
     let mut command = Command::new(program);
     command.current_dir(&there).env("PYTHONPATH", &there);
@@ -182,7 +193,7 @@ fn readme() -> Result<String> {
 
 /// Builds the program for machines that are older than this one, or of another kind, and checks what it asks of them.
 pub(crate) fn release(args: &[String]) -> Result<()> {
-    let wanted = Wanted::read(args)?;
+    let wanted = Wanted::read(args, &TARGET)?;
     if !environment(&TOOLS)? {
         return Ok(());
     }
@@ -240,8 +251,22 @@ fn libraries(said: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{libraries, newest_glibc};
+    use super::{TARGET, WHEEL, Wanted, libraries, newest_glibc};
     use crate::python::package;
+
+    #[test]
+    fn a_program_is_built_with_what_it_can_mean() {
+        let read = |args: &str, known: &[&str]| {
+            let args: Vec<String> = args.split(' ').map(str::to_owned).collect();
+            Wanted::read(&args, known)
+        };
+        let wanted = read("--cuda --target a-b --python p", &WHEEL).expect("a wheel means all");
+        assert!(wanted.cuda && wanted.target == "a-b" && wanted.python.as_deref() == Some("p"));
+        assert!(read("--target a-b --rust-src s", &TARGET).is_ok());
+        for args in ["--cuda", "--python p", "--target", "--nonsense", "x"] {
+            assert!(read(args, &TARGET).is_err(), "{args}");
+        }
+    }
 
     #[test]
     fn what_a_program_needs_is_read() {

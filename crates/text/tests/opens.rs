@@ -78,7 +78,8 @@ fn write(mut opening: Opening, wanted: &str, random: &mut Random) -> (String, us
             going_on.extend(tokens.iter().filter(more));
         }
         let first = random.below(going_on.len().max(1));
-        going_on.rotate_left(first.min(going_on.len().saturating_sub(1)));
+        let last = going_on.len().saturating_sub(1);
+        going_on.rotate_left(first.min(last));
         let allowed = going_on.iter().copied().find(|token| {
             let opens = opening.opens(token);
             refused += usize::from(opens);

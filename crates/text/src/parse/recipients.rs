@@ -88,7 +88,7 @@ impl RecipientParser {
     /// A recipient's line at the start of `text`.
     fn read_header(&self, text: &str, last: bool) -> Header {
         let Some(end) = text.find('\n') else {
-            let name = text.len() <= MAX_NAME && text.chars().all(in_name);
+            let name = text.len() <= MAX_NAME && text.trim().chars().all(in_name);
             return if name && !last {
                 Header::More
             } else {
@@ -96,6 +96,9 @@ impl RecipientParser {
             };
         };
         let name = text[..end].trim();
+        if end > MAX_NAME {
+            return Header::Text;
+        }
         let known = self.tools.is_empty() || self.tools.iter().any(|tool| tool == name);
         if name == self.markers.content {
             Header::To(end + 1, Place::Content)

@@ -4,7 +4,7 @@
 mod shown;
 
 use serde_json::{Value as Json, json};
-use shown::{answer, call, expected_calls, templates, tools};
+use shown::{answer, call, expected_calls, tagged, templates, tools};
 use tokkata_text::parse::{Answer, Matched, Opening, Openings, OutputFormat, OutputParser};
 use tokkata_text::template::ChatTemplate;
 
@@ -169,20 +169,9 @@ fn text_that_only_begins_like_a_call_may_come() {
     }
 }
 
-fn hermes() -> OutputFormat {
-    let source = concat!(
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n",
-        "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}",
-        "{% for c in m.tool_calls or [] %}\n<tool_call>\n",
-        "{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>",
-        "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-    );
-    OutputFormat::derive(&ChatTemplate::parse(source).expect("a template"))
-}
-
 #[test]
 fn reasoning_may_speak_of_calls() {
-    let openings = Openings::of(&hermes()).expect("a marker");
+    let openings = Openings::of(&tagged()).expect("a marker");
     let thought = "<think>\nA <tool_call> B\n";
     let after = "</think>\n\n<tool_call>";
     let at = refused(&openings, "assistant\n", &format!("{thought}{after}"));
@@ -197,7 +186,7 @@ fn reasoning_may_speak_of_calls() {
 
 #[test]
 fn a_token_is_refused_for_what_it_holds() {
-    let openings = Openings::of(&hermes()).expect("a marker");
+    let openings = Openings::of(&tagged()).expect("a marker");
     let mut opening = openings.after("assistant\n");
     for token in ["<tool_call>", "ab<tool_call>cd", "</think><tool_call>"] {
         assert!(opening.opens(token.as_bytes()), "{token}");
@@ -211,7 +200,7 @@ fn a_token_is_refused_for_what_it_holds() {
 
 #[test]
 fn what_is_taken_back_was_never_written() {
-    let openings = Openings::of(&hermes()).expect("a marker");
+    let openings = Openings::of(&tagged()).expect("a marker");
     let pieces = [
         "<tool",
         "_call",

@@ -4,7 +4,7 @@
 mod shown;
 
 use serde_json::{Value as Json, json};
-use shown::{answer, call, expected_calls, templates, tools};
+use shown::{answer, call, expected_calls, tagged, templates, tools};
 use tokkata_text::grammar::{Grammar, TokenTrie, Vocabulary};
 use tokkata_text::parse::{Answer, OutputFormat, OutputParser, Parsed, ToolCall, ToolChoice};
 use tokkata_text::template::ChatTemplate;
@@ -149,18 +149,6 @@ fn reasoning_of_every_template_is_split_off() {
     println!("{split} answers with reasoning split");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(split == 0 || split >= 90, "only {split} answers split");
-}
-
-/// A template in the manner of Hermes and Qwen.
-fn tagged() -> OutputFormat {
-    let source = concat!(
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n",
-        "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}",
-        "{% for c in m.tool_calls or [] %}\n<tool_call>\n",
-        "{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>",
-        "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-    );
-    OutputFormat::derive(&ChatTemplate::parse(source).expect("a template"))
 }
 
 fn split(text: &str) -> Answer {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tiny::{END, Tiny, tiny};
 use tokkata::answer::OutputFormat;
 use tokkata::rules::CallRule;
-use tokkata::{ChatTemplate, Constraint, Request, Sampling};
+use tokkata::{ChatTemplate, Constraint, Request};
 
 /// Calls begin with a marker of three letters.
 const TEMPLATE: &str = concat!(
@@ -22,20 +22,6 @@ fn rule(tiny: &Tiny) -> Arc<CallRule> {
     assert_eq!(format.call_marker(), Some("<c>"));
     let tokenizer = tiny.model.tokenizer().expect("a tokenizer");
     CallRule::new(&format, tokenizer.clone())
-}
-
-fn request(tiny: &Tiny, seed: u64) -> Request {
-    let mut request = tiny.model.request(vec![65, 66]).expect("a tokenizer");
-    request.sampling = Sampling {
-        temperature: 1.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        seed,
-        ..Sampling::default()
-    };
-    request.stop.max_tokens = Some(200);
-    request
 }
 
 /// Makes the model want the marker's letters, and little else.
@@ -55,7 +41,7 @@ fn a_model_that_wants_to_call_spells_no_marker() {
     for seed in 0..10 {
         for greedy in [false, true] {
             let asked = |tiny: &Tiny| {
-                let mut asked = request(tiny, seed);
+                let mut asked = tiny.warm(seed, 200);
                 wants_marker(&mut asked, tiny);
                 if greedy {
                     asked.sampling.temperature = 0.0;
@@ -87,7 +73,7 @@ fn other_answers_are_as_they_were_and_cost_as_much() {
         let cost = |kept: bool| {
             // What was said before may be guessed again.
             let mut tiny = tiny();
-            let mut asked = request(&tiny, seed);
+            let mut asked = tiny.warm(seed, 200);
             if kept {
                 rule(&tiny).forbid(&mut asked, "<|assistant|>");
                 assert!(asked.constraint.is_some());

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Value as Json, json};
+use tokkata_text::parse::OutputFormat;
 use tokkata_text::template::{ChatRequest, ChatTemplate, Clock};
 
 /// What templates write after an answer that is not the model's.
@@ -149,4 +150,16 @@ pub fn expected_calls() -> Vec<(&'static str, Json)> {
         ),
         ("add", json!({"first": -2.5, "exact": true})),
     ]
+}
+
+/// A template in the manner of Hermes and Qwen.
+pub fn tagged() -> OutputFormat {
+    let source = concat!(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n",
+        "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}",
+        "{% for c in m.tool_calls or [] %}\n<tool_call>\n",
+        "{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>",
+        "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    );
+    OutputFormat::derive(&ChatTemplate::parse(source).expect("a template"))
 }

@@ -134,7 +134,8 @@ impl Tiny {
         grammar.expect("a grammar")
     }
 
-    pub fn request(&self, grammar: &Grammar, seed: u64) -> Request {
+    /// A request whose tokens are drawn from all.
+    pub fn warm(&self, seed: u64, tokens: usize) -> Request {
         let mut request = self.model.request(vec![65, 66]).expect("a tokenizer");
         request.sampling = Sampling {
             temperature: 1.0,
@@ -144,7 +145,12 @@ impl Tiny {
             seed,
             ..Sampling::default()
         };
-        request.stop.max_tokens = Some(300);
+        request.stop.max_tokens = Some(tokens);
+        request
+    }
+
+    pub fn request(&self, grammar: &Grammar, seed: u64) -> Request {
+        let mut request = self.warm(seed, 300);
         constrain(&mut request, grammar);
         request
     }

@@ -47,27 +47,37 @@ impl Clock {
     }
 }
 
-/// Looks of [`idle_cores`], and the time between them: what runs for a moment only is seen in one of them.
+/// Looks of [`idle_cores`], and the time between them: what runs for a moment only is seen in one of them. Whoever slept
+/// that long on a busy machine would wait for a core again.
 const LOOKS: u32 = 3;
-const BETWEEN: Duration = Duration::from_micros(500);
+const BETWEEN: Duration = Duration::from_micros(100);
 
-/// Cores that nothing else runs on now, this thread's among them; `None` where the system does not tell.
-pub(crate) fn idle_cores() -> Option<usize> {
+/// Cores that nothing else runs on now, this thread's among them; `None` where the system does not tell. Looks no
+/// further once so many are known to be idle.
+pub(crate) fn idle_cores(enough: usize) -> Option<usize> {
     // A model of threads has no other programs.
     if cfg!(loom) {
         return None;
     }
-    let mut least = None;
-    for look in 0..LOOKS {
-        if look > 0 {
-            std::thread::sleep(BETWEEN);
-        }
-        let running = running(&std::fs::read_to_string("/proc/loadavg").ok()?)?;
-        least = Some(least.map_or(running, |l: usize| l.min(running)));
-    }
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
-    // This thread is one of those that run.
-    Some((cores(&online)? + 1).saturating_sub(least?))
+    idle_of(cores(&online)?, enough, |look| {
+        if look > 0 {
+            spin(BETWEEN);
+        }
+        running(&std::fs::read_to_string("/proc/loadavg").ok()?)
+    })
+}
+
+/// The same of so many cores, where a look tells how many threads run, this one among them.
+fn idle_of(cores: usize, enough: usize, look: impl FnMut(u32) -> Option<usize>) -> Option<usize> {
+    let mut idle = 0;
+    for running in (0..LOOKS).map(look) {
+        idle = idle.max((cores + 1).saturating_sub(running?));
+        if idle >= enough {
+            break;
+        }
+    }
+    Some(idle)
 }
 
 /// Threads that run or want to, of a text like `0.20 0.18 0.12 2/80 11206`.
@@ -124,8 +134,29 @@ mod tests {
             (Some(5), Some(1), None, None)
         );
         if cfg!(target_os = "linux") {
-            assert!(idle_cores().is_none_or(|n| n < 1 << 16));
+            assert!(idle_cores(usize::MAX).is_none_or(|n| n < 1 << 16));
         }
+    }
+
+    #[test]
+    fn it_is_looked_until_enough_cores_were_seen_idle() {
+        let looks = |running: [usize; 3], enough| {
+            let mut looks = 0;
+            let idle = idle_of(4, enough, |look| {
+                looks = look + 1;
+                Some(running[look as usize])
+            });
+            (idle, looks)
+        };
+        assert_eq!(looks([1, 9, 9], 4), (Some(4), 1));
+        assert_eq!(
+            looks([3, 2, 9], 3),
+            (Some(3), 2),
+            "what ran for a moment only"
+        );
+        assert_eq!(looks([5, 3, 4], 4), (Some(2), 3), "the most of all looks");
+        assert_eq!(looks([9, 9, 9], 1), (Some(0), 3));
+        assert_eq!(idle_of(4, 4, |_| None), None);
     }
 
     #[test]

@@ -142,22 +142,30 @@ impl Pool {
     /// A pool of `count` workers, placed as `pinning` says.
     #[must_use]
     pub fn with_pinning(count: usize, pinning: Pinning) -> Self {
-        let shared = Arc::new(Shared::new(count.clamp(1, MOST_WORKERS)));
+        // One worker keeps nobody waiting.
+        let idle = (count > 1).then(|| busy::idle_cores(count));
+        Self::where_idle(count, pinning, idle.flatten())
+    }
+
+    /// The same where so many cores are idle, as far as that is known.
+    fn where_idle(count: usize, pinning: Pinning, idle: Option<usize>) -> Self {
+        let count = count.clamp(1, MOST_WORKERS);
+        let crowd = Crowd::new(count, idle);
+        let first = crowd.workers();
+        let shared = Arc::new(Shared::new(count, first));
         let spawn = |index| {
             let shared = Arc::clone(&shared);
             let body = move || {
                 pin(pinning, index);
-                shared.serve(index);
+                shared.serve(index, first);
             };
             let builder = Builder::new().name(format!("tokkata-{index}"));
             builder.spawn(body).expect("the system gives a thread")
         };
         let threads = (1..shared.count).map(spawn).collect();
-        // One worker keeps nobody waiting.
-        let idle = (shared.count > 1).then(busy::idle_cores).flatten();
         Self {
             turns: Turns::default(),
-            crowd: Mutex::new(Crowd::new(shared.count, idle)),
+            crowd: Mutex::new(crowd),
             shared,
             threads,
         }
@@ -238,10 +246,13 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn new(count: usize) -> Self {
+    /// For so many workers, of which runs have so many at first.
+    fn new(count: usize, first: usize) -> Self {
+        let epoch: Padded<Signal> = Padded::default();
+        epoch.set(first as u32);
         Self {
             count,
-            epoch: Padded::default(),
+            epoch,
             called: Signal::default(),
             robbed: (0..count).map(|_| Padded::default()).collect(),
             done: Padded::default(),
@@ -255,9 +266,13 @@ impl Shared {
         }
     }
 
-    /// The life of a spawned worker.
-    fn serve(&self, index: usize) {
-        let mut seen = 0;
+    /// The life of a spawned worker of a pool whose runs have so many at first.
+    fn serve(&self, index: usize, first: usize) {
+        let mut seen = first as u32;
+        // Whoever is left out from the start wants no core.
+        if index >= first {
+            self.called.wait(Duration::ZERO, |called| called != 0);
+        }
         loop {
             let called = self.called.get();
             let (now, nap) = self.epoch.wait(IDLE_SPIN, |epoch| epoch != seen);

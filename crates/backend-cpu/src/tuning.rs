@@ -271,7 +271,7 @@ fn all(bench: &Bench, long: &Bench, report: Report<'_>) -> Result<Tuning, Layout
 /// # Errors
 /// When a worker fails.
 pub fn check(threads: usize) -> Result<Option<Tuning>, LayoutError> {
-    check_among(busy::idle_cores(), threads, QUICK)
+    check_among(busy::idle_cores(threads), threads, QUICK)
 }
 
 /// The same where so many cores are idle, as far as the system tells, within a time.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
 
-use super::{Pool, Worker};
+use super::{Pinning, Pool, Worker};
 
 /// Tries all orders with at most so many places where a thread is interrupted though it could go on.
 fn explore(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
@@ -94,4 +94,20 @@ fn one_that_was_left_out_comes_when_it_is_called() {
         }
         assert_eq!((cells[0].get(), cells[1].get()), (3, 1));
     });
+}
+
+#[test]
+fn one_that_is_left_out_from_the_start_comes_when_it_is_called() {
+    for runs in [&[][..], &[1, 2], &[2, 1]] {
+        explore(2, move || {
+            let pool = Pool::where_idle(2, Pinning::Free, Some(1));
+            let cells = [Watched::new(), Watched::new()];
+            let body = |worker: &Worker<'_>| cells[worker.index()].add();
+            for &workers in runs {
+                pool.run_on(workers, &body).expect("no worker panics");
+            }
+            let called = runs.iter().filter(|&&workers| workers == 2).count();
+            assert_eq!((cells[0].get(), cells[1].get()), (runs.len(), called));
+        });
+    }
 }

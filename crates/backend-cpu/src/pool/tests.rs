@@ -185,7 +185,24 @@ fn callers_take_turns() {
 /// Whoever is left out of a run does nothing in it, and is there again when it is called.
 #[test]
 fn runs_may_have_fewer_workers() {
-    let pool = Pool::new(4);
+    fewer_workers(&Pool::new(4));
+}
+
+#[test]
+fn those_left_out_from_the_start_come_when_they_are_called() {
+    drop(Pool::where_idle(4, Pinning::Free, Some(1)));
+    fewer_workers(&Pool::where_idle(4, Pinning::Free, Some(1)));
+    let pool = Pool::where_idle(4, Pinning::Free, Some(2));
+    for workers in [2, 4, 2] {
+        let seen = pool.run_some((workers < 4).then_some(4), &|w| {
+            assert_eq!(w.count(), workers);
+            w.barrier();
+        });
+        assert_eq!(seen, Ok(workers));
+    }
+}
+
+fn fewer_workers(pool: &Pool) {
     let hits: Vec<AtomicU64> = (0..4).map(|_| AtomicU64::new(0)).collect();
     let mut wanted = [0; 4];
     for round in 0..400 {

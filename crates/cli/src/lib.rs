@@ -31,7 +31,13 @@ use crate::commands::Command;
 
 /// Run language models from a file.
 #[derive(Debug, Parser)]
-#[command(name = "tokkata", version, max_term_width = 100)]
+// As with programs of others, the last of a flag counts: what a script gives may be followed by what its user adds.
+#[command(
+    name = "tokkata",
+    version,
+    max_term_width = 100,
+    args_override_self = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

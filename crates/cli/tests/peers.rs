@@ -82,15 +82,31 @@ fn bench_takes_the_flags_of_llama_bench() {
 }
 
 #[test]
+fn the_last_of_a_flag_counts() {
+    let args = ["complete", "-m", "demo", "-p", "Year: ", "--temp", "0"];
+    let once = stdout(&[&args[..], &["-n", "3"]].concat());
+    let again = ["-n", "40", "--predict", "3", "--temp", "0"];
+    assert_eq!(stdout(&[&args[..], &again].concat()), once);
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named_once() {
+    let output = run(&["run", "-m", "demo", "-p", "a", "--lora", "none.gguf"]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = stderr(&output);
+    assert_eq!(told.matches("none.gguf").count(), 1, "{told}");
+}
+
+#[test]
 fn what_cannot_be_is_refused_by_name() {
     for (args, part) in [
         (
             &["run", "-m", "demo", "--control-vector", "a.gguf"][..],
-            "--control-vector cannot be used: adapters",
+            "--control-vector cannot be used: vectors that steer a model",
         ),
         (
             &["run", "-m", "demo", "--image", "a.png"],
-            "--image cannot be used: only text",
+            "--image cannot be used: an answer follows text alone",
         ),
         (
             &["run", "-m", "demo", "--mirostat", "2"],

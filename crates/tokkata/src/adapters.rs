@@ -51,9 +51,13 @@ pub(crate) fn merged(
     };
     let wrong = |source: &AdapterSource| {
         let file = source.path.display().to_string();
-        move |error: AdapterError| Error::Adapter {
-            file,
-            source: Box::new(error),
+        move |error: AdapterError| match error {
+            // It names the file itself.
+            AdapterError::Format(error) => Error::Format(error),
+            error => Error::Adapter {
+                file,
+                source: Box::new(error),
+            },
         }
     };
     let arch = checkpoint.metadata().str("general.architecture");

@@ -29,7 +29,11 @@ pub fn devices() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// [`Error::Device`] lists the known names; [`Error::NoDevice`] says why one of them cannot be used here.
 pub fn device(name: Option<&str>) -> Result<Box<dyn Device>> {
     let wanted = name.unwrap_or(DEVICES[0].0);
-    let index = wanted.strip_prefix("cuda:").map(str::parse);
+    // `CUDA0` is what llama.cpp calls it.
+    let index = wanted
+        .strip_prefix("cuda:")
+        .or_else(|| wanted.strip_prefix("CUDA").filter(|n| !n.is_empty()));
+    let index = index.map(str::parse);
     match (wanted, index) {
         ("cpu", _) => Ok(Box::new(tokkata_backend_cpu::CpuBackend)),
         ("ref", _) => Ok(Box::new(tokkata_backend_ref::RefBackend::default())),
@@ -73,7 +77,7 @@ mod tests {
         for name in ["cpu", "ref"] {
             assert_eq!(device(Some(name)).unwrap().name(), name);
         }
-        for name in ["tpu", "cuda:x", "cuda:-1"] {
+        for name in ["tpu", "cuda:x", "cuda:-1", "CUDA", "CUDAx"] {
             let error = device(Some(name)).err().unwrap().to_string();
             let want = format!("found device '{name}', expected one of cpu, cuda:N, auto, ref");
             assert_eq!(error, want);
@@ -88,6 +92,8 @@ mod tests {
             "{error}"
         );
         assert_eq!(error.lines().count(), 1);
+        let theirs = device(Some("CUDA99")).err().unwrap().to_string();
+        assert_eq!(theirs, error.replace("cuda:99", "CUDA99"));
         let found = device(Some("auto")).unwrap();
         assert_eq!(found.name() == "cuda", cuda::count().is_ok_and(|n| n > 0));
         assert_eq!(present()[0].0, "cpu");

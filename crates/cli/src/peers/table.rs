@@ -12,8 +12,11 @@ const ITSELF: &str = "drafts are as long as they pay; --spec-draft-n-max limits 
 const RUNS: &str = "the server runs no tools; who asks runs them";
 const SERVER: &str = "it is for `tokkata serve`";
 const ROTATION: &str = "the model's file says how positions are rotated";
-const ADAPTERS: &str = "adapters cannot be applied; use a model that they are merged into";
-const SEES: &str = "only text is read; leave it out";
+const CONTROL: &str =
+    "vectors that steer a model cannot be added to it; adapters can be, with --lora";
+const ADAPTERS: &str = "adapters are loaded and applied from the start; name them with --lora";
+const SEES: &str =
+    "an answer follows text alone; leave it out (`tokkata transcribe` writes down what is said)";
 const CORES: &str = "threads are placed with --pin-threads, or by the system's taskset";
 const TURNS: &str =
     "the chat template says what surrounds a question; --chat-template-file gives another";
@@ -306,9 +309,9 @@ const NEVER: &[Flag] = &[
     (
         "--control-vector --control-vector-scaled",
         Value,
-        Refused(ADAPTERS),
+        Refused(CONTROL),
     ),
-    ("--control-vector-layer-range", Value, Refused(ADAPTERS)),
+    ("--control-vector-layer-range", Value, Refused(CONTROL)),
     (
         "--enable-lora --lora-init-without-apply",
         Nothing,

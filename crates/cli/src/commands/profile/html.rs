@@ -146,4 +146,50 @@ mod tests {
         assert!(block("attn_q", "facts", 5, 100).ends_with("\"facts\"></div>"));
         assert!(block("layer 0", "layer 0", 1, 1).contains(&color("layer 0")));
     }
+
+    #[test]
+    fn the_legend_names_every_colour_of_the_kernels() {
+        let row = |layer, role: &str, run_ns| Row {
+            layer,
+            role: role.to_owned(),
+            kernel: "matmul",
+            wait_ns: 0,
+            run_ns,
+            cost: tokkata::cost::Cost::default(),
+            least_ns: 0.0,
+            roofs: Vec::new(),
+        };
+        let section = Section {
+            name: "prompt",
+            tokens: 8,
+            wall_ns: 1000,
+            rows: vec![
+                row(Some(0), "attn_q", 150),
+                row(Some(1), "attn_q", 150),
+                row(Some(1), "ffn<down>", 650),
+                row(None, "output", 50),
+            ],
+        };
+        let page = phase(&section);
+        let (_, legend) = page.split_once("<ul class=\"legend\">").unwrap();
+        let (legend, _) = legend.split_once("</ul>").unwrap();
+        let item = |name: &str, share: &str, role: &str| {
+            let color = color(role);
+            format!("<li><i style=\"background:{color}\"></i>{name} {share} %</li>")
+        };
+        let items = [
+            item("ffn&lt;down>", "65.0", "ffn<down>"),
+            item("attn_q", "30.0", "attn_q"),
+            item("output", "5.0", "output"),
+        ];
+        assert_eq!(legend, items.concat(), "what took the most comes first");
+        for row in &section.rows {
+            let drawn = format!(
+                "background:{}\" title=\"matmul {}",
+                color(&row.role),
+                escaped(&row.role)
+            );
+            assert!(page.contains(&drawn), "{drawn}");
+        }
+    }
 }

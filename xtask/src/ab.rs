@@ -21,6 +21,8 @@ const USAGE: &str = "usage: cargo xtask ab [OPTIONS] OLD NEW
   --shape    a made-up model, as bench --synthetic takes it (default smollm2-135m:q8_0 and qwen3-0.6b:q4_k_m)
   --test     PP:TG:DEPTH, tokens of a prompt, tokens after it, and tokens before both; again for more
              (default 256:0:0 16:0:0 0:32:0 0:16:1024)
+  --reps     repetitions of a test in each run (default 6)
+  --fastest  of these the fastest counts, not the median: others who share a machine only make it slower
   --command  a command in the place of tests, such as 'run -m demo -p Hello --temp 0'; runs per second count
   --loops    busy loops beside all that is measured (default 0)
   --floor    fails when the lower end of an interval is below this (default 0.97)";
@@ -34,6 +36,8 @@ struct Options {
     threads: String,
     shapes: Vec<String>,
     tests: Vec<[usize; 3]>,
+    reps: String,
+    fastest: bool,
     commands: Vec<String>,
     loops: usize,
     floor: f64,
@@ -54,6 +58,8 @@ fn parse(args: &[String]) -> Result<Options> {
         threads: "2".to_owned(),
         shapes: Vec::new(),
         tests: Vec::new(),
+        reps: "6".to_owned(),
+        fastest: false,
         commands: Vec::new(),
         loops: 0,
         floor: 0.97,
@@ -67,6 +73,8 @@ fn parse(args: &[String]) -> Result<Options> {
             "--threads" => options.threads = value()?,
             "--shape" => options.shapes.push(value()?),
             "--test" => options.tests.push(test(&value()?)?),
+            "--reps" => options.reps = value()?,
+            "--fastest" => options.fastest = true,
             "--command" => options.commands.push(value()?),
             "--loops" => options.loops = value()?.parse().context(USAGE)?,
             "--floor" => options.floor = value()?.parse().context(USAGE)?,
@@ -111,9 +119,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     for (shape, file) in options.shapes.iter().zip(&files) {
         for test in &options.tests {
             let name = format!("pp{} tg{} @{}", test[0], test[1], test[2]);
-            let args = bench(file, test);
+            let args = bench(file, test, &options.reps);
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            let once = |program: &str| measured(program, (&args, &options.threads));
+            let once =
+                |program: &str| measured(program, (&args, &options.threads), options.fastest);
             compare([shape, &name], &once)?;
         }
     }
@@ -170,17 +179,17 @@ fn made_up(options: &Options) -> Result<Vec<String>> {
                 "-n",
                 "0",
             ];
-            measured(&options.programs[0], (&args, &options.threads))?;
+            measured(&options.programs[0], (&args, &options.threads), false)?;
         }
         Ok(file.to_string_lossy().into_owned())
     };
     options.shapes.iter().map(one).collect()
 }
 
-fn bench(file: &str, test: &[usize; 3]) -> Vec<String> {
+fn bench(file: &str, test: &[usize; 3], reps: &str) -> Vec<String> {
     let [prompt, written, depth] = test.map(|n| n.to_string());
     let args = [
-        "bench", "-m", file, "-p", &prompt, "-n", &written, "-d", &depth, "-r", "6", "-o", "json",
+        "bench", "-m", file, "-p", &prompt, "-n", &written, "-d", &depth, "-r", reps, "-o", "json",
     ];
     args.map(str::to_owned).into()
 }
@@ -222,8 +231,8 @@ fn clocked(program: &str, line: &str) -> Result<f64> {
     Ok(1.0 / start.elapsed().as_secs_f64())
 }
 
-/// Tokens per second of a bench.
-fn measured(program: &str, (args, threads): (&[&str], &str)) -> Result<f64> {
+/// Tokens per second of a bench: of its fastest repetition, or the median.
+fn measured(program: &str, (args, threads): (&[&str], &str), fastest: bool) -> Result<f64> {
     let mut command = command(program, args)?;
     let own = |word: &str| word == "-t" || word == "--threads";
     if !program.split_whitespace().any(own) {
@@ -238,7 +247,11 @@ fn measured(program: &str, (args, threads): (&[&str], &str)) -> Result<f64> {
     let speeds = speeds.map(|s| s.iter().filter_map(Value::as_f64).collect::<Vec<f64>>());
     let speeds = speeds.filter(|s| !s.is_empty());
     let speeds = speeds.with_context(|| format!("{program} printed no speeds"))?;
-    Ok(median(&sorted(speeds)))
+    let speeds = sorted(speeds);
+    Ok(match fastest {
+        true => speeds[speeds.len() - 1],
+        false => median(&speeds),
+    })
 }
 
 /// What came of the pairs of one test.

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use tokkata::Tokenizer;
 
+use crate::calls::{Call, InputText, Stage};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::logprobs::chat_entry;
 use crate::messages;
 use crate::names::{HINTS, LABELS, fingerprint};
 use crate::params::{MOST_LOGPROBS, Params};
-use crate::run::{Call, End, Finish, Part, Run, Step, Token, Usage, Whole, id, timings};
+use crate::run::{End, Finish, Part, Run, Step, Token, Usage, Whole, id, timings};
 use crate::served::{Served, now};
 use crate::style::{ReasoningNames, Style};
 use crate::talk::Talk;
@@ -283,8 +284,9 @@ impl Writer {
         chunk.into()
     }
 
-    fn delta(&self, part: Part) -> Value {
-        match part {
+    /// What a part adds to a message, if anything.
+    fn delta(&mut self, choice: usize, part: Part) -> Option<Value> {
+        Some(match part {
             Part::Content(text) => json!({"content": text}),
             Part::Reasoning(text) => {
                 let mut delta = Map::new();
@@ -292,11 +294,27 @@ impl Writer {
                 delta.into()
             }
             Part::Call(call) => {
-                let mut object = self.call(&call);
+                let mut object = match (&call.stage, self.customs.contains(&call.name)) {
+                    (Stage::Begins, true) => {
+                        self.state.inputs[choice] = InputText::default();
+                        json!({"id": call.id, "type": "custom", "custom": {"name": call.name, "input": ""}})
+                    }
+                    (Stage::Begins, false) => self.call(&call),
+                    (stage, true) => {
+                        let input = &mut self.state.inputs[choice];
+                        let text = match stage {
+                            Stage::GoesOn => input.push(&call.arguments),
+                            _ => input.end(),
+                        };
+                        (!text.is_empty()).then(|| json!({"custom": {"input": text}}))?
+                    }
+                    (Stage::GoesOn, false) => json!({"function": {"arguments": call.arguments}}),
+                    (Stage::Ends | Stage::BreaksOff(_), false) => return None,
+                };
                 object["index"] = call.index.into();
                 json!({"tool_calls": [object]})
             }
-        }
+        })
     }
 
     fn chunk(&mut self, index: usize, delta: &Value, end: Option<&End>) -> Value {
@@ -388,8 +406,9 @@ impl Write for Writer {
             if is_reasoning && self.wishes.names.is_none() {
                 continue;
             }
-            let delta = self.delta(part);
-            out.push(self.chunk(index, &delta, None));
+            if let Some(delta) = self.delta(index, part) {
+                out.push(self.chunk(index, &delta, None));
+            }
         }
         if let Some(end) = step.end {
             self.state.settle(index, end.clone());
@@ -415,6 +434,8 @@ struct Stream {
     begun: Vec<bool>,
     /// Tokens whose text has not been sent.
     held: Vec<Vec<Token>>,
+    /// The text of the call that is being told, where its tool takes one.
+    inputs: Vec<InputText>,
     ends: Vec<Option<End>>,
     usage: Usage,
     /// What the answer has cost so far, if that is wanted.
@@ -427,6 +448,7 @@ impl Stream {
         Stream {
             begun: vec![false; choices],
             held: vec![Vec::new(); choices],
+            inputs: vec![InputText::default(); choices],
             ends: vec![None; choices],
             usage: Usage {
                 prompt: prompt_tokens,

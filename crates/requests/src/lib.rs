@@ -8,9 +8,10 @@
 //! reads any more is cancelled; nothing in a request names a file, a template or an address to fetch.
 //!
 //! Reading order: [`style`], [`served`] (models), [`fields`] and [`params`] (what a request says), [`messages`] and
-//! [`talk`] (conversations on their way to tokens), [`run`] (answers on their way back), [`chat`] and [`completions`]
+//! [`talk`] (conversations on their way to tokens), [`run`] and [`calls`] (answers on their way back), [`chat`] and [`completions`]
 //! (what OpenAI's dialect asks and how it is written), [`reply`] (all of it for a caller in this process).
 
+pub mod calls;
 pub mod chat;
 pub mod completions;
 pub mod error;
@@ -21,6 +22,7 @@ pub mod metrics;
 pub mod names;
 pub mod params;
 pub mod prompts;
+mod reader;
 pub mod reply;
 #[cfg(feature = "http")]
 mod respond;

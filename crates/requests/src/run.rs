@@ -6,13 +6,13 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tokkata::answer::{Event, OutputFormat, OutputParser, Parsed};
 use tokkata::{Answer, Canceller, EventKind, FinishReason, Logprobs, Stats};
 
+use crate::calls::{Call, Stage};
 use crate::error::{ApiError, Result};
+use crate::reader::{Reader, format_of};
 use crate::served::{Permit, Served};
-use crate::talk::{Prepared, Reading};
-use crate::word_tools;
+use crate::talk::Prepared;
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,30 +21,8 @@ pub enum Part {
     Reasoning(String),
     /// What it says.
     Content(String),
-    /// A whole call: its place among the answer's calls, its id, its tool and its arguments.
+    /// What is new of a call; of a [`Whole`] answer, all of it.
     Call(Call),
-}
-
-/// A call of a tool.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Call {
-    /// Its place among the answer's calls.
-    pub index: usize,
-    /// Its own id.
-    pub id: String,
-    /// The tool.
-    pub name: String,
-    /// Its arguments, JSON.
-    pub arguments: String,
-}
-
-impl Call {
-    /// The text of a tool that takes one rather than an object.
-    pub fn text(&self) -> String {
-        let read: Value = serde_json::from_str(&self.arguments).unwrap_or_default();
-        let input = read["input"].as_str().map(str::to_owned);
-        input.unwrap_or_else(|| self.arguments.clone())
-    }
 }
 
 /// A token of an answer.
@@ -103,18 +81,10 @@ pub struct End {
 struct Choice {
     /// `None` before it was asked for.
     answer: Option<Answer>,
-    parser: Option<OutputParser>,
-    calls: usize,
-    /// Calls of tools are text where there are no tools.
-    has_tools: bool,
-    one_call: bool,
-    /// Reasoning stays in the content, as the model wrote it.
-    raw_reasoning: bool,
+    reader: Reader,
     /// The answer was cut after its call.
     cut: bool,
     ended: bool,
-    /// The newest text is reasoning.
-    reasons: bool,
     reasoning_tokens: usize,
     /// Tokens of the prompt that are computed, and all of them.
     prompt: (usize, usize),
@@ -350,9 +320,9 @@ impl Run {
                 self.clock(at);
                 let choice = &mut self.choices[at];
                 step.token = Some(Token { id, logprobs });
-                step.parts = choice.read(&text);
-                choice.reasoning_tokens += usize::from(choice.reasons);
-                if choice.one_call && choice.calls > 0 && !choice.cut {
+                step.parts = choice.reader.read(&text);
+                choice.reasoning_tokens += usize::from(choice.reader.reasons());
+                if choice.reader.is_over() && !choice.cut {
                     choice.cut = true;
                     if let Some(answer) = &choice.answer {
                         answer.cancel();
@@ -391,15 +361,15 @@ impl Run {
         let choice = &mut self.choices[at];
         choice.ended = true;
         if !choice.cut {
-            step.parts = choice.read(text);
-            step.parts.extend(choice.read_last());
+            step.parts = choice.reader.read(text);
+            step.parts.extend(choice.reader.read_last());
         }
         if let Some(stop) = stop.as_ref().filter(|_| keeps) {
             step.parts.push(Part::Content(stop.clone()));
         }
         match reason {
             _ if choice.cut => Finish::Calls,
-            FinishReason::EndOfText if choice.calls > 0 => Finish::Calls,
+            FinishReason::EndOfText if choice.reader.has_called() => Finish::Calls,
             FinishReason::EndOfText => Finish::Stop,
             FinishReason::StopString(_) => Finish::StopString(stop.unwrap_or_default()),
             FinishReason::MaxTokens | FinishReason::ContextFull => Finish::Length,
@@ -453,32 +423,19 @@ impl Drop for Run {
     }
 }
 
-/// How an answer is to be split.
-fn format_of<'a>(model: &'a Served, reading: &Reading) -> &'a OutputFormat {
-    match word_tools::form().filter(|_| reading.in_words) {
-        Some(form) => &form.format,
-        None => model.service.format(),
-    }
-}
-
 impl Choice {
     fn new(model: &Arc<Served>, one: &Prepared, place: usize) -> Result<Self> {
         let reading = one.reading.as_ref();
-        let parser = reading.map(|r| OutputParser::new(format_of(model, r), &r.prompt, &r.tools));
+        let reader = Reader::new(reading.map(|r| (r, format_of(model, r))));
         let answer = match place {
             0 => Some(model.service.generate(one.request(model, 0)?)),
             _ => None,
         };
         Ok(Choice {
             answer,
-            parser,
-            calls: 0,
-            has_tools: reading.is_some_and(|r| !r.tools.is_empty()),
-            one_call: reading.is_some_and(|r| r.one_call),
-            raw_reasoning: reading.is_some_and(|r| r.raw_reasoning),
+            reader,
             cut: false,
             ended: false,
-            reasons: false,
             reasoning_tokens: 0,
             prompt: (0, 0),
             told: 0,
@@ -487,58 +444,6 @@ impl Choice {
             first: None,
             last: Instant::now(),
         })
-    }
-
-    /// What more text settles.
-    fn read(&mut self, text: &[u8]) -> Vec<Part> {
-        let text = String::from_utf8_lossy(text);
-        match &mut self.parser {
-            _ if text.is_empty() => Vec::new(),
-            Some(parser) => {
-                let parsed = parser.push(&text);
-                self.parts(parsed)
-            }
-            None => vec![Part::Content(text.into_owned())],
-        }
-    }
-
-    /// What was held back.
-    fn read_last(&mut self) -> Vec<Part> {
-        let parsed = self.parser.as_mut().map(OutputParser::finish);
-        self.parts(parsed.unwrap_or_default())
-    }
-
-    fn parts(&mut self, parsed: Vec<Parsed>) -> Vec<Part> {
-        let mut parts = Vec::with_capacity(parsed.len());
-        for piece in parsed {
-            if matches!(piece.event, Event::ToolCall(_)) && !self.has_tools {
-                parts.push(Part::Content(piece.raw));
-                continue;
-            }
-            if self.one_call && self.calls > 0 {
-                break;
-            }
-            self.reasons = matches!(piece.event, Event::Reasoning(_));
-            match piece.event {
-                Event::Reasoning(_) if self.raw_reasoning => parts.push(Part::Content(piece.raw)),
-                Event::Reasoning(text) => parts.push(Part::Reasoning(text)),
-                Event::Content(text) => parts.push(Part::Content(text)),
-                Event::ToolCall(call) => {
-                    parts.push(Part::Call(Call {
-                        index: self.calls,
-                        id: call.id.unwrap_or_else(|| id("call_")),
-                        name: call.name,
-                        arguments: call.arguments,
-                    }));
-                    self.calls += 1;
-                }
-                Event::Markup if self.raw_reasoning && !self.has_tools => {
-                    parts.push(Part::Content(piece.raw));
-                }
-                Event::Markup => {}
-            }
-        }
-        parts
     }
 }
 
@@ -620,11 +525,17 @@ impl Whole {
             match &part {
                 Part::Reasoning(text) => self.reasoning.push_str(text),
                 Part::Content(text) => self.content.push_str(text),
-                Part::Call(call) => self.calls.push(call.clone()),
+                Part::Call(new) => match self.calls.last_mut() {
+                    Some(call) if new.stage != Stage::Begins => call.take(new.clone()),
+                    _ => self.calls.push(new.clone()),
+                },
             }
             match (self.parts.last_mut(), part) {
                 (Some(Part::Reasoning(old)), Part::Reasoning(new))
                 | (Some(Part::Content(old)), Part::Content(new)) => old.push_str(&new),
+                (Some(Part::Call(old)), Part::Call(new)) if new.stage != Stage::Begins => {
+                    old.take(new);
+                }
                 (_, part) => self.parts.push(part),
             }
         }

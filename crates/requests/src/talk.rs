@@ -69,6 +69,8 @@ pub struct Reading {
     pub tools: Vec<Value>,
     /// The answer ends with its first call.
     pub one_call: bool,
+    /// What begins as a call is one, since calls follow a grammar.
+    pub calls_are_certain: bool,
     /// Calls are written as [`word_tools`] tells.
     pub in_words: bool,
     /// Reasoning stays in the content.
@@ -291,6 +293,7 @@ impl Talk {
             (None, true) => None,
             (None, false) => talk.call_grammar(model, &tools, close)?,
         };
+        let follows = grammar.is_some() && params.grammar.is_none();
         let format = model.service.format();
         let thinking = match (talk.thinking.budget, format.reasoning_markers()) {
             (Some(budget), Some((open, end))) if budget > 0 => {
@@ -311,6 +314,7 @@ impl Talk {
             grammar,
             reading: Some(Reading {
                 prompt: rendered.text,
+                calls_are_certain: follows && !tools.is_empty(),
                 tools,
                 one_call: !talk.parallel,
                 raw_reasoning: talk.raw_reasoning,

@@ -31,7 +31,7 @@ mod sse;
 mod tls;
 
 use tokkata_requests::{
-    error, fields, logprobs, messages, metrics, names, params, prompts, run, served, talk,
+    calls, error, fields, logprobs, messages, metrics, names, params, prompts, run, served, talk,
 };
 
 pub use fleet::{Kind, Library, Offer, Open, Opened, Stock};

@@ -201,7 +201,7 @@ fn every_form_of_tool_choice_is_honoured() {
 }
 
 #[test]
-fn calls_come_whole_in_streams_and_their_results_are_read() {
+fn calls_come_in_streams_and_their_results_are_read() {
     let mut body = question("What is the weather in Paris?");
     body["tools"] = tools();
     body["tool_choice"] = json!("required");

@@ -93,7 +93,12 @@ fn chats_have_such_tools_too() {
         .iter()
         .filter_map(|c| c["choices"][0]["delta"]["tool_calls"].get(0))
         .collect();
-    assert_eq!(calls[0]["custom"], call["custom"]);
+    let announced = json!({"name": "say", "input": ""});
+    assert_eq!(calls[0]["custom"], announced);
+    let inputs = calls.iter().map(|c| c["custom"]["input"].as_str());
+    let input: String = inputs.map(|text| text.expect("a text")).collect();
+    assert!(calls.len() > 2 && follows(&input), "{calls:?}");
+    assert_eq!(call["custom"]["input"], input.as_str());
     let shown = ask("/apply-template", &body);
     assert!(
         !shown["prompt"]

@@ -23,6 +23,7 @@
 //! # Ok::<(), tokkata_text::template::TemplateError>(())
 //! ```
 
+mod begun;
 mod calls;
 mod channels;
 mod constrain;
@@ -69,7 +70,7 @@ pub struct ToolCall {
     pub id: Option<String>,
     /// The tool's name.
     pub name: String,
-    /// The arguments, as JSON text.
+    /// The arguments, as JSON text: as the model wrote them, less white space between their parts, where it writes JSON.
     pub arguments: String,
 }
 

@@ -6,7 +6,9 @@ mod shown;
 use serde_json::{Value as Json, json};
 use shown::{answer, call, expected_calls, tagged, templates, tools};
 use tokkata_text::grammar::{Grammar, TokenTrie, Vocabulary};
-use tokkata_text::parse::{Answer, OutputFormat, OutputParser, Parsed, ToolCall, ToolChoice};
+use tokkata_text::parse::{
+    Answer, Event, OutputFormat, OutputParser, Parsed, ToolCall, ToolChoice,
+};
 use tokkata_text::template::ChatTemplate;
 
 /// Parses in one piece, and character by character, which must agree; the raws must be the input.
@@ -22,11 +24,35 @@ fn parse(format: &OutputFormat, prompt: &str, text: &str) -> Answer {
 
 fn events(format: &OutputFormat, prompt: &str, pieces: &[&str]) -> Vec<Parsed> {
     let mut parser = OutputParser::new(format, prompt, &tools());
-    let mut events: Vec<Parsed> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
+    let mut events = Vec::new();
+    for piece in pieces {
+        let begun = parser.begun().cloned();
+        let settled = parser.push(piece);
+        goes_on(begun, &settled, &parser);
+        events.extend(settled);
+    }
     events.extend(parser.finish());
+    assert_eq!(parser.begun(), None, "nothing goes on after {pieces:?}");
     let raw: String = events.iter().map(|parsed| parsed.raw.as_str()).collect();
     assert_eq!(raw, pieces.concat(), "every byte is accounted for");
     events
+}
+
+/// What was known of a call stays so, unless it is none.
+fn goes_on(begun: Option<ToolCall>, settled: &[Parsed], parser: &OutputParser) {
+    let Some(begun) = begun else { return };
+    let event = settled.iter().find(|p| p.event != Event::Markup);
+    let now = match event.map(|p| &p.event) {
+        None => parser.begun(),
+        Some(Event::ToolCall(call)) => Some(call),
+        Some(_) => return,
+    };
+    let now = now.unwrap_or_else(|| panic!("{begun:?} is forgotten"));
+    assert_eq!((&begun.id, &begun.name), (&now.id, &now.name));
+    assert!(
+        now.arguments.starts_with(&begun.arguments),
+        "{begun:?} becomes {now:?}"
+    );
 }
 
 fn read_calls(calls: &[ToolCall]) -> Vec<(String, Json)> {
@@ -323,6 +349,66 @@ fn no_text_is_ever_lost() {
             &text,
         );
     }
+}
+
+/// Calls that follow a grammar are known before they end: all of JSON that has come, and of other formats the arguments
+/// that are complete.
+#[test]
+fn calls_are_known_while_they_are_written() {
+    let name = "get_weather";
+    let arguments = json!({"city": "Rome", "code": "one QQ two"});
+    let (mut known, mut late) = (0, Vec::new());
+    for (template_name, template) in templates() {
+        let format = OutputFormat::derive(&template);
+        let followed = format.tool_grammar(&tools(), ToolChoice::Auto);
+        let turn = json!({"role": "assistant", "content": "", "tool_calls": [call("call0000a", name, &arguments, false)]});
+        let shown = answer(&template, &turn, &json!({})).filter(|(_, text)| text.contains(name));
+        let (Some((prompt, text)), Ok(Some(_))) = (shown, followed) else {
+            continue;
+        };
+        let mut parser = OutputParser::new(&format, &prompt, &tools());
+        let (before, _) = text.split_once("QQ").expect("the last argument");
+        parser.push(before);
+        let named = parser.begun().is_some_and(|begun| begun.name == name);
+        let begun = parser.begun().map_or("", |begun| &begun.arguments);
+        if named && begun.starts_with("{\"city\":\"Rome\"") {
+            known += 1;
+        } else {
+            late.push(template_name);
+        }
+    }
+    println!("{known} known early, and not {late:?}");
+    assert!(
+        // One writes a call's id behind its arguments.
+        known == 0 || (known >= 50 && late.len() <= 1),
+        "{known}, not {late:?}"
+    );
+}
+
+#[test]
+fn a_call_is_known_from_its_name_on() {
+    let mut parser = OutputParser::new(&tagged(), "", &[]);
+    let mut known = |piece: &str| {
+        assert_eq!(parser.push(piece), []);
+        parser
+            .begun()
+            .map(|c| (c.name.clone(), c.arguments.clone()))
+    };
+    let f = |arguments: &str| Some(("f".to_owned(), arguments.to_owned()));
+    assert_eq!(known("<tool_call>\n{\"name\" : \"f"), None);
+    assert_eq!(known("\""), f(""));
+    assert_eq!(known(", \"arguments\": "), f(""));
+    assert_eq!(known("{ \"a b\" : [1, 2.50,"), f("{\"a b\":[1,2.50,"));
+    assert_eq!(known(" \"\\"), f("{\"a b\":[1,2.50,\"\\"));
+    assert_eq!(known("\" }\" ] "), f("{\"a b\":[1,2.50,\"\\\" }\"]"));
+    assert_eq!(known("}"), f("{\"a b\":[1,2.50,\"\\\" }\"]}"));
+    assert!(matches!(
+        &parser.push("}")[..],
+        [Parsed {
+            event: Event::ToolCall(_),
+            ..
+        }]
+    ));
 }
 
 /// The grammar derived for a template's calls accepts the calls as the template writes them, and no other tool's.

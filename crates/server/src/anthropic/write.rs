@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokkata::Stats;
 
 use crate::app::{Dialect, Json};
+use crate::calls::{Call, Stage};
 use crate::error::{ApiError, Result};
 use crate::run::{End, Finish, Part, Run, Step, collect};
 use crate::served::Served;
@@ -26,6 +27,10 @@ pub(super) struct Writer {
 enum Kind {
     Text,
     Thinking,
+    /// A call, and whether its arguments are an object, which is known from their first piece on.
+    Tool {
+        object: Option<bool>,
+    },
 }
 
 /// How far a stream has come.
@@ -72,6 +77,20 @@ fn input(arguments: &str) -> Value {
     read.filter(Value::is_object).unwrap_or_else(|| json!({}))
 }
 
+/// A call; what broke off has no input, and is shown as it was written.
+fn block(call: &Call) -> Value {
+    if let Stage::BreaksOff(raw) = &call.stage {
+        return json!({"type": "text", "text": raw, "citations": null});
+    }
+    json!({
+        "type": "tool_use",
+        "id": call.id,
+        "name": call.name,
+        "input": input(&call.arguments),
+        "caller": {"type": "direct"},
+    })
+}
+
 impl Writer {
     pub(super) async fn whole(self, mut run: Run) -> Result<Response> {
         let mut all = collect(&mut run).await?;
@@ -91,13 +110,7 @@ impl Writer {
                 Part::Content(text) => {
                     Some(json!({"type": "text", "text": text, "citations": null}))
                 }
-                Part::Call(call) => Some(json!({
-                    "type": "tool_use",
-                    "id": call.id,
-                    "name": call.name,
-                    "input": input(&call.arguments),
-                    "caller": {"type": "direct"},
-                })),
+                Part::Call(call) => Some(block(call)),
             });
         }
         let mut body = json!({
@@ -188,14 +201,7 @@ impl Writer {
                     let delta = json!({"type": "text_delta", "text": text});
                     blocks.delta(delta, sender).await?;
                 }
-                Part::Call(call) => {
-                    blocks.leave(sender).await?;
-                    let block = json!({"type": "tool_use", "id": call.id, "name": call.name, "input": {}, "caller": {"type": "direct"}});
-                    blocks.start(block, sender).await?;
-                    let delta = json!({"type": "input_json_delta", "partial_json": input(&call.arguments).to_string()});
-                    blocks.delta(delta, sender).await?;
-                    blocks.stop(sender).await?;
-                }
+                Part::Call(call) => blocks.call(&call, sender).await?,
             }
         }
         match step.end {
@@ -232,10 +238,35 @@ impl Blocks {
         self.leave(sender).await?;
         let block = match kind {
             Kind::Text => json!({"type": "text", "text": "", "citations": null}),
-            Kind::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
+            _ => json!({"type": "thinking", "thinking": "", "signature": ""}),
         };
         self.open = Some(kind);
         self.start(block, sender).await
+    }
+
+    /// Tells what is new of a call.
+    async fn call(&mut self, call: &Call, sender: &Sender) -> std::result::Result<(), Gone> {
+        let object = match (&call.stage, self.open) {
+            (Stage::Begins, _) => {
+                self.leave(sender).await?;
+                self.open = Some(Kind::Tool { object: None });
+                let block = json!({"type": "tool_use", "id": call.id, "name": call.name, "input": {}, "caller": {"type": "direct"}});
+                return self.start(block, sender).await;
+            }
+            (Stage::GoesOn, Some(Kind::Tool { object })) => object,
+            _ => return self.leave(sender).await,
+        };
+        let is_object = object.unwrap_or_else(|| call.arguments.starts_with('{'));
+        self.open = Some(Kind::Tool {
+            object: Some(is_object),
+        });
+        let piece = match (is_object, object) {
+            (true, _) => call.arguments.as_str(),
+            (false, None) => "{}",
+            (false, Some(_)) => return Ok(()),
+        };
+        let delta = json!({"type": "input_json_delta", "partial_json": piece});
+        self.delta(delta, sender).await
     }
 
     async fn leave(&mut self, sender: &Sender) -> std::result::Result<(), Gone> {

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::read::Wishes;
 use crate::app::Json;
+use crate::calls::{Call, Stage};
 use crate::error::{ApiError, Result};
 use crate::logprobs::chat_entry;
-use crate::run::{Call, End, Finish, Part, Run, Step, Token, collect};
+use crate::run::{End, Finish, Part, Run, Step, Token, collect};
 use crate::served::{Served, now};
 use crate::sse::{Gone, Sender};
 
@@ -35,16 +36,33 @@ struct Piece {
 }
 
 impl Piece {
-    fn of(parts: Vec<Part>) -> Self {
+    /// What parts say; `open` is the call that has not come to its end.
+    fn of(parts: Vec<Part>, open: &mut Option<Call>) -> Self {
         let mut piece = Piece::default();
         for part in parts {
             match part {
                 Part::Content(text) => piece.content.push_str(&text),
                 Part::Reasoning(text) => piece.thinking.push_str(&text),
-                Part::Call(call) => piece.calls.push(call),
+                Part::Call(new) => match open {
+                    Some(call) if new.stage != Stage::Begins => call.take(new),
+                    _ => *open = Some(new),
+                },
             }
+            piece.take(open);
         }
         piece
+    }
+
+    /// Takes the call that has come to its end.
+    fn take(&mut self, open: &mut Option<Call>) {
+        match open.as_ref().map(|call| &call.stage) {
+            Some(Stage::Ends) => self.calls.extend(open.take()),
+            Some(Stage::BreaksOff(raw)) => {
+                self.content.push_str(raw);
+                *open = None;
+            }
+            _ => {}
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -128,7 +146,7 @@ impl Writer {
         let one = all.pop().unwrap_or_default();
         let end = one.end.as_ref();
         let end = end.ok_or_else(|| ApiError::internal("the answer has no end"))?;
-        let mut object = self.object(&Piece::of(one.parts.clone()), &one.tokens);
+        let mut object = self.object(&Piece::of(one.parts.clone(), &mut None), &one.tokens);
         let ids: Vec<u32> = one.tokens.iter().map(|t| t.id).collect();
         self.last(&mut object, end, &ids);
         Ok(Json(object).into_response())
@@ -140,7 +158,7 @@ impl Writer {
         sender: Sender,
     ) -> std::result::Result<(), Gone> {
         let (mut answer, mut held) = (Vec::new(), Vec::new());
-        let mut next = first.map(Ok);
+        let (mut next, mut open) = (first.map(Ok), None);
         loop {
             let step = match next.take() {
                 Some(step) => Some(step),
@@ -153,7 +171,7 @@ impl Writer {
             };
             answer.extend(step.token.as_ref().map(|t| t.id));
             held.extend(step.token);
-            let piece = Piece::of(step.parts);
+            let piece = Piece::of(step.parts, &mut open);
             if !piece.is_empty() {
                 let object = self.object(&piece, &std::mem::take(&mut held));
                 sender.data(&object).await?;
@@ -186,6 +204,31 @@ pub(super) fn time(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_are_whole_or_text() {
+        let part = |arguments: &str, stage| {
+            Part::Call(Call {
+                index: 0,
+                id: "call".to_owned(),
+                name: "f".to_owned(),
+                arguments: arguments.to_owned(),
+                stage,
+            })
+        };
+        let mut open = None;
+        let begun = Piece::of(vec![part("", Stage::Begins)], &mut open);
+        let more = Piece::of(vec![part("{\"a\":", Stage::GoesOn)], &mut open);
+        assert!(begun.is_empty() && more.is_empty());
+        let rest = vec![part("1}", Stage::GoesOn), part("", Stage::Ends)];
+        let whole = Piece::of(rest, &mut open);
+        assert_eq!(whole.calls[0].arguments, "{\"a\":1}");
+        assert_eq!((whole.content.as_str(), &open), ("", &None));
+        Piece::of(vec![part("", Stage::Begins)], &mut open);
+        let raw = "<call>{\"name\"".to_owned();
+        let broken = Piece::of(vec![part("", Stage::BreaksOff(raw.clone()))], &mut open);
+        assert_eq!((broken.content, broken.calls, open), (raw, vec![], None));
+    }
 
     #[test]
     fn times_are_written_as_people_do() {

@@ -7,9 +7,10 @@ use serde_json::{Map, Value, json};
 use tokkata::Stats;
 
 use super::read::{Asked, ToolKind};
+use crate::calls::{Call, InputText, Stage};
 use crate::error::ApiError;
 use crate::logprobs::chat_entry;
-use crate::run::{Call, End, Finish, Part, Step, Token, id, timings};
+use crate::run::{End, Finish, Part, Step, Token, id, timings};
 use crate::served::{Served, now};
 
 /// An event: its name and its object.
@@ -20,6 +21,40 @@ pub(super) type Event = (&'static str, Value);
 enum Open {
     Reasoning,
     Message,
+    Call,
+}
+
+impl Open {
+    /// An item of this kind and its part, before they have any text; calls have no parts.
+    fn empty(self) -> Option<(Value, Value)> {
+        match self {
+            Open::Reasoning => Some((
+                json!({"id": id("rs_"), "type": "reasoning", "summary": [], "content": [], "encrypted_content": null, "status": "in_progress"}),
+                json!({"type": "reasoning_text", "text": ""}),
+            )),
+            Open::Message => Some((
+                json!({"id": id("msg_"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}),
+                json!({"type": "output_text", "text": "", "annotations": [], "logprobs": []}),
+            )),
+            Open::Call => None,
+        }
+    }
+}
+
+/// What a call's item holds, and the events of it: more of it, and all of it.
+fn call_names(item: &Value) -> (&'static str, &'static str, &'static str) {
+    match item["type"] == "custom_tool_call" {
+        true => (
+            "input",
+            "response.custom_tool_call_input.delta",
+            "response.custom_tool_call_input.done",
+        ),
+        false => (
+            "arguments",
+            "response.function_call_arguments.delta",
+            "response.function_call_arguments.done",
+        ),
+    }
 }
 
 /// Gathers an answer.
@@ -33,6 +68,8 @@ pub(super) struct Builder {
     logprobs: Option<usize>,
     output: Vec<Value>,
     open: Option<Open>,
+    /// The text of the call that is open, where its tool takes one.
+    input: Option<InputText>,
     /// Tokens whose text has not been told.
     held: Vec<Token>,
     end: Option<End>,
@@ -55,6 +92,7 @@ impl Builder {
             logprobs: asked.logprobs,
             output: Vec::new(),
             open: None,
+            input: None,
             held: Vec::new(),
             end: None,
             events: Vec::new(),
@@ -144,7 +182,9 @@ impl Builder {
                 kind => {
                     let arguments = match kind {
                         "custom_tool_call" => json!({"input": item["input"]}),
-                        _ => serde_json::from_str(item["arguments"].as_str()?).unwrap_or_default(),
+                        // One that broke off stays as it is.
+                        _ => serde_json::from_str(item["arguments"].as_str()?)
+                            .unwrap_or_else(|_| item["arguments"].clone()),
                     };
                     let name = match item["namespace"].as_str() {
                         Some(namespace) => format!("{namespace}__{}", item["name"].as_str()?),
@@ -177,10 +217,12 @@ impl Builder {
                     self.enter(Open::Message);
                     self.grow(&text);
                 }
-                Part::Call(call) => {
-                    self.leave();
-                    self.call(call);
-                }
+                Part::Call(call) => match call.stage {
+                    Stage::Begins => self.enter_call(&call),
+                    Stage::GoesOn => self.grow_call(&call.arguments),
+                    Stage::Ends => self.leave(),
+                    Stage::BreaksOff(_) => self.leave_as("incomplete"),
+                },
             }
         }
         if let Some(end) = step.end {
@@ -198,18 +240,11 @@ impl Builder {
         if self.open == Some(kind) {
             return;
         }
+        let Some((item, part)) = kind.empty() else {
+            return;
+        };
         self.leave();
         self.open = Some(kind);
-        let (item, part) = match kind {
-            Open::Reasoning => (
-                json!({"id": id("rs_"), "type": "reasoning", "summary": [], "content": [], "encrypted_content": null, "status": "in_progress"}),
-                json!({"type": "reasoning_text", "text": ""}),
-            ),
-            Open::Message => (
-                json!({"id": id("msg_"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}),
-                json!({"type": "output_text", "text": "", "annotations": [], "logprobs": []}),
-            ),
-        };
         let place = self.output.len();
         self.tell(
             "response.output_item.added",
@@ -271,12 +306,15 @@ impl Builder {
         };
         let place = self.output.len() - 1;
         self.output[place]["status"] = status.into();
+        if kind == Open::Call {
+            return self.leave_call(place);
+        }
         let item = self.output[place].clone();
         let part = item["content"][0].clone();
         let text = &part["text"];
         let (name, event) = match kind {
             Open::Reasoning => ("response.reasoning_text.done", json!({"text": text})),
-            Open::Message => (
+            _ => (
                 "response.output_text.done",
                 json!({"text": text, "logprobs": part["logprobs"]}),
             ),
@@ -291,56 +329,71 @@ impl Builder {
         );
     }
 
-    /// A whole call of a tool.
-    fn call(&mut self, call: Call) {
-        let place = self.output.len();
+    /// Begins the item of a call.
+    fn enter_call(&mut self, call: &Call) {
+        self.leave();
         let plain = ToolKind::Function {
             namespace: None,
             name: call.name.clone(),
         };
         let kind = self.kinds.get(&call.name).unwrap_or(&plain).clone();
-        let (mut item, field, value) = match kind {
+        let item = match kind {
             ToolKind::Function { namespace, name } => {
                 let mut item = json!({"id": id("fc_"), "type": "function_call", "status": "in_progress", "call_id": call.id, "name": name, "arguments": ""});
                 if let Some(namespace) = namespace {
                     item["namespace"] = namespace.into();
                 }
-                (item, "arguments", call.arguments)
+                item
             }
             ToolKind::Custom { name } => {
-                let item = json!({"id": id("ctc_"), "type": "custom_tool_call", "status": "in_progress", "call_id": call.id, "name": name, "input": ""});
-                (item, "input", call.text())
+                self.input = Some(InputText::default());
+                json!({"id": id("ctc_"), "type": "custom_tool_call", "status": "in_progress", "call_id": call.id, "name": name, "input": ""})
             }
         };
+        let place = self.output.len();
         self.tell(
             "response.output_item.added",
             json!({"output_index": place, "item": item}),
         );
-        let head = json!({"item_id": item["id"], "output_index": place});
-        let (delta, done) = match field {
-            "input" => (
-                "response.custom_tool_call_input.delta",
-                "response.custom_tool_call_input.done",
-            ),
-            _ => (
-                "response.function_call_arguments.delta",
-                "response.function_call_arguments.done",
-            ),
+        self.output.push(item);
+        self.open = Some(Open::Call);
+    }
+
+    /// More of the open call's arguments.
+    fn grow_call(&mut self, arguments: &str) {
+        let text = match &mut self.input {
+            Some(input) => input.push(arguments),
+            None => arguments.to_owned(),
         };
-        let mut event = head.clone();
-        event["delta"] = value.as_str().into();
-        self.tell(delta, event);
-        let mut event = head;
-        event[field] = value.as_str().into();
-        event["name"] = item["name"].clone();
+        self.grow_call_text(&text);
+    }
+
+    fn grow_call_text(&mut self, text: &str) {
+        let place = self.output.len() - 1;
+        let item = &mut self.output[place];
+        let (field, delta, _) = call_names(item);
+        if !text.is_empty() {
+            let whole = item[field].as_str().unwrap_or_default();
+            item[field] = format!("{whole}{text}").into();
+            let event = json!({"item_id": item["id"], "output_index": place, "delta": text});
+            self.tell(delta, event);
+        }
+    }
+
+    /// Ends the item of the open call.
+    fn leave_call(&mut self, place: usize) {
+        if let Some(input) = self.input.take() {
+            self.grow_call_text(&input.end());
+        }
+        let item = self.output[place].clone();
+        let (field, _, done) = call_names(&item);
+        let mut event = json!({"item_id": item["id"], "output_index": place, "name": item["name"]});
+        event[field] = item[field].clone();
         self.tell(done, event);
-        item[field] = value.into();
-        item["status"] = "completed".into();
         self.tell(
             "response.output_item.done",
             json!({"output_index": place, "item": item}),
         );
-        self.output.push(item);
     }
 
     fn tell(&mut self, name: &'static str, mut event: Value) {

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value as Json};
 
 use super::ToolCall;
+use super::begun::{Begun, compact, members};
 use super::elements::{self, Elements};
 use super::format::{Body, Calls, JsonKeys, Pair, Part};
 use super::pythonic;
@@ -23,8 +24,8 @@ pub(super) enum Place {
 /// What the next bytes are.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Not enough text yet.
-    More,
+    /// Not enough text yet; perhaps a call has begun.
+    More(Option<Begun>),
     Markup(usize, Place),
     Calls(Vec<ToolCall>, usize, Place),
     /// The section is over after so many bytes.
@@ -37,6 +38,15 @@ pub(super) enum Step {
 enum Trouble {
     More,
     Fail,
+}
+
+impl From<elements::Trouble> for Trouble {
+    fn from(trouble: elements::Trouble) -> Self {
+        match trouble {
+            elements::Trouble::More => Trouble::More,
+            elements::Trouble::Fail => Trouble::Fail,
+        }
+    }
 }
 
 type Read<T> = Result<T, Trouble>;
@@ -74,7 +84,7 @@ fn first_step(calls: &Calls, text: &str, last: bool, tools: &[Json]) -> Step {
         tools,
     ) {
         Step::Calls(found, len, next) => Step::Calls(found, skipped + len, next),
-        Step::More => Step::More,
+        Step::More(begun) => Step::More(begun),
         _ => Step::Fail(marker.len()),
     }
 }
@@ -104,7 +114,7 @@ fn json_step(calls: &Calls, keys: &JsonKeys, text: &str, read: usize, last: bool
         return over(calls, read, space + calls.close.len());
     }
     if begins(bare, &calls.close, last) {
-        return Step::More;
+        return Step::More(None);
     }
     let rest = bare.trim_start_matches(|c: char| c.is_whitespace() || "[],;".contains(c));
     let lead = text.len() - rest.len();
@@ -112,24 +122,24 @@ fn json_step(calls: &Calls, keys: &JsonKeys, text: &str, read: usize, last: bool
         return if last {
             over(calls, read, lead)
         } else {
-            Step::More
+            Step::More(None)
         };
     }
     if begins(rest, &calls.close, last) {
-        return Step::More;
+        return Step::More(None);
     }
     if lead > space && starts(rest, &calls.close) {
         return Step::Markup(lead, Place::Inside { calls: read });
     }
     if begins(rest, &calls.open, last) {
-        return Step::More;
+        return Step::More(None);
     }
     if starts(rest, &calls.open) {
         // As at the start, a marker is markup only if a call follows.
         let inside = Place::Inside { calls: read + 1 };
         return match first_step(calls, rest, last, &[]) {
             Step::Calls(found, len, _) => Step::Calls(found, lead + len, inside),
-            Step::More => Step::More,
+            Step::More(begun) => Step::More(begun),
             _ => Step::End(lead.min(space)),
         };
     }
@@ -141,50 +151,44 @@ fn json_step(calls: &Calls, keys: &JsonKeys, text: &str, read: usize, last: bool
         };
     }
     let Some(end) = json_end(rest) else {
-        return if last { Step::Fail(0) } else { Step::More };
+        return match last {
+            true => Step::Fail(0),
+            false => Step::More(Begun::in_object(keys, rest)),
+        };
     };
-    match serde_json::from_str(&rest[..end])
-        .ok()
-        .and_then(|object| from_object(keys, &object))
-    {
+    match from_object(keys, &rest[..end]) {
         Some(found) => Step::Calls(found, lead + end, Place::Inside { calls: read + 1 }),
         None => Step::Fail(lead + end),
     }
 }
 
-fn from_object(keys: &JsonKeys, object: &Map<String, Json>) -> Option<Vec<ToolCall>> {
+fn from_object(keys: &JsonKeys, object: &str) -> Option<Vec<ToolCall>> {
+    serde_json::from_str::<Map<String, Json>>(object).ok()?;
+    let members = members(object);
     let Some(name) = &keys.name else {
-        let each = object
+        let each = members
             .iter()
-            .map(|(name, arguments)| call(None, name, arguments));
-        return (!object.is_empty()).then(|| each.collect());
+            .map(|m| Some(call(None, &m.key, m.value?)))
+            .collect::<Option<Vec<_>>>();
+        return each.filter(|calls| !calls.is_empty());
     };
-    let name = object.get(name)?.as_str()?;
-    let none = Json::Object(Map::new());
-    let arguments = [keys.arguments.as_str(), "arguments", "parameters"]
-        .iter()
-        .find_map(|key| object.get(*key));
-    let id = keys
-        .id
-        .as_ref()
-        .and_then(|key| object.get(key))
-        .and_then(Json::as_str)
-        .map(str::to_owned);
-    Some(vec![call(id, name, arguments.unwrap_or(&none))])
+    let text = |key: &str| members.iter().find(|m| m.key == key)?.text();
+    let name = text(name)?;
+    let id = keys.id.as_ref().and_then(|key| text(key));
+    let arguments = members.iter().find(|m| keys.are_arguments(&m.key));
+    let arguments = arguments.map_or(Some("{}"), |m| m.value)?;
+    Some(vec![call(id, &name, arguments)])
 }
 
-pub(super) fn call(id: Option<String>, name: &str, arguments: &Json) -> ToolCall {
-    let arguments = match arguments {
-        // Some models write the arguments as a string of JSON.
-        Json::String(text) if serde_json::from_str::<Map<String, Json>>(text).is_ok() => {
-            text.clone()
-        }
-        other => other.to_string(),
-    };
+/// A call whose arguments are this JSON.
+pub(super) fn call(id: Option<String>, name: &str, arguments: &str) -> ToolCall {
+    // Some models write the arguments as a string of JSON.
+    let inner = serde_json::from_str::<String>(arguments).ok();
+    let inner = inner.filter(|text| serde_json::from_str::<Map<String, Json>>(text).is_ok());
     ToolCall {
         id,
         name: name.to_owned(),
-        arguments,
+        arguments: inner.unwrap_or_else(|| compact(arguments)),
     }
 }
 
@@ -195,14 +199,14 @@ fn python_step(calls: &Calls, text: &str, read: usize, last: bool) -> Step {
         return over(calls, read, space + calls.close.len());
     }
     if begins(bare, &calls.close, last) {
-        return Step::More;
+        return Step::More(None);
     }
     if read > 0 {
         return Step::End(0);
     }
     match pythonic::calls(bare) {
         Ok(Some((found, len))) => Step::Calls(found, space + len, Place::Inside { calls: 1 }),
-        Ok(None) if !last => Step::More,
+        Ok(None) if !last => Step::More(None),
         _ => Step::Fail(0),
     }
 }
@@ -212,11 +216,11 @@ fn next_call(calls: &Calls, text: &str, read: usize, last: bool, tools: &[Json])
     let bare = skip_space(text);
     let space = text.len() - bare.len();
     if begins(bare, &calls.open, last) {
-        return Step::More;
+        return Step::More(None);
     }
     if !starts(bare, &calls.open) {
         return match section_end(calls, bare, last) {
-            None => Step::More,
+            None => Step::More(None),
             Some(0) if read == 0 => Step::Fail(0),
             Some(0) => Step::End(0),
             Some(len) => over(calls, read, space + len),
@@ -226,6 +230,7 @@ fn next_call(calls: &Calls, text: &str, read: usize, last: bool, tools: &[Json])
         rest: &bare[calls.open.len()..],
         last,
         tools,
+        begun: None,
     };
     let found = match &calls.body {
         Body::Named {
@@ -243,7 +248,7 @@ fn next_call(calls: &Calls, text: &str, read: usize, last: bool, tools: &[Json])
             text.len() - reader.rest.len(),
             Place::Inside { calls: read + 1 },
         ),
-        Err(Trouble::More) if !last => Step::More,
+        Err(Trouble::More) if !last => Step::More(reader.begun),
         Err(_) => Step::Fail(space + calls.open.len()),
     }
 }
@@ -270,6 +275,8 @@ struct Reader<'t> {
     rest: &'t str,
     last: bool,
     tools: &'t [Json],
+    /// What is known of the call, while it is not read to its end.
+    begun: Option<Begun>,
 }
 
 impl<'t> Reader<'t> {
@@ -306,10 +313,23 @@ impl<'t> Reader<'t> {
         if !bare.is_empty() && !bare.starts_with(['{', '"']) {
             return Err(Trouble::Fail);
         }
+        self.begun = Some(Begun::json(id.clone(), name.clone(), bare));
         let end = json_end(bare).ok_or(Trouble::More)?;
-        let arguments: Json = serde_json::from_str(&bare[..end]).map_err(|_| Trouble::Fail)?;
+        let arguments = &bare[..end];
+        serde_json::from_str::<Json>(arguments).map_err(|_| Trouble::Fail)?;
         self.rest = &bare[end..];
-        Ok(call(id, &name, &arguments))
+        Ok(call(id, &name, arguments))
+    }
+
+    /// A call whose arguments are added by `read`.
+    fn adding(
+        &mut self,
+        mut call: Begun,
+        read: impl FnOnce(&mut Self, &mut Begun) -> Read<()>,
+    ) -> Read<ToolCall> {
+        let all = read(self, &mut call);
+        self.begun = Some(call.clone());
+        all.map(|()| call.end())
     }
 
     fn pairs(&mut self, header: &[Part], pair: &Pair, close: &str) -> Read<ToolCall> {
@@ -325,23 +345,21 @@ impl<'t> Reader<'t> {
         let (text, rest) = self.rest.split_at(end);
         let (name, id) = fields(header, text).ok_or(Trouble::Fail)?;
         self.rest = rest;
-        let mut arguments = Map::new();
-        loop {
-            self.rest = skip_space(self.rest);
-            if self.rest.starts_with(close) {
-                return Ok(ToolCall {
-                    id,
-                    name,
-                    arguments: Json::Object(arguments).to_string(),
-                });
+        self.adding(Begun::object(id, name.clone()), |reader, call| {
+            loop {
+                reader.rest = skip_space(reader.rest);
+                let rest = reader.rest;
+                if rest.starts_with(close) {
+                    return Ok(());
+                }
+                if !rest.starts_with(&pair.open) {
+                    let more = begins(rest, close, false) || begins(rest, &pair.open, false);
+                    return Err(if more { Trouble::More } else { Trouble::Fail });
+                }
+                let (key, value) = reader.pair(pair, &name)?;
+                call.add(&key, &value);
             }
-            if !self.rest.starts_with(&pair.open) {
-                let more = begins(self.rest, close, false) || begins(self.rest, &pair.open, false);
-                return Err(if more { Trouble::More } else { Trouble::Fail });
-            }
-            let (key, value) = self.pair(pair, &name)?;
-            arguments.insert(key, value);
-        }
+        })
     }
 
     fn pair(&mut self, pair: &Pair, tool: &str) -> Read<(String, Json)> {
@@ -367,21 +385,17 @@ impl<'t> Reader<'t> {
         self.rest = &rest[text.len()..];
         let (name, id) = fields(header, text).ok_or(Trouble::Fail)?;
         let schema = parameters(self.tools, &name).unwrap_or(&Json::Null);
-        let mut elements = Elements {
-            rest: self.rest,
-            mark,
-        };
-        let arguments = elements.object(schema);
-        self.rest = elements.rest;
-        match arguments {
-            Ok(arguments) => Ok(ToolCall {
-                id,
-                name,
-                arguments: Json::Object(arguments).to_string(),
-            }),
-            Err(elements::Trouble::More) => Err(Trouble::More),
-            Err(elements::Trouble::Fail) => Err(Trouble::Fail),
-        }
+        self.adding(Begun::object(id, name.clone()), |reader, call| {
+            let mut elements = Elements {
+                rest: reader.rest,
+                mark,
+            };
+            while let Some((key, value)) = elements.field(schema)? {
+                call.add(key, &value);
+            }
+            reader.rest = elements.rest;
+            Ok(())
+        })
     }
 
     fn bare(&mut self, quote: &str) -> Read<ToolCall> {

@@ -2,6 +2,7 @@
 
 use serde_json::Value as Json;
 
+use super::begun::Open;
 use super::calls::{Place, Step};
 use super::format::{Calls, Channels, Header};
 use super::scan::{Found, find};
@@ -15,6 +16,7 @@ pub(super) struct ChannelParser {
     /// The header so far, while one is being read.
     header: Option<String>,
     kind: Kind,
+    begun: Option<Open>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,11 +34,41 @@ impl ChannelParser {
             Some((header, _)) => (None, markers.kind(header)),
             None => (Some(begun.to_owned()), Kind::Content),
         };
-        ChannelParser {
+        let mut parser = ChannelParser {
             markers: markers.clone(),
             tools: tools.to_vec(),
             header,
             kind,
+            begun: None,
+        };
+        parser.begin();
+        parser
+    }
+
+    /// The call that is being written.
+    pub(super) fn begun(&self) -> Option<&Open> {
+        self.begun.as_ref()
+    }
+
+    /// Notes that the message names a tool.
+    fn begin(&mut self) {
+        self.begun = match (&self.kind, &self.markers.calls) {
+            (Kind::Call(name), None) => Some(Open::named(name)),
+            _ => None,
+        };
+    }
+
+    /// Reads so much of a message to a tool.
+    fn grow(&mut self, text: &str) {
+        match (&self.markers.calls, &mut self.begun) {
+            (None, Some(open)) => open.follow(text),
+            (Some(calls), begun) => {
+                let step = calls::step(calls, text.trim_start(), Place::Start, false, &self.tools);
+                if let Step::More(Some(found)) = step {
+                    *begun = Some(Open::new(found, text));
+                }
+            }
+            _ => {}
         }
     }
 
@@ -73,6 +105,7 @@ impl ChannelParser {
         });
         let header = self.header.take().unwrap_or_default() + &raw;
         self.kind = self.markers.kind(&header);
+        self.begin();
         true
     }
 
@@ -87,12 +120,16 @@ impl ChannelParser {
         match (&self.kind, marker) {
             (Kind::Reasoning, _) => drop(emit(pending, len, out, Event::Reasoning)),
             (Kind::Content, _) => drop(emit(pending, len, out, Event::Content)),
-            (Kind::Call(_), None) if !last => return false,
+            (Kind::Call(_), None) if !last => {
+                self.grow(&pending[..len]);
+                return false;
+            }
             (Kind::Call(name), _) => match &self.markers.calls {
                 None => drop(emit(pending, len, out, |text| call(name, text))),
                 Some(calls) => marked(calls, pending, len, (&self.tools, out)),
             },
         }
+        self.begun = None;
         let Some(marker) = marker else { return false };
         let starts = marker == self.markers.start;
         let marker = marker.to_owned();
@@ -141,8 +178,8 @@ fn marked_calls(calls: &Calls, text: &str, tools: &[Json]) -> Option<Vec<ToolCal
 
 /// A call, or its text if the arguments are not JSON.
 fn call(name: &str, text: String) -> Event {
-    match serde_json::from_str::<serde_json::Value>(text.trim()) {
-        Ok(arguments) => Event::ToolCall(calls::call(None, name, &arguments)),
+    match serde_json::from_str::<Json>(text.trim()) {
+        Ok(_) => Event::ToolCall(calls::call(None, name, text.trim())),
         Err(_) => Event::Content(text),
     }
 }

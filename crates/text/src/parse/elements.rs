@@ -22,14 +22,13 @@ pub(super) struct Elements<'t, 'm> {
 }
 
 impl<'t> Elements<'t, '_> {
-    /// Elements up to a closing marker, which stays; `schema` is that of the object they make.
-    pub(super) fn object(&mut self, schema: &Json) -> Result<Map<String, Json>, Trouble> {
-        let mut fields = Map::new();
-        while let Some(key) = self.open()? {
-            let inner = &schema["properties"][key];
-            fields.insert(key.to_owned(), self.value(key, inner, 0)?);
-        }
-        Ok(fields)
+    /// The next field of the object that elements make, whose schema this is; `None` at a closing marker, which stays.
+    pub(super) fn field(&mut self, schema: &Json) -> Result<Option<(&'t str, Json)>, Trouble> {
+        let Some(key) = self.open()? else {
+            return Ok(None);
+        };
+        let value = self.value(key, &schema["properties"][key], 0)?;
+        Ok(Some((key, value)))
     }
 
     /// The key of an opening marker; `None` before a closing one.

@@ -126,6 +126,13 @@ pub(super) struct JsonKeys {
     pub(super) id: Option<String>,
 }
 
+impl JsonKeys {
+    /// Whether the arguments stand under this key; models mix up the two that are most common.
+    pub(super) fn are_arguments(&self, key: &str) -> bool {
+        [self.arguments.as_str(), "arguments", "parameters"].contains(&key)
+    }
+}
+
 /// A part of a call's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {

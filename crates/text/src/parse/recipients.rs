@@ -2,6 +2,7 @@
 
 use serde_json::Value as Json;
 
+use super::begun::Open;
 use super::format::Recipients;
 use super::scan::json_end;
 use super::{Event, Parsed, calls};
@@ -16,6 +17,7 @@ pub(super) struct RecipientParser {
     /// Names of the tools; empty if they are not known.
     tools: Vec<String>,
     place: Place,
+    begun: Option<Open>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +51,13 @@ impl RecipientParser {
             markers: markers.clone(),
             tools: tools.iter().filter_map(name).collect(),
             place,
+            begun: None,
         }
+    }
+
+    /// The call that is being written.
+    pub(super) fn begun(&self) -> Option<&Open> {
+        self.begun.as_ref()
     }
 
     /// Whether a tool's line has come.
@@ -75,6 +83,10 @@ impl RecipientParser {
             Header::More => false,
             Header::To(len, place) => {
                 emit(pending, len, out, |_| Event::Markup);
+                self.begun = match &place {
+                    Place::Call(name) => Some(Open::named(name)),
+                    _ => None,
+                };
                 self.place = place;
                 true
             }
@@ -152,13 +164,17 @@ impl RecipientParser {
         let end = json_end(pending).filter(|_| pending.trim_start().starts_with('{'));
         let more = pending.trim_start().is_empty() || pending.trim_start().starts_with('{');
         if end.is_none() && more && !last {
+            if let Some(open) = &mut self.begun {
+                open.follow(pending);
+            }
             return false;
         }
         let parsed = end.and_then(|end| {
-            let arguments: Json = serde_json::from_str(pending[..end].trim()).ok()?;
-            Some((end, calls::call(None, name, &arguments)))
+            let arguments = pending[..end].trim();
+            serde_json::from_str::<Json>(arguments).ok()?;
+            Some((end, calls::call(None, name, arguments)))
         });
-        self.place = Place::Content;
+        (self.place, self.begun) = (Place::Content, None);
         if let Some((end, call)) = parsed {
             emit(pending, end, out, |_| Event::ToolCall(call));
         }

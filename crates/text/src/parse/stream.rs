@@ -2,12 +2,13 @@
 
 use serde_json::Value as Json;
 
+use super::begun::Open;
 use super::calls::{self, Place, Step};
 use super::channels::ChannelParser;
 use super::format::OutputFormat;
 use super::recipients::RecipientParser;
 use super::scan::{Found, find};
-use super::{Event, Parsed};
+use super::{Event, Parsed, ToolCall};
 
 /// Splits one answer as it arrives.
 #[derive(Clone, Debug)]
@@ -20,6 +21,7 @@ pub struct OutputParser {
     recipients: Option<RecipientParser>,
     /// Nothing visible has come since the beginning or the last marker.
     blank: bool,
+    begun: Option<Open>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,7 @@ impl OutputParser {
             channels,
             recipients,
             blank: true,
+            begun: None,
         };
         if parser.opens_reasoning(prompt) {
             parser.mode = Mode::Reasoning;
@@ -80,6 +83,20 @@ impl OutputParser {
     /// Ends the answer and returns what was held back; nothing is ever lost.
     pub fn finish(&mut self) -> Vec<Parsed> {
         self.run(true)
+    }
+
+    /// The call that is being written, as far as it is known: it has this id and this name, and its arguments begin
+    /// so, unless the text turns out to be no call. Only a [grammar](OutputFormat::tool_grammar) makes that certain.
+    ///
+    /// The event of the call, or of the text it turned out to be, is still to come.
+    #[must_use]
+    pub fn begun(&self) -> Option<&ToolCall> {
+        let open = match (&self.channels, &self.recipients) {
+            (Some(channels), _) => channels.begun(),
+            (_, Some(recipients)) => recipients.begun(),
+            _ => self.begun.as_ref(),
+        };
+        open.map(|open| &open.call)
     }
 
     /// Whether a marker of calls that ends here is one, and no text that speaks of it.
@@ -278,11 +295,19 @@ impl OutputParser {
     }
 
     fn call(&mut self, place: Place, last: bool, out: &mut Vec<Parsed>) -> bool {
+        let mut begun = self.begun.take();
+        if begun.as_mut().is_some_and(|open| open.grow(&self.pending)) && !last {
+            self.begun = begun;
+            return false;
+        }
         let Some(calls) = self.format.calls.clone() else {
             return false;
         };
         match calls::step(&calls, &self.pending, place, last, &self.tools) {
-            Step::More => false,
+            Step::More(begun) => {
+                self.begun = begun.map(|begun| Open::new(begun, &self.pending));
+                false
+            }
             Step::Markup(len, next) => {
                 self.markup(len, out);
                 self.mode = Mode::Call(next);

@@ -6,13 +6,16 @@ use serde_json::{Map, Value, json};
 use tokkata::Tokenizer;
 
 use crate::calls::{Call, InputText, Stage};
+use crate::completions::at_most;
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
-use crate::logprobs::chat_entry;
+use crate::logprobs::{Telling, chat_entry, prompt_entries};
 use crate::messages;
 use crate::names::{HINTS, LABELS, fingerprint};
 use crate::params::{MOST_LOGPROBS, Params};
+use crate::reply::block_on;
 use crate::run::{End, Finish, Part, Run, Step, Token, Usage, Whole, id, timings};
+use crate::scores::prompt_logprobs;
 use crate::served::{Served, now};
 use crate::style::{ReasoningNames, Style};
 use crate::talk::Talk;
@@ -24,8 +27,10 @@ pub struct Wishes {
     stream: bool,
     usage: bool,
     usage_always: bool,
-    /// Each token's probability, and so many likeliest ones.
-    logprobs: Option<usize>,
+    /// Each token's probability.
+    logprobs: Option<Telling>,
+    /// The prompt's own, and so many of the likeliest tokens in each place.
+    prompt_logprobs: Option<usize>,
     timings: bool,
     progress: bool,
     verbose: bool,
@@ -51,6 +56,14 @@ pub fn start(
     let prepared = talk.prepare(model, params)?;
     let prompt = prepared.reading.as_ref().map(|r| r.prompt.clone());
     let ids = prepared.ids.clone();
+    prepared.check(model)?;
+    let known = match wishes.prompt_logprobs {
+        Some(most) => {
+            let scored = block_on(prompt_logprobs(model, &ids, most))?;
+            Some(prompt_entries(model.service.tokenizer()?, &scored))
+        }
+        None => None,
+    };
     let run = Run::start(model, vec![prepared])?;
     let writer = Writer {
         id: id("chatcmpl-"),
@@ -60,6 +73,7 @@ pub fn start(
         state: Stream::new(run.len(), ids.len()),
         prompt_ids: wishes.token_ids.then_some(ids),
         prompt: prompt.unwrap_or_default(),
+        prompt_logprobs: known,
         customs,
         wishes,
     };
@@ -78,13 +92,20 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
     params.max_tokens = most
         .and_then(|n| usize::try_from(n).ok())
         .or(model.defaults.max_tokens);
+    let (usage, usage_always) = style.usage(fields)?;
     let mut wishes = Wishes {
         stream: fields.boolean("stream")?.unwrap_or(false),
+        usage,
+        usage_always,
         ..Wishes::default()
     };
-    (wishes.usage, wishes.usage_always) = style.usage(fields)?;
-    wishes.logprobs = logprobs(fields)?;
-    params.logprobs = wishes.logprobs;
+    let most = logprobs(fields)?;
+    wishes.logprobs = Telling::take(fields, most)?;
+    params.logprobs = most;
+    wishes.prompt_logprobs = at_most(fields, "prompt_logprobs")?;
+    if wishes.prompt_logprobs.is_some() && wishes.stream {
+        return Err(ApiError::field("prompt_logprobs", "cannot be streamed"));
+    }
     wishes.timings = fields.boolean("timings_per_token")?.unwrap_or(false);
     wishes.progress = fields.boolean("return_progress")?.unwrap_or(false);
     wishes.verbose = fields.boolean("verbose")?.unwrap_or(style.verbose);
@@ -101,10 +122,6 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
         return Err(ApiError::field("parse_tool_calls", text));
     }
     fields.hints(&HINTS);
-    fields.refuse(
-        &["prompt_logprobs"],
-        "use /v1/completions with echo and logprobs",
-    )?;
     fields.finish(style.strict_fields)?;
     Ok((talk, params, wishes))
 }
@@ -159,6 +176,7 @@ pub struct Writer {
     warnings: Vec<String>,
     prompt_ids: Option<Vec<u32>>,
     prompt: String,
+    prompt_logprobs: Option<Value>,
     /// Tools that take a text.
     customs: Vec<String>,
     wishes: Wishes,
@@ -218,6 +236,9 @@ impl Writer {
         if let Some(ids) = &self.prompt_ids {
             body.insert("prompt_token_ids".to_owned(), ids.clone().into());
         }
+        if let Some(known) = &self.prompt_logprobs {
+            body.insert("prompt_logprobs".to_owned(), known.clone());
+        }
         if self.wishes.prompt_text {
             body.insert("prompt_text".to_owned(), self.prompt.clone().into());
         }
@@ -243,8 +264,8 @@ impl Writer {
             let calls: Vec<Value> = one.calls.iter().map(|c| self.call(c)).collect();
             message.insert("tool_calls".to_owned(), calls.into());
         }
-        let logprobs = self.wishes.logprobs.map(|most| {
-            let entry = |t: &Token| chat_entry(tokenizer, t, most);
+        let logprobs = self.wishes.logprobs.as_ref().map(|telling| {
+            let entry = |t: &Token| chat_entry(tokenizer, t, telling);
             let content: Vec<Value> = one.tokens.iter().map(entry).collect();
             json!({"content": content, "refusal": null})
         });
@@ -333,10 +354,9 @@ impl Writer {
         if let Some(Finish::StopString(stop)) = end.map(|end| &end.finish) {
             choice["stop_reason"] = stop.as_str().into();
         }
-        if let (Some(most), Ok(tokenizer), false) =
-            (self.wishes.logprobs, self.tokenizer(), held.is_empty())
-        {
-            let entry = |t: &Token| chat_entry(tokenizer, t, most);
+        let telling = self.wishes.logprobs.as_ref().filter(|_| !held.is_empty());
+        if let (Some(telling), Ok(tokenizer)) = (telling, self.tokenizer()) {
+            let entry = |t: &Token| chat_entry(tokenizer, t, telling);
             let content: Vec<Value> = held.iter().map(entry).collect();
             choice["logprobs"] = json!({"content": content, "refusal": null});
         }

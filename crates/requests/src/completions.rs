@@ -8,7 +8,7 @@ use tokkata::{DecodeOptions, Logprobs, Tokenizer};
 use crate::chat::finish_word;
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
-use crate::logprobs::TextLogprobs;
+use crate::logprobs::{Telling, TextLogprobs, prompt_entries};
 use crate::names::{HINTS, LABELS, fingerprint};
 use crate::params::{MOST_LOGPROBS, Params};
 use crate::prompts::{Given, encode, prompts};
@@ -25,7 +25,9 @@ pub struct Wishes {
     stream: bool,
     usage: bool,
     usage_always: bool,
-    logprobs: Option<usize>,
+    logprobs: Option<Telling>,
+    /// The prompt's own, and so many of the likeliest tokens in each place.
+    prompt_logprobs: Option<usize>,
     echo: bool,
     best_of: usize,
     token_ids: bool,
@@ -85,6 +87,13 @@ impl Ready {
         } = self;
         let prompt_ids: Vec<Vec<u32>> = prepared.iter().map(|p| p.ids.clone()).collect();
         let echoes = echoes(model, &prompt_ids, &wishes).await?;
+        let mut known = Vec::new();
+        if let Some(most) = wishes.prompt_logprobs {
+            for ids in &prompt_ids {
+                let scored = prompt_logprobs(model, ids, most).await?;
+                known.push(prompt_entries(model.service.tokenizer()?, &scored));
+            }
+        }
         let run = Run::start(model, prepared)?;
         let writer = Writer {
             id: id("cmpl-"),
@@ -94,6 +103,7 @@ impl Ready {
             per_prompt,
             drawn: wishes.best_of.max(per_prompt),
             echoes,
+            prompt_logprobs: known,
             prompt_ids,
             state: Stream::new(run.len()),
             wishes,
@@ -118,18 +128,21 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
         None => Some(model.defaults.max_tokens.unwrap_or(16)),
         Some(n) => usize::try_from(n).ok(),
     };
+    let (usage, usage_always) = style.usage(fields)?;
     let mut wishes = Wishes {
+        usage,
+        usage_always,
         stream: fields.boolean("stream")?.unwrap_or(false),
         echo: fields.boolean("echo")?.unwrap_or(false),
         best_of: fields.count(&["best_of"])?.unwrap_or(1),
         token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
         ..Wishes::default()
     };
-    (wishes.usage, wishes.usage_always) = style.usage(fields)?;
-    wishes.logprobs = fields.count(&["logprobs"])?;
-    if wishes.logprobs.is_some_and(|n| n > MOST_LOGPROBS) {
-        let text = format!("expected at most {MOST_LOGPROBS}");
-        return Err(ApiError::field("logprobs", text));
+    let most = at_most(fields, "logprobs")?;
+    wishes.logprobs = Telling::take(fields, most)?;
+    wishes.prompt_logprobs = at_most(fields, "prompt_logprobs")?;
+    if wishes.prompt_logprobs.is_some() && wishes.stream {
+        return Err(ApiError::field("prompt_logprobs", "cannot be streamed"));
     }
     if wishes.best_of > 1 && wishes.stream {
         return Err(ApiError::field(
@@ -140,17 +153,25 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
     if wishes.best_of > 1 && wishes.best_of < params.n {
         return Err(ApiError::field("best_of", "is less than n"));
     }
-    params.logprobs = wishes.logprobs.or((wishes.best_of > params.n).then_some(0));
+    params.logprobs = most.or((wishes.best_of > params.n).then_some(0));
     fields.labels(&LABELS);
     fields.labels(&["cache_prompt", "timings_per_token", "add_special_tokens"]);
     fields.hints(&HINTS);
-    fields.refuse(
-        &["prompt_logprobs", "prompt_embeds"],
-        "use echo and logprobs, and prompts of texts or tokens",
-    )?;
+    fields.refuse(&["prompt_embeds"], "prompts are texts or tokens")?;
     wishes.truncate = truncation(model, fields)?;
     fields.finish(style.strict_fields)?;
     Ok((prompts, suffix, params, wishes))
+}
+
+/// A number of likeliest tokens.
+pub(crate) fn at_most(fields: &mut Fields, name: &str) -> Result<Option<usize>> {
+    match fields.count(&[name])? {
+        Some(n) if n > MOST_LOGPROBS => {
+            let text = format!("found {n}, expected at most {MOST_LOGPROBS}");
+            Err(ApiError::field(name, text))
+        }
+        n => Ok(n),
+    }
 }
 
 /// How a prompt is cut to so many tokens: its last ones are kept, or with `truncation_side` right its first ones.
@@ -196,12 +217,13 @@ async fn echoes(model: &Arc<Served>, prompts: &[Vec<u32>], wishes: &Wishes) -> R
             text: plain_text(&tokenizer, ids),
             logprobs: TextLogprobs::default(),
         };
-        if let Some(most) = wishes.logprobs {
-            let known = prompt_logprobs(model, ids, most).await?;
+        if let Some(telling) = &wishes.logprobs {
+            let known = prompt_logprobs(model, ids, telling.most).await?;
             let mut offset = 0;
-            for (&id, logprobs) in ids.iter().zip(&known) {
-                let place = (most, offset);
-                echo.logprobs.push(&tokenizer, id, logprobs.as_ref(), place);
+            for (&id, scored) in ids.iter().zip(&known) {
+                let logprobs = scored.as_ref().map(|s| &s.logprobs);
+                let place = (telling, offset);
+                echo.logprobs.push(&tokenizer, id, logprobs, place);
                 offset += plain_text(&tokenizer, &[id]).chars().count();
             }
         }
@@ -225,6 +247,8 @@ pub struct Writer {
     per_prompt: usize,
     drawn: usize,
     echoes: Vec<Echo>,
+    /// Those of each prompt, where they are asked for.
+    prompt_logprobs: Vec<Value>,
     prompt_ids: Vec<Vec<u32>>,
     wishes: Wishes,
     state: Stream,
@@ -266,13 +290,13 @@ impl Writer {
     fn choice(&self, index: usize, prompt: usize, one: &Whole) -> Result<Value> {
         let tokenizer = self.model.service.tokenizer()?;
         let echo = &self.echoes[prompt];
-        let logprobs = self.wishes.logprobs.map(|most| {
+        let logprobs = self.wishes.logprobs.as_ref().map(|telling| {
             let mut logprobs = echo.logprobs.clone();
             let mut offset = echo.text.chars().count();
             for token in &one.tokens {
                 let certain = certain(token.id);
                 let known = token.logprobs.as_ref().unwrap_or(&certain);
-                logprobs.push(tokenizer, token.id, Some(known), (most, offset));
+                logprobs.push(tokenizer, token.id, Some(known), (telling, offset));
                 offset += plain_text(tokenizer, &[token.id]).chars().count();
             }
             logprobs.object()
@@ -281,6 +305,7 @@ impl Writer {
             "text": format!("{}{}", echo.text, one.content),
             "index": index,
             "logprobs": logprobs,
+            "prompt_logprobs": self.prompt_logprobs.get(prompt),
             "finish_reason": one.end.as_ref().map(|end| finish_word(&end.finish)),
         });
         if self.wishes.token_ids {
@@ -295,8 +320,12 @@ impl Writer {
         let state = &self.state;
         let mut usage = Usage::default();
         for (i, end) in state.ends.iter().enumerate() {
-            if let Some(end) = end {
-                usage.add(end, i % self.drawn == 0);
+            match end {
+                Some(end) => usage.add(end, i % self.drawn == 0),
+                None if i % self.drawn == 0 => {
+                    usage.prompt += self.prompt_ids[i / self.drawn].len()
+                }
+                None => {}
             }
         }
         usage.completion = usage.completion.max(state.tokens);
@@ -380,10 +409,10 @@ impl Write for Writer {
         if let (Some(token), Ok(tokenizer)) = (&step.token, self.model.service.tokenizer()) {
             state.tokens += 1;
             state.token_ids[index].push(token.id);
-            if let Some(most) = self.wishes.logprobs {
+            if let Some(telling) = &self.wishes.logprobs {
                 let certain = certain(token.id);
                 let known = token.logprobs.as_ref().unwrap_or(&certain);
-                let place = (most, state.offset[index]);
+                let place = (telling, state.offset[index]);
                 state.logprobs[index].push(tokenizer, token.id, Some(known), place);
                 state.offset[index] += plain_text(tokenizer, &[token.id]).chars().count();
             }

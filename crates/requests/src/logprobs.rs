@@ -1,9 +1,66 @@
 //! Probabilities of tokens as chat and completion APIs write them.
 
 use serde_json::{Map, Value, json};
-use tokkata::{Logprobs, Tokenizer};
+use tokkata::{Logprob, Logprobs, Tokenizer};
 
+use crate::error::Result;
+use crate::fields::Fields;
 use crate::run::Token;
+use crate::scores::Scored;
+
+/// How probabilities are told.
+#[derive(Clone, Debug, Default)]
+pub struct Telling {
+    /// So many of the likeliest tokens beside each one.
+    pub most: usize,
+    /// Tokens are called by their ids.
+    by_id: bool,
+}
+
+impl Telling {
+    /// So many of the likeliest tokens, by their texts.
+    pub fn likeliest(most: usize) -> Self {
+        Telling {
+            most,
+            ..Telling::default()
+        }
+    }
+
+    /// Reads what is asked for besides `most`; `None` where probabilities are not told.
+    ///
+    /// # Errors
+    /// Tokens whose probabilities cannot be had.
+    pub fn take(fields: &mut Fields, most: Option<usize>) -> Result<Option<Self>> {
+        let by_id = fields.boolean("return_tokens_as_token_ids")?;
+        let by_id = by_id.unwrap_or(false);
+        fields.refuse(
+            &["logprob_token_ids"],
+            "probabilities are those of the token that was picked and of the likeliest ones",
+        )?;
+        Ok(most.map(|most| Telling { most, by_id }))
+    }
+
+    fn name(&self, tokenizer: &Tokenizer, id: u32) -> String {
+        match self.by_id {
+            true => format!("token_id:{id}"),
+            false => text_of(tokenizer, id),
+        }
+    }
+
+    /// The tokens that are told beside the one that was picked.
+    fn others<'l>(&self, logprobs: &'l Logprobs) -> impl Iterator<Item = &'l Logprob> {
+        logprobs.top.iter().take(self.most)
+    }
+
+    fn entry(&self, tokenizer: &Tokenizer, one: &Logprob) -> Value {
+        json!({
+            "id": one.token,
+            "token": self.name(tokenizer, one.token),
+            "bytes": tokenizer.token_bytes(one.token),
+            "logprob": finite(one.logprob),
+        })
+    }
+}
 
 /// A logarithm that JSON can say.
 fn finite(logprob: f32) -> f64 {
@@ -15,30 +72,41 @@ pub fn text_of(tokenizer: &Tokenizer, id: u32) -> String {
     String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned()
 }
 
-fn entry(tokenizer: &Tokenizer, id: u32, logprob: f32) -> Value {
-    json!({
-        "id": id,
-        "token": text_of(tokenizer, id),
-        "bytes": tokenizer.token_bytes(id),
-        "logprob": finite(logprob),
-    })
-}
-
 /// An entry of a chat's `logprobs.content`. A token that a grammar forces was not drawn: it is certain.
-pub fn chat_entry(tokenizer: &Tokenizer, token: &Token, most: usize) -> Value {
+pub fn chat_entry(tokenizer: &Tokenizer, token: &Token, telling: &Telling) -> Value {
     let certain = Logprobs {
-        picked: tokkata::Logprob {
+        picked: Logprob {
             token: token.id,
             logprob: 0.0,
         },
         top: Vec::new(),
     };
     let logprobs = token.logprobs.as_ref().unwrap_or(&certain);
-    let mut object = entry(tokenizer, token.id, logprobs.picked.logprob);
-    let top = logprobs.top.iter().take(most);
-    let top: Vec<Value> = top.map(|l| entry(tokenizer, l.token, l.logprob)).collect();
-    object["top_logprobs"] = top.into();
+    let mut object = telling.entry(tokenizer, &logprobs.picked);
+    let others = telling.others(logprobs);
+    object["top_logprobs"] = others.map(|l| telling.entry(tokenizer, l)).collect();
     object
+}
+
+/// The tokens of a prompt as vLLM tells them: by id, each with the likeliest ones in its place; the first has none.
+pub fn prompt_entries(tokenizer: &Tokenizer, scored: &[Option<Scored>]) -> Value {
+    let entry = |one: &Logprob, rank: usize| {
+        json!({
+            "logprob": finite(one.logprob),
+            "rank": rank,
+            "decoded_token": text_of(tokenizer, one.token),
+        })
+    };
+    let place = |scored: &Scored| {
+        let picked = &scored.logprobs.picked;
+        let mut all = Map::new();
+        all.insert(picked.token.to_string(), entry(picked, scored.rank));
+        for (i, one) in scored.logprobs.top.iter().enumerate() {
+            all.insert(one.token.to_string(), entry(one, i + 1));
+        }
+        Value::from(all)
+    };
+    scored.iter().map(|one| one.as_ref().map(place)).collect()
 }
 
 /// The `logprobs` of a completion, gathered token by token.
@@ -57,9 +125,10 @@ impl TextLogprobs {
         tokenizer: &Tokenizer,
         id: u32,
         logprobs: Option<&Logprobs>,
-        (most, offset): (usize, usize),
+        (telling, offset): (&Telling, usize),
     ) {
-        self.tokens.push(text_of(tokenizer, id).into());
+        let name = telling.name(tokenizer, id);
+        self.tokens.push(name.as_str().into());
         self.text_offset.push(offset);
         let Some(logprobs) = logprobs else {
             self.token_logprobs.push(Value::Null);
@@ -69,15 +138,13 @@ impl TextLogprobs {
         self.token_logprobs
             .push(finite(logprobs.picked.logprob).into());
         let mut top = Map::new();
-        for one in logprobs.top.iter().take(most) {
-            let text = text_of(tokenizer, one.token);
-            top.entry(text)
+        for one in telling.others(logprobs) {
+            top.entry(telling.name(tokenizer, one.token))
                 .or_insert_with(|| finite(one.logprob).into());
         }
         // The token itself is always among them.
         let own = finite(logprobs.picked.logprob);
-        top.entry(text_of(tokenizer, id))
-            .or_insert_with(|| own.into());
+        top.entry(name).or_insert_with(|| own.into());
         self.top_logprobs.push(top.into());
     }
 

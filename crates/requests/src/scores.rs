@@ -7,12 +7,21 @@ use tokkata::{EventKind, Logprob, Logprobs, Urgency};
 use crate::error::{ApiError, Result};
 use crate::served::Served;
 
+/// A token of a prompt.
+#[derive(Clone, Debug)]
+pub struct Scored {
+    /// Its probability, and the likeliest tokens in its place.
+    pub logprobs: Logprobs,
+    /// Its place among all tokens, from the likeliest, which is the first.
+    pub rank: usize,
+}
+
 /// The probability of each token after those before it, with so many likeliest ones; `None` of the first.
 pub async fn prompt_logprobs(
     model: &Arc<Served>,
     ids: &[u32],
     most: usize,
-) -> Result<Vec<Option<Logprobs>>> {
+) -> Result<Vec<Option<Scored>>> {
     let mut out = vec![None];
     if ids.len() < 2 {
         return Ok(out);
@@ -24,7 +33,11 @@ pub async fn prompt_logprobs(
             EventKind::Values { values, width } => {
                 for row in values.chunks(width.max(1)) {
                     let next = ids[out.len()];
-                    out.push(Some(logprobs(row, next, most)));
+                    let own = row[next as usize];
+                    out.push(Some(Scored {
+                        logprobs: logprobs(row, next, most),
+                        rank: 1 + row.iter().filter(|x| **x > own).count(),
+                    }));
                 }
             }
             EventKind::Failed(error) => return Err(error.into()),

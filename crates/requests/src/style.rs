@@ -1,6 +1,6 @@
 //! How requests are read and answers written where a request does not say.
 
-use crate::error::Result;
+use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 
 /// What holds for every request of a caller, whatever it says.
@@ -19,15 +19,21 @@ pub struct Style {
 }
 
 impl Style {
-    /// Whether a stream tells at its end what it cost, and whether each of its pieces does.
+    /// Whether a stream tells at its end what it cost, and whether each of its pieces does; `stream` is still unread.
     ///
     /// # Errors
     /// A `stream_options` that is not understood.
     pub fn usage(&self, fields: &mut Fields) -> Result<(bool, bool)> {
         let (mut last, mut each) = (self.usage_always, self.usage_always);
+        let streams = fields.peek("stream").is_some_and(|s| s == true);
         if let Some(mut options) = fields.nested("stream_options")? {
+            if !streams {
+                let text = "is only allowed when stream is true";
+                return Err(ApiError::field("stream_options", text));
+            }
             last |= options.boolean("include_usage")?.unwrap_or(false);
-            each |= options.boolean("continuous_usage_stats")?.unwrap_or(false);
+            let continuous = options.boolean("continuous_usage_stats")?;
+            each |= last && continuous.unwrap_or(false);
             options.labels(&["include_obfuscation"]);
             options.close(self.strict_fields, fields)?;
         }

@@ -471,3 +471,92 @@ fn llama_cpp_s_completion_is_answered_in_its_terms() {
     );
     assert_eq!(refused.status, 501);
 }
+
+#[test]
+fn tokens_are_called_by_their_ids() {
+    let mut body = question(LARGER);
+    body["logprobs"] = json!(true);
+    body["top_logprobs"] = json!(2);
+    body["return_tokens_as_token_ids"] = json!(true);
+    let answer = ask("/v1/chat/completions", &body);
+    let content = &answer["choices"][0]["logprobs"]["content"];
+    for token in content.as_array().expect("tokens") {
+        let others = token["top_logprobs"].as_array().expect("others");
+        for one in others.iter().chain([token]) {
+            assert_eq!(one["token"], format!("token_id:{}", one["id"]));
+        }
+    }
+    let body = json!({"prompt": "One two", "max_tokens": 2, "logprobs": 1, "echo": true,
+        "return_tokens_as_token_ids": true});
+    let answer = ask("/v1/completions", &body);
+    let logprobs = &answer["choices"][0]["logprobs"];
+    let is_id = |name: &str| name.starts_with("token_id:");
+    let tokens = logprobs["tokens"].as_array().expect("tokens");
+    assert!(tokens.iter().all(|t| t.as_str().is_some_and(is_id)));
+    let top = logprobs["top_logprobs"].as_array().expect("others");
+    let mut names = top
+        .iter()
+        .filter_map(Value::as_object)
+        .flat_map(|o| o.keys());
+    assert!(names.all(|name| is_id(name)), "{top:?}");
+    let body = json!({"prompt": "One", "logprobs": 0, "logprob_token_ids": [5]});
+    assert_eq!(post("/v1/completions", &body).status, 400);
+}
+
+#[test]
+fn the_probabilities_of_a_prompt_are_told() {
+    let body = json!({"prompt": ["One two three", "Four"], "max_tokens": 1, "prompt_logprobs": 2,
+        "return_token_ids": true});
+    let answer = ask("/v1/completions", &body);
+    for choice in answer["choices"].as_array().expect("choices") {
+        let ids = choice["prompt_token_ids"].as_array().expect("ids");
+        let places = choice["prompt_logprobs"].as_array().expect("places");
+        assert_eq!(places.len(), ids.len());
+        assert!(places[0].is_null());
+        for (id, place) in ids.iter().zip(places).skip(1) {
+            let own = &place[&id.to_string()];
+            let place = place.as_object().expect("tokens by their ids");
+            let rank = own["rank"].as_u64().expect("a rank");
+            assert!(place.len() == 2 + usize::from(rank > 2), "{place:?}");
+            let first = place.values().find(|one| one["rank"] == 1);
+            let of = |one: &Value| one["logprob"].as_f64().expect("a number");
+            assert!(first.is_some_and(|first| of(first) >= of(own)), "{place:?}");
+        }
+    }
+    let plain = ask(
+        "/v1/completions",
+        &json!({"prompt": "One", "max_tokens": 1}),
+    );
+    assert!(plain["choices"][0]["prompt_logprobs"].is_null());
+    let mut body = question(LARGER);
+    body["prompt_logprobs"] = json!(0);
+    let answer = ask("/v1/chat/completions", &body);
+    let places = answer["prompt_logprobs"].as_array().expect("places");
+    assert_eq!(answer["usage"]["prompt_tokens"], places.len());
+    for wrong in [json!(-1), json!(21)] {
+        body["prompt_logprobs"] = wrong;
+        assert_eq!(post("/v1/chat/completions", &body).status, 400);
+    }
+    body["prompt_logprobs"] = json!(1);
+    body["stream"] = json!(true);
+    assert_eq!(post("/v1/chat/completions", &body).status, 400);
+}
+
+#[test]
+fn options_of_a_stream_are_for_streams() {
+    let mut body = question(LARGER);
+    body["stream_options"] = json!({"include_usage": true});
+    let refused = post("/v1/chat/completions", &body);
+    assert_eq!(refused.status, 400);
+    assert!(refused.text.contains("stream_options"), "{}", refused.text);
+    body["stream_options"] = json!({"continuous_usage_stats": true});
+    let chunks = stream("/v1/chat/completions", &body);
+    assert!(chunks.iter().all(|chunk| chunk["usage"].is_null()));
+    let body = json!({"prompt": "One two", "max_tokens": 3, "ignore_eos": true,
+        "stream_options": {"include_usage": true, "continuous_usage_stats": true}});
+    let chunks = stream("/v1/completions", &body);
+    let last = &chunks[chunks.len() - 1]["usage"];
+    for chunk in &chunks {
+        assert_eq!(chunk["usage"]["prompt_tokens"], last["prompt_tokens"]);
+    }
+}

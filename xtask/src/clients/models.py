@@ -75,6 +75,40 @@ def bert(vocab, out, labels):
     finish(writer)
 
 
+def qwen(vocab, template, out):
+    """A model with Qwen's vocabulary and template, which writes whatever comes."""
+    reader = gguf.GGUFReader(vocab)
+    writer = gguf.GGUFWriter(out, "qwen2")
+    writer.add_name("tiny writer")
+    copy_fields(reader, writer, "tokenizer.", leave=("tokenizer.chat_template",))
+    writer.add_chat_template(template.read_text())
+    for name, count in {
+        "context_length": 8192,
+        "embedding_length": WIDTH,
+        "block_count": LAYERS,
+        "feed_forward_length": INNER,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": HEADS,
+    }.items():
+        writer.add_uint32(f"qwen2.{name}", count)
+    writer.add_float32("qwen2.attention.layer_norm_rms_epsilon", 1e-6)
+    writer.add_float32("qwen2.rope.freq_base", 1e6)
+    words = len(reader.fields["tokenizer.ggml.tokens"].data)
+    writer.add_tensor("token_embd.weight", weights(words, WIDTH).astype(np.float16))
+    writer.add_tensor("output.weight", (4 * weights(words, WIDTH)).astype(np.float16))
+    writer.add_tensor("output_norm.weight", np.ones(WIDTH, np.float32))
+    for layer in range(LAYERS):
+        name = f"blk.{layer}."
+        for part in ["attn_q", "attn_k", "attn_v"]:
+            writer.add_tensor(f"{name}{part}.weight", weights(WIDTH, WIDTH))
+            writer.add_tensor(f"{name}{part}.bias", weights(WIDTH))
+        for part, shape in {"attn_output": (WIDTH, WIDTH), "ffn_gate": (INNER, WIDTH), "ffn_up": (INNER, WIDTH), "ffn_down": (WIDTH, INNER)}.items():
+            writer.add_tensor(f"{name}{part}.weight", weights(*shape))
+        for part in ["attn_norm", "ffn_norm"]:
+            writer.add_tensor(f"{name}{part}.weight", np.ones(WIDTH, np.float32))
+    finish(writer)
+
+
 def finish(writer):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -92,6 +126,9 @@ def main():
     if vocab.exists():
         bert(vocab, FOLDER / "bert.gguf", labels=False)
         bert(vocab, FOLDER / "reranker.gguf", labels=True)
+    vocab, template = TESTDATA / "vocab/ggml-vocab-qwen2.gguf", TESTDATA / "templates/Qwen-Qwen2.5-7B-Instruct.jinja"
+    if vocab.exists() and template.exists():
+        qwen(vocab, template, FOLDER / "qwen.gguf")
 
 
 main()

@@ -10,7 +10,7 @@ use tokkata::{EncodeOptions, Stats, Tokenizer};
 use crate::app::{App, Call, Shared, aside};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
-use crate::logprobs::chat_entry;
+use crate::logprobs::{Telling, chat_entry};
 use crate::names::{HINTS, LABELS, fingerprint};
 use crate::openai::first;
 use crate::params::{MOST_LOGPROBS, Params};
@@ -214,7 +214,7 @@ impl Writer {
 
     fn probabilities(&self, tokens: &[Token]) -> Option<Value> {
         let tokenizer = self.tokenizer().ok().filter(|_| self.wishes.n_probs > 0)?;
-        let entry = |t: &Token| chat_entry(tokenizer, t, self.wishes.n_probs);
+        let entry = |t: &Token| chat_entry(tokenizer, t, &Telling::likeliest(self.wishes.n_probs));
         let all: Vec<Value> = tokens.iter().map(entry).collect();
         Some(all.into())
     }

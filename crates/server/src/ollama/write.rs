@@ -10,7 +10,7 @@ use super::read::Wishes;
 use crate::app::Json;
 use crate::calls::{Call, Stage};
 use crate::error::{ApiError, Result};
-use crate::logprobs::chat_entry;
+use crate::logprobs::{Telling, chat_entry};
 use crate::run::{End, Finish, Part, Run, Step, Token, collect};
 use crate::served::{Served, now};
 use crate::sse::{Gone, Sender};
@@ -111,7 +111,7 @@ impl Writer {
         }
         if let (Some(most), Ok(tokenizer)) = (self.wishes.logprobs, self.model.service.tokenizer())
         {
-            let entry = |t: &Token| chat_entry(tokenizer, t, most);
+            let entry = |t: &Token| chat_entry(tokenizer, t, &Telling::likeliest(most));
             object["logprobs"] = tokens.iter().map(entry).collect();
         }
         object["done"] = false.into();

@@ -9,7 +9,7 @@ use tokkata::Stats;
 use super::read::{Asked, ToolKind};
 use crate::calls::{Call, InputText, Stage};
 use crate::error::ApiError;
-use crate::logprobs::chat_entry;
+use crate::logprobs::{Telling, chat_entry};
 use crate::run::{End, Finish, Part, Step, Token, id, timings};
 use crate::served::{Served, now};
 
@@ -289,7 +289,7 @@ impl Builder {
         match (self.logprobs, self.model.service.tokenizer()) {
             (Some(most), Ok(tokenizer)) => tokens
                 .iter()
-                .map(|t| chat_entry(tokenizer, t, most))
+                .map(|t| chat_entry(tokenizer, t, &Telling::likeliest(most)))
                 .collect(),
             _ => Vec::new(),
         }

@@ -323,7 +323,7 @@ impl Writer {
             match end {
                 Some(end) => usage.add(end, i % self.drawn == 0),
                 None if i % self.drawn == 0 => {
-                    usage.prompt += self.prompt_ids[i / self.drawn].len()
+                    usage.prompt += self.prompt_ids[i / self.drawn].len();
                 }
                 None => {}
             }

@@ -87,6 +87,9 @@ pub enum Scheme {
         /// Bits of the F32 that is added to scales that are codes.
         offset: u32,
     },
+    /// Experts of a directory of 8-bit floats: E2M1 values in `I8 [N, K / 2]`, low nibble first, groups of 32, E8M0 `scale`
+    /// `[N, K / 32]`.
+    Mxfp4Bytes,
     /// gpt-oss: E2M1 `values` in `U8 [E, N, K / 32, 16]`, low nibble first, E8M0 `scales` in `U8 [E, N, K / 32]`.
     Mxfp4Experts,
 }

@@ -313,10 +313,17 @@ fn fp8(settings: &Settings) -> Result<Scheme, Fault> {
             "quant_method",
             "fmt",
             "weight_block_size",
+            "scale_fmt",
+            "expert_dtype",
             "modules_to_not_convert",
             "ignored_layers",
         ],
     )?;
+    for (key, known) in [("scale_fmt", "ue8m0"), ("expert_dtype", "fp4")] {
+        if let Some(other) = text(settings, key)?.filter(|&found| found != known) {
+            return Err(unknown(key, &Quoted::new(other).to_string(), known));
+        }
+    }
     if let Some(other) = text(settings, "fmt")?.filter(|&fmt| fmt != "e4m3") {
         return Err(unknown("fmt", &Quoted::new(other).to_string(), "e4m3"));
     }

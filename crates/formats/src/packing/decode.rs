@@ -71,7 +71,9 @@ pub(super) fn floats(weight: &PackedWeight, p: &Pieces<'_>, row: usize, out: &mu
     for (k, out) in out.iter_mut().enumerate() {
         let at = row * cols + k;
         *out = match weight.scheme {
-            Scheme::Mxfp4 | Scheme::Mxfp4Experts => four_bits(k, e8m0(block(k, 32))),
+            Scheme::Mxfp4 | Scheme::Mxfp4Bytes | Scheme::Mxfp4Experts => {
+                four_bits(k, e8m0(block(k, 32)))
+            }
             Scheme::Nvfp4 => four_bits(k, e4m3(block(k, 16))),
             Scheme::Nvfp4Global => four_bits(k, e4m3(block(k, 16)) / global),
             Scheme::Mxfp8 => e4m3(values.byte(at)) * e8m0(block(k, 32)),

@@ -61,8 +61,14 @@ fn naming(scheme: Scheme) -> Naming {
             &[
                 (Scales, ".weight_scale_inv", Either),
                 (Scales, ".weight_scale", Either),
+                (Scales, ".scale", Either),
                 (InputScale, ".input_scale", May),
             ],
+            ".weight",
+        ),
+        Scheme::Mxfp4Bytes => (
+            (".weight", Storage::I8),
+            &[(Scales, ".scale", Must)],
             ".weight",
         ),
         Scheme::Mxfp4Experts => (("_blocks", Storage::U8), &[(Scales, "_scales", Must)], ""),
@@ -142,6 +148,7 @@ pub(crate) fn group(
         let Some(scheme) = quantisation.of(module) else {
             continue;
         };
+        let scheme = narrower(scheme, tensor.storage);
         if tensor.storage != naming(scheme).values.1 {
             continue;
         }
@@ -168,6 +175,14 @@ pub(crate) fn group(
         .into_iter()
         .filter(|_| !taken.next().unwrap_or_default());
     Ok((packed, rest.collect()))
+}
+
+/// Beside 8-bit floats, bytes that are no floats are two smaller ones each.
+fn narrower(scheme: Scheme, values: Storage) -> Scheme {
+    match (scheme, values) {
+        (Scheme::Fp8 { .. }, Storage::I8) => Scheme::Mxfp4Bytes,
+        _ => scheme,
+    }
 }
 
 /// Places of a module's pieces.
@@ -247,6 +262,7 @@ fn shape(weight: &mut PackedWeight, read: &Read<'_>) -> Option<Vec<usize>> {
         Scheme::Awq { group } => awq(weight, group),
         Scheme::Fp8 { block } => fp8(values, scales, block),
         Scheme::Mxfp4Experts => experts(values, scales),
+        Scheme::Mxfp4Bytes => bytes(values, scales),
         Scheme::Nvfp4Global => nvfp4(weight),
         Scheme::Packed { bits, group } => packed(weight, (bits.into(), group), read),
         Scheme::Int8Scaled { block } => fp8(values, scales, block),
@@ -424,7 +440,7 @@ fn fp8(
     scales: &StoredTensor,
     block: Option<[usize; 2]>,
 ) -> Option<Vec<usize>> {
-    is_float(scales).then_some(())?;
+    (is_float(scales) || scales.storage == Storage::F8E8M0).then_some(())?;
     let fits = match block {
         Some([rows, cols]) => {
             let [n, k] = pair(values)?;
@@ -438,6 +454,16 @@ fn fp8(
         }
     };
     fits.then(|| values.shape.clone())
+}
+
+/// Two values a byte, with a scale for each 32 of a row.
+fn bytes(values: &StoredTensor, scales: &StoredTensor) -> Option<Vec<usize>> {
+    let [n, half] = pair(values)?;
+    let fits = matches!(scales.storage, Storage::U8 | Storage::F8E8M0)
+        && half.is_multiple_of(16)
+        && pair(scales)? == [n, half / 16];
+    fits.then_some(())?;
+    Some(vec![n, half.checked_mul(2)?])
 }
 
 fn experts(values: &StoredTensor, scales: &StoredTensor) -> Option<Vec<usize>> {

@@ -91,7 +91,7 @@ fn small_floats(weight: &PackedWeight, pieces: &Pieces<'_>) -> Option<DType> {
     let scales = pieces.scales;
     let bytes = scales.bytes.iter().copied();
     match weight.scheme {
-        Scheme::Mxfp4 | Scheme::Mxfp4Experts => {
+        Scheme::Mxfp4 | Scheme::Mxfp4Bytes | Scheme::Mxfp4Experts => {
             // Readers of the blocks know no NaN.
             bytes.max().is_some_and(|b| b < 255).then_some(DType::MXFP4)
         }

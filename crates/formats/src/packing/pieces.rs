@@ -111,6 +111,7 @@ impl<'a> Stored<'a> {
             Storage::F16 => f16::from_bits(half(2 * i)).to_f32(),
             Storage::BF16 => bf16::from_bits(half(2 * i)).to_f32(),
             Storage::F8E4M3 => e4m3(self.byte(i)),
+            Storage::F8E8M0 => e8m0(self.byte(i)),
             Storage::I8 => f32::from(self.byte(i) as i8),
             _ => f32::from(self.byte(i)),
         }

@@ -202,6 +202,15 @@ def _():
     return [("a", {"_blocks": bytes_, "_scales": s}, want.reshape(2, 6, 64))]
 
 
+def smaller_experts():
+    words, s = raw("q", 6, 32, dtype=np.int8), RNG.integers(100, 140, (6, 2)).astype(np.uint8)
+    codes = finite_e4m3(40, 48)
+    powers = RNG.integers(120, 134, (3, 2)).astype(np.uint8)
+    as_scales = lambda bytes_: bytes_.view(ml_dtypes.float8_e8m0fnu)
+    return [("a", {"weight": words, "scale": as_scales(s)}, repeat(e8m0(s), 32) * E2M1[low_first(words.view(np.uint8))]),
+            ("b", {"weight": codes.view(ml_dtypes.float8_e4m3fn), "scale": as_scales(powers)}, e4m3(codes) * blocks(e8m0(powers)))]
+
+
 def table4(nested, rows=20, cols=48, block=64):
     bytes_, table = raw("q", rows * cols // 2, 1, dtype=np.uint8), np.sort(RNG.uniform(-1, 1, 16)).astype(np.float32)
     n = -(-rows * cols // block)
@@ -233,6 +242,10 @@ def _():
     q, s = raw("q", 6, 32, dtype=np.int8), scales(6, dtype=np.float32)
     want = q.astype(np.float32) * s[:, None] * np.float32(1 / 127)
     return [("a", {"weight": q, "SCB": s, "weight_format": np.array(0, np.uint8)}, want)]
+
+
+FIXTURES["fp8-experts"] = (dict(quantization_config=dict(quant_method="fp8", scale_fmt="ue8m0", weight_block_size=[16, 32])),
+                           smaller_experts)
 
 
 def by_mlx():

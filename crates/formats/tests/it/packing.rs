@@ -165,6 +165,21 @@ fn awq_fp8_and_expert_blocks() {
         }
     );
 
+    let fp8 = r#""quantization_config":{"quant_method":"fp8","fmt":"e4m3","scale_fmt":"ue8m0","weight_block_size":[4,8]}"#;
+    let tensors: Tensors<'_> = &[
+        ("e.weight", "I8", &[5, 32]),
+        ("e.scale", "F8_E8M0", &[5, 2]),
+        ("l.weight", "F8_E4M3", &[5, 16]),
+        ("l.scale", "F8_E8M0", &[2, 2]),
+    ];
+    let model = open(fp8, tensors).unwrap();
+    let [experts, floats] = model.packed() else {
+        panic!()
+    };
+    assert_eq!(experts.shape, [5, 64]);
+    assert_eq!(experts.scheme, Scheme::Mxfp4Bytes);
+    assert_eq!(floats.shape, [5, 16]);
+
     let fp8 = r#""quantization_config":{"quant_method":"fp8"}"#;
     let whole: &[u64] = &[];
     for scale in [whole, &[1], &[5], &[5, 1]] {

@@ -190,7 +190,10 @@ fn collect(node: &Node, names: &mut Vec<String>) {
         Node::Call(name, args) => {
             match (name.as_str(), args.first()) {
                 ("setting", _) => names.push(composed(args)),
-                ("at" | "len" | "letter" | "contains", Some(Node::Const(Val::Text(path)))) => {
+                (
+                    "at" | "count" | "index" | "len" | "letter" | "contains",
+                    Some(Node::Const(Val::Text(path))),
+                ) => {
                     names.push(path.clone());
                 }
                 _ => {}

@@ -404,6 +404,20 @@ impl Env for Config<'_> {
                 let list = list(path).ok_or_else(|| missing(path))?;
                 Ok(Val::Num(list.len() as f64))
             }
+            ("count", [Val::Text(path), wanted]) => {
+                let list = list(path).ok_or_else(|| missing(path))?;
+                let found = list
+                    .iter()
+                    .filter(|v| val(v, None).as_ref() == Some(wanted));
+                Ok(Val::Num(found.count() as f64))
+            }
+            ("index", [Val::Text(path), wanted]) => {
+                let list = list(path).ok_or_else(|| missing(path))?;
+                let found = list
+                    .iter()
+                    .position(|v| val(v, None).as_ref() == Some(wanted));
+                Ok(Val::Num(found.ok_or_else(|| missing(path))? as f64))
+            }
             ("at", [Val::Text(path), Val::Num(i)]) => {
                 let value = list(path).and_then(|l| val(l.get(*i as usize)?, None));
                 value.ok_or_else(|| missing(path))

@@ -17,6 +17,17 @@ pub(crate) struct Piece {
     name: String,
 }
 
+/// Rotated rows of heads that are stored in another order than they are wanted in.
+struct Turned {
+    heads: usize,
+    /// Rows of a head before the rotated ones.
+    from: usize,
+    /// Rotated rows of a head; all others where nothing is said.
+    rows: Option<usize>,
+    /// Neighbours are stored, halves are wanted.
+    apart: bool,
+}
+
 impl Piece {
     /// The rows of `parts`, one after the other; with `stack` each part is a matrix of its own.
     pub(crate) fn join(name: &str, mut parts: Vec<Found>, stack: bool) -> Result<Self, ArchError> {
@@ -109,8 +120,13 @@ impl Piece {
         }
         if let Some(heads) = &rule.pairs {
             let heads = config.size(heads)?;
-            let rotated = rule.pair_rows.as_ref().map(|r| config.size(r));
-            self.pair(heads, rotated.transpose()?)?;
+            let size = |r: &Option<Rule>| r.as_ref().map(|r| config.size(r)).transpose();
+            self.pair(&Turned {
+                heads,
+                from: size(&rule.pair_from)?.unwrap_or(0),
+                rows: size(&rule.pair_rows)?,
+                apart: rule.unpair,
+            })?;
         }
         // A bias keeps its shape; a vector that is no bias takes the one that is asked for.
         if !self.name.ends_with(".bias") || self.found.shape.len() > 1 {
@@ -338,19 +354,26 @@ impl Piece {
         Ok(())
     }
 
-    /// Rows `i` and `i + half` of a head become neighbours.
-    fn pair(&mut self, heads: usize, rotated: Option<usize>) -> Result<(), ArchError> {
-        let rows = self.rows();
+    /// Rows `i` and `i + half` of the rotated ones of a head become neighbours, or the other way around.
+    fn pair(&mut self, turned: &Turned) -> Result<(), ArchError> {
+        let (rows, &Turned { heads, from, .. }) = (self.rows(), turned);
         let width = rows / heads.max(1);
-        let rotated = rotated.unwrap_or(width);
-        if heads == 0 || width * heads != rows || rotated > width || !rotated.is_multiple_of(2) {
-            let what = format!("has {rows} rows, expected {heads} heads of an even width");
+        let rotated = turned.rows.unwrap_or(width.saturating_sub(from));
+        let fits = from.saturating_add(rotated) <= width && rotated.is_multiple_of(2);
+        if heads == 0 || width * heads != rows || !fits {
+            let what = format!(
+                "has {rows} rows, expected {heads} heads of {from} and an even number of others"
+            );
             return Err(self.wrong(what));
         }
         let half = rotated / 2;
-        let place = |row: usize| match row % width {
-            r if r >= rotated => row,
-            r => row - r + r / 2 + (r % 2) * half,
+        let taken = |r: usize| match turned.apart {
+            true => r % half * 2 + r / half,
+            false => r % 2 * half + r / 2,
+        };
+        let place = |row: usize| match (row % width).checked_sub(from) {
+            Some(r) if r < rotated => row - r + taken(r),
+            _ => row,
         };
         let shape = self.found.shape.clone();
         self.pick((0..rows).map(|r| place(r) as u32).collect());

@@ -32,6 +32,7 @@ const FRACTIONS: &[&str] = &[
     "scaling.alpha",
     "gate_lower_bound",
     "near_ties",
+    "magnitude",
 ];
 
 /// Ends of keys whose values are true or false.
@@ -49,6 +50,7 @@ const FLAGS: &[&str] = &[
     "rope_pattern",
     "safe_gate",
     "prefix_lm",
+    "kpool_select_tail",
 ];
 
 /// The whole metadata of a configuration.

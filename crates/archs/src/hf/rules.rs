@@ -146,8 +146,12 @@ pub struct TensorRule {
     pub turn_from: Option<Rule>,
     /// Heads whose rows are stored by halves and wanted in adjacent pairs.
     pub pairs: Option<Rule>,
-    /// Rotated rows of a head, where only the first ones are stored by halves.
+    /// Rotated rows of a head, where only some are stored by halves.
     pub pair_rows: Option<Rule>,
+    /// Rows of a head before the rotated ones; 0 where nothing is said.
+    pub pair_from: Option<Rule>,
+    /// The other way around: adjacent pairs are stored and halves are wanted.
+    pub unpair: bool,
     /// Sizes of the result, where it is no vector.
     pub shape: Vec<Rule>,
     /// Copies of the first row follow until there are so many.

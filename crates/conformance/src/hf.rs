@@ -54,10 +54,39 @@ impl Spread {
     /// Its values.
     #[must_use]
     pub fn values(&self) -> Vec<f32> {
+        if self.dtype() == DType::I64 {
+            return self.listed();
+        }
         let len = self.shape.iter().product();
         (0..len)
             .map(|i| self.centre + self.spread * noise(&self.name, i))
             .collect()
+    }
+
+    /// The experts of each token, all of them different; `spread` is how many there are.
+    fn listed(&self) -> Vec<f32> {
+        let used = self.shape.last().copied().unwrap_or(1).max(1);
+        let rows = self.shape.iter().product::<usize>() / used;
+        let first = |row| ((noise(&self.name, row) + 1.0) * (self.spread / 2.0)).floor();
+        let expert = |i: usize| (first(i / used) + (i % used) as f32) % self.spread;
+        (0..rows * used).map(expert).collect()
+    }
+
+    /// Tables of experts are whole numbers.
+    fn dtype(&self) -> DType {
+        match self.name.ends_with("tid2eid") {
+            true => DType::I64,
+            false => DType::F32,
+        }
+    }
+
+    /// Its values as a file holds them.
+    fn bytes(&self) -> Vec<u8> {
+        let values = self.values().into_iter();
+        match self.dtype() {
+            DType::I64 => values.flat_map(|v| (v as i64).to_le_bytes()).collect(),
+            _ => values.flat_map(f32::to_le_bytes).collect(),
+        }
     }
 
     fn parse(name: &str, entry: &Json) -> Option<Self> {
@@ -121,12 +150,11 @@ impl HfGolden {
         let write = || {
             let mut writer = SafetensorsWriter::new(folder.join("model.safetensors"), []);
             for tensor in &self.tensors {
-                writer.declare(&tensor.name, DType::F32, &tensor.shape)?;
+                writer.declare(&tensor.name, tensor.dtype(), &tensor.shape)?;
             }
             let mut output = writer.create()?;
             for tensor in &self.tensors {
-                let values = tensor.values().into_iter();
-                output.write(&values.flat_map(f32::to_le_bytes).collect::<Vec<u8>>())?;
+                output.write(&tensor.bytes())?;
             }
             output.finish()
         };

@@ -36,6 +36,9 @@ const FLOATS: &[&str] = &[
     "time_mix_first.weight",
 ];
 
+/// Types of whole numbers, which no other type may stand for; readers of GGUF expect the third.
+const WHOLE: [DType; 4] = [DType::I8, DType::I16, DType::I32, DType::I64];
+
 /// The tensors of a model in chosen types.
 pub struct Recast<'a> {
     file: &'a ModelFile,
@@ -113,6 +116,9 @@ impl<'a> Recast<'a> {
             _ => None,
         };
         let chosen = |(name, found): (&String, &Found)| {
+            if WHOLE.contains(&found.dtype) {
+                return (name.clone(), DType::I32);
+            }
             let matrix = found.shape.len() > 1
                 && name.ends_with(".weight")
                 && !FLOATS.iter().any(|end| name.ends_with(end));
@@ -195,6 +201,10 @@ impl<'a> Recast<'a> {
             return Ok(bytes);
         }
         let values = self.floats(name, first, rows)?;
+        if dtype == DType::I32 {
+            let whole = values.iter().flat_map(|&v| (v as i32).to_le_bytes());
+            return Ok(whole.collect());
+        }
         let encoded = tokkata_quant::quantize(dtype, &values, cols, None, &mut bytes);
         encoded.map_err(|e| wrong(e.to_string()))?;
         Ok(bytes)

@@ -26,6 +26,8 @@ MOE = dict(num_experts_per_tok=2, moe_intermediate_size=48)
 LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=16)
 BASE = dict(rope_type="default", rope_theta=10000.0)
+# Fewer keys than positions, so that the choice shows.
+INDEXER = dict(index_n_heads=8, index_head_dim=64, index_topk=7)
 MROPE = dict(BASE, partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16)
 
@@ -36,6 +38,12 @@ SPARSE = 0.9508841878799351
 
 # Ids of Chameleon's picture tokens, which have no logits.
 PICTURES = {"<s>": 0, "<image>": 8200, **{f"IMGIMG{i}": i + 4 for i in range(8192)}}
+
+# Experts of a model whose tokens list theirs.
+LISTED = 4
+
+# Positions where the usual ones end no run of 128.
+POSITIONS = {"deepseek4": 150}
 
 # Tensors that follow from the configuration; a library computes them where a file has none.
 COMPUTED = ("_decay", ".slope_rate")
@@ -309,6 +317,53 @@ MODELS = {
     "glm4moe+solar": ("SolarOpenForCausalLM", "SolarOpenConfig",
                       dict(SMALL, head_dim=16, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1, pad_token_id=0,
                            norm_topk_prob=True, routed_scaling_factor=1.5, **MOE), 1),
+    "deepseek32": ("DeepseekV32ForCausalLM", "DeepseekV32Config",
+                   dict(SMALL, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=16,
+                        v_head_dim=16, n_routed_experts=8, n_shared_experts=1, n_group=2, topk_group=1, first_k_dense_replace=1,
+                        rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0), **INDEXER, **MOE), 1),
+    "glm-dsa": ("GlmMoeDsaForCausalLM", "GlmMoeDsaConfig",
+                dict(SMALL, num_hidden_layers=4, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32, qk_rope_head_dim=8,
+                     qk_nope_head_dim=16, v_head_dim=16, n_routed_experts=4, n_shared_experts=1, first_k_dense_replace=1,
+                     indexer_types=["full", "shared", "full", "shared"], **INDEXER, **MOE), 1),
+    "minimax-m3": ("MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLConfig",
+                   dict(text_config=dict(SMALL, num_hidden_layers=3, head_dim=16, rotary_dim=8, dense_intermediate_size=80,
+                                         shared_intermediate_size=96, num_local_experts=4, num_experts_per_tok=2,
+                                         rope_parameters=dict(BASE, partial_rotary_factor=0.5), index_n_heads=2, index_head_dim=24,
+                                         index_block_size=4, index_topk_blocks=2, index_local_blocks=1,
+                                         layer_types=["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+                                         mlp_layer_types=["dense", "sparse", "sparse"]),
+                        vision_config=dict(hidden_size=12, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
+                                           image_size=4, patch_size=2),
+                        projector_hidden_size=8), 0),
+    "deepseek4": ("DeepseekV4ForCausalLM", "DeepseekV4Config",
+                  dict(without(SMALL, "num_key_value_heads", "intermediate_size"), num_hidden_layers=4, head_dim=32, q_lora_rank=24,
+                       n_routed_experts=LISTED, partial_rotary_factor=0.25, sliding_window=12, o_groups=2, o_lora_rank=12,
+                       layer_types=["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention",
+                                    "compressed_sparse_attention"],
+                       mlp_layer_types=["hash_moe", "moe", "moe", "moe"], compress_rope_theta=160.0, hc_sinkhorn_iters=3,
+                       hc_eps=0.001, swiglu_limit=0.5, rope_parameters=YARN, **dict(INDEXER, index_n_heads=16), **MOE), 1),
+    "hy_v4": ("HYV4ForCausalLM", "HYV4Config",
+              dict(SMALL, num_hidden_layers=4, q_lora_rank=24, kv_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=16,
+                   v_head_dim=16, n_routed_experts=4, n_shared_experts=1, mlp_layer_types=["dense"] + ["sparse"] * 3,
+                   indexer_types=["full", "shared", "full", "shared"], hc_magnitude=1.7, hc_eps=0.001, swiglu_limit=0.5,
+                   pad_token_id=0, **INDEXER, **MOE), 1),
+    "glm5-next": ("Glm5NextForConditionalGeneration", "Glm5NextConfig",
+                  dict(text_config=dict(SMALL, num_hidden_layers=4, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32,
+                                        qk_nope_head_dim=16, v_head_dim=16, n_routed_experts=4, n_shared_experts=1,
+                                        linear_head_dim=16, linear_num_heads=4, linear_lower_bound=-2.0, hc_sinkhorn_iters=3,
+                                        hc_eps=0.001, swiglu_limit=0.5, index_kpool=2, pad_token_id=0,
+                                        layer_types=["linear_attention"] + ["indexed_attention"] * 3,
+                                        mlp_layer_types=["dense"] + ["sparse"] * 3,
+                                        indexer_types=["full", "full", "shared", "full"], **dict(INDEXER, index_topk=8), **MOE),
+                       vision_config=dict(hidden_size=8, intermediate_size=8, depth=1, num_heads=1, patch_size=2, image_size=4,
+                                          out_hidden_size=8, projection_intermediate_size=8)), 1),
+    "dots3note": ("Dots3NoteForCausalLM", "Dots3NoteTextConfig",
+                  dict(SMALL, num_hidden_layers=4, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32, qk_rope_head_dim=8,
+                       qk_nope_head_dim=16, v_head_dim=16, head_dim=24, n_routed_experts=4, n_shared_experts=1,
+                       shared_experts_intermediate_size=48, sliding_window=6, routed_scaling_factor=1.5, pad_token_id=0,
+                       layer_types=["indexed_attention", "sliding_attention"] * 2, mlp_layer_types=["dense"] + ["sparse"] * 3,
+                       swa_num_attention_heads=2, swa_num_key_value_heads=2, swa_q_lora_rank=24, swa_kv_lora_rank=20, swa_head_dim=20,
+                       swa_qk_nope_head_dim=12, swa_v_head_dim=12, swa_rope_theta=100.0, **INDEXER, **MOE), 1),
     "t5+umt5": ("UMT5ForConditionalGeneration", "UMT5Config",
                 dict(vocab_size=96, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=0), 1),
     "t5+mt5": ("MT5ForConditionalGeneration", "MT5Config",
@@ -334,7 +389,9 @@ def spread(name, shape, centre):
     """Centre and spread of a tensor's values: norms near their centre, matrices of variance 1/fan-in."""
     # The name of a block, not of a norm.
     low = name.lower().replace("norm_attn_norm.", "")
-    if name.endswith(("layer_scalar", "router.scale", "per_expert_scale", "correct_output_scale")) or low == "emb_ln.weight":
+    if name.endswith("tid2eid"):
+        return 0.0, float(LISTED)
+    if low.endswith("scale") and "hc_" in low or name.endswith(("layer_scalar", "router.scale", "per_expert_scale", "correct_output_scale")) or low == "emb_ln.weight":
         return 1.0, 0.3
     if name.endswith(("A_log", "A_logs")):
         return 0.3, 0.8
@@ -389,7 +446,8 @@ def build(name, folder):
     return model.eval(), config, {key: [tensors[key], *rules[key]] for key in tensors}
 
 
-def golden(name, out, positions=24, seed=7):
+def golden(name, out, seed=7):
+    positions = POSITIONS.get(name, 24)
     with tempfile.TemporaryDirectory() as folder:
         model, config, tensors = build(name, folder)
         text = config.get("text_config", config)

@@ -34,7 +34,7 @@ NO_CLASS = "Transformers has no class of it: its code came with the checkpoint"
 # Why an architecture of ours has no [hf] table; descriptors that refuse a model say so themselves.
 REASONS = {
     **dict.fromkeys("""arctic arwkv7 baichuan bailingmoe bailingmoe2 codeshell cogvlm deci deepseek exaone grok grovemoe
-        internlm2 jais jina-bert-v2 llada llada-moe llama-embed maincoder maple minicpm nanbeige neo-bert nomic-bert-moe
+        internlm2 jais jina-bert-v2 kimi-k3 llada llada-moe llama-embed maincoder maple minicpm nanbeige neo-bert nomic-bert-moe
         openelm orion pangu-embedded plamo plamo2 plamo3 plm qwen qwen3tts refact rnd1 rwkv6 rwkv6qwen2 rwkv7
         smallthinker spark2_5 talkie xverse dream""".split(), NO_CLASS),
     "deepseek2-ocr": "its class there is DeepSeek OCR 2, whose pictures pass through another encoder; nobody compared the text part",

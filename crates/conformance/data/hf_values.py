@@ -21,7 +21,16 @@ def noise(name, n):
     return bits.astype(np.float32) / np.float32(8388608.0) - np.float32(1.0)
 
 
+def listed(name, shape, experts):
+    """The experts of each token, all of them different."""
+    rows, used = shape
+    first = ((noise(name, rows) + np.float32(1.0)) * np.float32(experts / 2)).astype(np.int64)
+    return (first[:, None] + np.arange(used)) % int(experts)
+
+
 def values(name, shape, rule):
+    if name.endswith("tid2eid"):
+        return listed(name, shape, rule[1])
     u = noise(name, int(np.prod(shape)) if shape else 1)
     return (np.float32(rule[0]) + np.float32(rule[1]) * u).astype(np.float32).reshape(shape)
 

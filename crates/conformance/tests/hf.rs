@@ -39,7 +39,7 @@ fn registry() -> Registry {
 fn check(device: &dyn Device) {
     let registry = registry();
     let names = Golden::list(&HfGolden::folder()).expect("goldens");
-    assert!(names.len() >= 105, "found {} goldens", names.len());
+    assert!(names.len() >= 122, "found {} goldens", names.len());
     let only = std::env::var("TOKKATA_GOLDEN").ok();
     let names = names
         .iter()
@@ -142,7 +142,7 @@ fn what_would_change_numbers_is_refused_by_name() {
 /// What a family's rules require of its settings.
 #[test]
 fn settings_beyond_a_family_are_refused() {
-    let cases: [(&str, &str, serde_json::Value, &str); 9] = [
+    let cases: [(&str, &str, serde_json::Value, &str); 17] = [
         (
             "falcon-h1",
             "mamba_norm_before_gate",
@@ -192,11 +192,73 @@ fn settings_beyond_a_family_are_refused() {
             ["sparse", "dense"].as_slice().into(),
             "behind others",
         ),
+        (
+            "deepseek32",
+            "mlp_layer_types",
+            ["sparse", "dense"].as_slice().into(),
+            "behind others",
+        ),
+        ("deepseek32", "index_n_heads", 0.into(), "0 heads of 64"),
+        (
+            "glm-dsa",
+            "indexer_types",
+            ["shared", "full", "full", "full"].as_slice().into(),
+            "none before it chooses",
+        ),
+        (
+            "glm-dsa",
+            "indexer_rope_interleave",
+            false.into(),
+            "indexer_rope_interleave to false",
+        ),
+        (
+            "deepseek4",
+            "mlp_layer_types",
+            ["moe", "hash_moe", "moe", "moe"].as_slice().into(),
+            "listed by token stand behind others",
+        ),
+        (
+            "hy_v4",
+            "rope_parameters",
+            serde_json::json!({"rope_type": "yarn", "rope_theta": 10000, "factor": 4}),
+            "rotation is scaled",
+        ),
+        (
+            "dots3note",
+            "swa_q_lora_rank",
+            16.into(),
+            "another rank of queries",
+        ),
+        (
+            "deepseek4",
+            "norm_topk_prob",
+            false.into(),
+            "norm_topk_prob to false",
+        ),
     ];
     for (name, key, value, part) in cases {
         let text = refusal(name, |g| g.config[key] = value.clone());
         assert!(text.contains(part), "{name}, {key}: {text}");
     }
+    let rate =
+        |g: &mut HfGolden| g.config["compress_rates"]["heavily_compressed_attention"] = 4.into();
+    let text = refusal("deepseek4", rate);
+    assert!(text.contains("compress_rates of layers"), "{text}");
+    let nested = [
+        ("minimax-m3", "swiglu_limit", "swiglu_limit to 6"),
+        ("minimax-m3", "rotary_dim", "rotary_dim and"),
+        ("glm5-next", "linear_num_heads", "another number of heads"),
+    ];
+    for (name, key, part) in nested {
+        let six = |g: &mut HfGolden| g.config["text_config"][key] = 6.into();
+        let text = refusal(name, six);
+        assert!(text.contains(part), "{text}");
+    }
+    let types = |g: &mut HfGolden| {
+        g.config["text_config"]["layer_types"][1] = "full_attention".into();
+    };
+    let text = refusal("minimax-m3", types);
+    assert!(text.contains("not those with experts"), "{text}");
     let theta = |g: &mut HfGolden| g.config["text_config"]["layer_rope_theta"][1] = 5.into();
     let text = refusal("muse-glimmer", theta);
     assert!(text.contains("layer_rope_theta"), "{text}");
@@ -272,6 +334,61 @@ fn published_spellings_mean_the_same() {
             "deepseek2+glm",
             r#"{"mlp_layer_types": null, "first_k_dense_replace": 1}"#,
         ),
+        (
+            "deepseek32",
+            r#"{"mlp_layer_types": null, "layer_types": null, "rope_parameters": null, "rope_theta": 10000,
+                "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 4, "mscale": 1, "mscale_all_dim": 1,
+                "original_max_position_embeddings": 16, "type": "yarn"}, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+                "moe_layer_freq": 1, "ep_size": 1, "num_nextn_predict_layers": 1}"#,
+        ),
+        (
+            "glm-dsa",
+            r#"{"indexer_types": null, "index_topk_freq": 2, "index_skip_topk_offset": 1, "mlp_layer_types": null,
+                "layer_types": null, "indexer_rope_interleave": true, "head_dim": 24, "moe_router_dtype": "float32"}"#,
+        ),
+        (
+            "glm-dsa",
+            r#"{"indexer_types": null, "index_topk_pattern": "FSFS"}"#,
+        ),
+        (
+            "minimax-m3",
+            r#"{"text_config": {"layer_types": null, "mlp_layer_types": null, "index_n_heads": null, "index_head_dim": null,
+                "index_block_size": null, "index_topk_blocks": null, "index_local_blocks": null, "hidden_act": "swigluoai",
+                "rope_parameters": null, "rope_theta": 10000, "partial_rotary_factor": 0.5, "use_qk_norm": true,
+                "qk_norm_type": "per_head", "use_gemma_norm": true, "attention_output_gate": false, "n_shared_experts": 1,
+                "scoring_func": "sigmoid", "use_routing_bias": true, "moe_layer_freq": [0, 1, 1], "num_mtp_modules": 7,
+                "sparse_attention_config": {"use_sparse_attention": true, "sparse_index_dim": 24, "sparse_num_index_heads": 2,
+                "sparse_topk_blocks": 2, "sparse_block_size": 4, "sparse_score_type": "max", "sparse_init_block": 0,
+                "sparse_local_block": 1, "sparse_disable_index_value": [0, 1, 1], "sparse_attention_freq": [0, 1, 1]}}}"#,
+        ),
+        (
+            "deepseek4",
+            r#"{"layer_types": null, "mlp_layer_types": null, "compress_rates": null, "compress_ratios": [0, 4, 128, 4, 0],
+                "num_hash_layers": 1, "partial_rotary_factor": null, "rope_parameters": null, "topk_method": "noaux_tc",
+                "expert_dtype": "fp4", "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 4,
+                "original_max_position_embeddings": 16, "type": "yarn"}}"#,
+        ),
+        (
+            "glm5-next",
+            r#"{"text_config": {"linear_head_dim": null, "linear_num_heads": null, "linear_conv_kernel_dim": null,
+                "linear_lower_bound": null, "mhc": true, "mla_use_nope": true, "index_kpool_compress": true,
+                "first_k_dense_replace": 1, "mlp_layer_types": null, "linear_attn_config": {"head_dim": 16, "num_heads": 4,
+                "short_conv_kernel_size": 4, "gate_lower_bound": -2.0, "safe_gate": true, "kda_layers": [1]}}}"#,
+        ),
+        (
+            "hy_v4",
+            r#"{"layer_types": ["deepseek_sparse_attention"], "mlp_layer_types": null, "first_k_dense_replace": 1}"#,
+        ),
+        (
+            "dots3note",
+            r#"{"per_layer_config": null, "mlp_layer_types": null, "first_k_dense_replace": 1, "use_dsa": true,
+                "layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention"],
+                "sliding_window": null, "sliding_window_size": 6, "rope_parameters": null, "rope_theta": 80000000,
+                "swa_rope_theta": 100, "shared_experts_intermediate_size": null, "moe_shared_expert_intermediate_size": 48,
+                "swa_num_attention_heads": 2, "swa_num_key_value_heads": 2, "swa_q_lora_rank": 24, "swa_kv_lora_rank": 20,
+                "swa_head_dim": 20, "swa_qk_nope_head_dim": 12, "swa_qk_rope_head_dim": 8, "swa_v_head_dim": 12,
+                "apply_mla_qkv_lora_rescale": true, "k_rope_only_layernorm": true, "normalization": "RMSNorm"}"#,
+        ),
     ];
     for (name, changes) in cases {
         let mut golden = HfGolden::read(&HfGolden::folder(), name).expect("a golden");
@@ -326,6 +443,8 @@ fn no_setting_makes_a_panic() {
         "qwen3next",
         "falcon",
         "t5",
+        "deepseek4",
+        "glm-dsa",
     ] {
         let golden = HfGolden::read(&HfGolden::folder(), name).expect("a golden");
         let folder = tempfile::tempdir().expect("a folder");

@@ -149,12 +149,13 @@ mod tests {
 
     #[test]
     fn the_legend_names_every_colour_of_the_kernels() {
-        let row = |layer, role: &str, run_ns| Row {
+        // A third of each is waited for.
+        let row = |layer, role: &str, ns: u64| Row {
             layer,
             role: role.to_owned(),
             kernel: "matmul",
-            wait_ns: 0,
-            run_ns,
+            wait_ns: ns / 3,
+            run_ns: ns - ns / 3,
             cost: tokkata::cost::Cost::default(),
             least_ns: 0.0,
             roofs: Vec::new(),

@@ -60,7 +60,9 @@ fn act(chat: &mut Chat, name: &str, rest: &str) -> Result<()> {
         "/save" => save(chat, path(rest)?)?,
         "/load" => load(chat, path(rest)?)?,
         "/image" | "/audio" | "/video" => say("only text is read"),
-        _ => say(&format!("found the command {name}, expected one of /help")),
+        _ => say(&format!(
+            "found the command {name}, expected one that /help lists"
+        )),
     }
     Ok(())
 }
@@ -74,13 +76,25 @@ fn read(chat: &mut Chat, rest: &str) -> Result<()> {
     let path = path(rest)?;
     let failed = || format!("{}: cannot be read", path.display());
     let text = std::fs::read_to_string(path).with_context(failed)?;
+    let lines = match text.lines().count() {
+        1 => "1 line comes".to_owned(),
+        n => format!("{n} lines come"),
+    };
     say(&format!(
-        "{}: {} lines come before the next question",
-        path.display(),
-        text.lines().count()
+        "{}: {lines} before the next question",
+        path.display()
     ));
     chat.before = Some(text);
     Ok(())
+}
+
+/// Tells how many messages a file has now.
+fn say_messages(chat: &Chat, path: &Path) {
+    let messages = match chat.messages.len() {
+        1 => "1 message".to_owned(),
+        n => format!("{n} messages"),
+    };
+    say(&format!("{}: {messages}", path.display()));
 }
 
 fn save(chat: &Chat, path: &Path) -> Result<()> {
@@ -88,11 +102,7 @@ fn save(chat: &Chat, path: &Path) -> Result<()> {
     let text = serde_json::to_string_pretty(&kept)?;
     let failed = || format!("{}: cannot be written", path.display());
     std::fs::write(path, text + "\n").with_context(failed)?;
-    say(&format!(
-        "{}: {} messages",
-        path.display(),
-        chat.messages.len()
-    ));
+    say_messages(chat, path);
     Ok(())
 }
 
@@ -107,11 +117,7 @@ fn load(chat: &mut Chat, path: &Path) -> Result<()> {
     });
     let expected = || anyhow!("{}: expected a list of messages", path.display());
     chat.messages.clone_from(messages.ok_or_else(expected)?);
-    say(&format!(
-        "{}: {} messages",
-        path.display(),
-        chat.messages.len()
-    ));
+    say_messages(chat, path);
     Ok(())
 }
 

@@ -1,10 +1,13 @@
-//! Lists which architectures have a golden, and of which oracles, so that `archs` can say so.
+//! Lists which architectures have a golden, and of which oracles, so that `archs` can say so; and what the program is
+//! built of and with, for `--version`.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
 fn main() {
+    facts();
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let dir = root.join("../conformance/goldens");
     println!("cargo:rerun-if-changed={}", dir.display());
@@ -17,6 +20,45 @@ fn main() {
     code.push_str("];\n");
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it"));
     fs::write(out.join("verified.rs"), code).expect("the build folder is writable");
+}
+
+/// The target, the compiler, the features and, of a release from a repository, the commit.
+fn facts() {
+    let set = |name: &str| env::var(name).unwrap_or_default();
+    let compiler = said(&set("RUSTC"), &["--version"]).unwrap_or_default();
+    println!("cargo:rustc-env=BUILT_FOR={}", set("TARGET"));
+    println!("cargo:rustc-env=BUILT_BY={compiler}");
+    let feature = |(name, _): (String, _)| {
+        let name = name.strip_prefix("CARGO_FEATURE_")?.to_lowercase();
+        (name != "default").then_some(name)
+    };
+    let mut features: Vec<String> = env::vars().filter_map(feature).collect();
+    features.sort();
+    println!("cargo:rustc-env=BUILT_WITH={}", features.join(", "));
+    // Elsewhere every commit would have the command compiled anew.
+    let commit = (set("PROFILE") == "release").then(commit).flatten();
+    let commit = commit.unwrap_or_else(|| "not told".to_owned());
+    println!("cargo:rustc-env=BUILT_FROM={commit}");
+}
+
+/// The commit that is checked out, and whether files differ from it.
+fn commit() -> Option<String> {
+    let log = said("git", &["rev-parse", "--git-path", "logs/HEAD"])?;
+    // Without its log nothing would tell of another commit.
+    let log = fs::canonicalize(log).ok()?;
+    println!("cargo:rerun-if-changed={}", log.display());
+    said(
+        "git",
+        &["describe", "--always", "--dirty", "--exclude", "*"],
+    )
+}
+
+/// The first line that a program prints, where it succeeds.
+fn said(program: &str, args: &[&str]) -> Option<String> {
+    let out = Command::new(program).args(args).output().ok()?;
+    let text = String::from_utf8(out.stdout).ok()?;
+    let line = text.lines().next().map(str::to_owned);
+    line.filter(|_| out.status.success())
 }
 
 /// Names and oracles; without the folder there are none.

@@ -29,12 +29,26 @@ use clap::{CommandFactory, Parser};
 
 use crate::commands::Command;
 
+/// What `--version` tells.
+const FACTS: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ncommit    ",
+    env!("BUILT_FROM"),
+    "\ntarget    ",
+    env!("BUILT_FOR"),
+    "\ncompiler  ",
+    env!("BUILT_BY"),
+    "\nfeatures  ",
+    env!("BUILT_WITH")
+);
+
 /// Run language models from a file.
 #[derive(Debug, Parser)]
 // As with programs of others, the last of a flag counts: what a script gives may be followed by what its user adds.
 #[command(
     name = "tokkata",
     version,
+    long_version = FACTS,
     max_term_width = 100,
     args_override_self = true
 )]

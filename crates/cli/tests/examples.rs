@@ -27,6 +27,32 @@ fn commands() -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
+#[test]
+fn the_version_comes_with_what_was_built() {
+    let short = format!("tokkata {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(stdout(&["-V"]), short);
+    let long = stdout(&["--version"]);
+    assert!(long.starts_with(&short), "{long}");
+    let fact = |name: &str| {
+        let line = long.lines().find_map(|l| l.strip_prefix(name));
+        line.unwrap_or_default().trim().to_owned()
+    };
+    let target = [std::env::consts::ARCH, std::env::consts::OS];
+    assert!(target.iter().all(|t| fact("target ").contains(t)), "{long}");
+    assert!(fact("compiler ").starts_with("rustc 1."), "{long}");
+    let features = fact("features ");
+    let features: Vec<&str> = features.split(", ").collect();
+    for (name, is_on) in [
+        ("cuda", cfg!(feature = "cuda")),
+        ("demo", cfg!(feature = "demo")),
+        ("hub", cfg!(feature = "hub")),
+        ("server", cfg!(feature = "server")),
+    ] {
+        assert_eq!(features.contains(&name), is_on, "{name}: {long}");
+    }
+    assert!(!fact("commit ").is_empty(), "{long}");
+}
+
 /// A folder with what the examples name.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");

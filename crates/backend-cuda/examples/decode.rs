@@ -1,14 +1,18 @@
 //! How fast a model is on the first GPU, without an engine: a prompt in steps of 512 rows, then chains of steps in which
 //! every sequence goes on with what was drawn.
 //!
-//! `cargo run --release -p tokkata-backend-cuda --example decode -- MODEL.gguf [TOKENS [SEQUENCES [DEPTH [launches]]]]`
+//! `cargo run --release -p tokkata-backend-cuda --example decode -- MODEL.gguf [TOKENS [SEQUENCES [DEPTH [launches|meetings|watch]]]]`
 //!
-//! `launches` leaves tapes out. The sum over the bits of the last logits says whether two ways of running agree.
+//! `launches` leaves tapes out; `meetings` has the blocks of a tape meet behind each instruction, as before 9.0; `watch` says
+//! where the last step of a tape went, in cycles. The sum over the bits of the last logits says whether two ways of running
+//! agree.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokkata_archs::{FileWeights, Registry, ResolveOptions};
+use tokkata_backend_cuda::{CudaDevice, Timeline};
 use tokkata_formats::ModelFile;
 use tokkata_ir::{
     ArenaLayout, CacheGroup, Delta, Device, Executor, GroupId, Limits, LoadOptions, LogitRow,
@@ -27,8 +31,13 @@ fn main() -> Result<(), Any> {
     let path = args.first().ok_or("which model?")?;
     let number = |i: usize, default: usize| args.get(i).map_or(Ok(default), |a| a.parse());
     let (tokens, sequences, depth) = (number(1, 128)?, number(2, 1)?, number(3, 512)?);
-    let tapes = args.get(4).is_none_or(|word| word != "launches");
-    let mut run = Run::open(path, (sequences, depth + tokens + CHAIN), tapes)?;
+    let device = match args.get(4).map(String::as_str) {
+        Some("launches") => tokkata_conformance::cuda()?.without_tapes(),
+        Some("meetings") => tokkata_conformance::cuda()?.without_words(),
+        Some("watch") => tokkata_conformance::cuda()?.with_watch(),
+        _ => tokkata_conformance::cuda()?,
+    };
+    let mut run = Run::open(path, (sequences, depth + tokens + CHAIN), &device)?;
     let start = Instant::now();
     run.prompt(depth, true)?;
     let first = start.elapsed().as_secs_f64();
@@ -50,7 +59,39 @@ fn main() -> Result<(), Any> {
         (made * sequences) as f64 / seconds
     );
     println!("bits of the last logits: {:016x}", run.last_bits()?);
+    for timeline in device.timelines()? {
+        print_times(&timeline);
+    }
     Ok(())
+}
+
+/// Of instructions of one name, means over the blocks that take part: what they wait for, prepare and sum. The block that waits
+/// least came last: its wait is what numbers take on their way.
+fn print_times(timeline: &Timeline) {
+    let mut kinds: BTreeMap<&str, Vec<Vec<[u64; 3]>>> = BTreeMap::new();
+    for (i, name) in timeline.names.iter().enumerate() {
+        let times = |block: usize| timeline.times[block * timeline.names.len() + i];
+        let rows = (0..timeline.blocks).map(times).filter(|t| t.is_sorted());
+        let parts =
+            rows.map(|[begins, there, ready, ends]| [there - begins, ready - there, ends - ready]);
+        kinds.entry(name).or_default().push(parts.collect());
+    }
+    println!("instructions, blocks of each, cycles of one: waits (least) + prepares + sums (most)");
+    for (name, each) in kinds {
+        let all: Vec<&[u64; 3]> = each.iter().flatten().collect();
+        let mean = |n: usize| all.iter().map(|p| p[n]).sum::<u64>() / all.len().max(1) as u64;
+        let of =
+            |end: fn(&Vec<[u64; 3]>) -> u64| each.iter().map(end).sum::<u64>() / each.len() as u64;
+        let least = of(|e| e.iter().map(|p| p[0]).min().unwrap_or(0));
+        let most = of(|e| e.iter().map(|p| p[2]).max().unwrap_or(0));
+        let (count, blocks) = (each.len(), all.len() / each.len());
+        let (waits, prepares, sums) = (mean(0), mean(1), mean(2));
+        println!("{name}: {count}, {blocks}, {waits} ({least}) + {prepares} + {sums} ({most})");
+    }
+    let row = &timeline.times[..timeline.names.len()];
+    if let [first, .., last] = row {
+        println!("the tape: {} cycles", last[3] - first[0]);
+    }
 }
 
 /// A loaded model and its sequences.
@@ -62,7 +103,11 @@ struct Run {
 }
 
 impl Run {
-    fn open(path: &str, (sequences, ctx): (usize, usize), tapes: bool) -> Result<Self, Any> {
+    fn open(
+        path: &str,
+        (sequences, ctx): (usize, usize),
+        device: &CudaDevice,
+    ) -> Result<Self, Any> {
         let file = ModelFile::open(path)?;
         let limits = Limits {
             rows: ROWS as u32,
@@ -73,10 +118,6 @@ impl Run {
         };
         let spec = Registry::builtin().resolve(&file, &ResolveOptions { ctx: ctx as u32 })?;
         let program = Arc::new(tokkata_plan::build(&spec, &limits)?);
-        let device = match tapes {
-            true => tokkata_conformance::cuda()?,
-            false => tokkata_conformance::cuda()?.without_tapes(),
-        };
         println!("{:?}", device.describe()?);
         let start = Instant::now();
         let weights = FileWeights(&file);

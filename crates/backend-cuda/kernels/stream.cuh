@@ -1,7 +1,7 @@
 // Weights on their way to a warp: rows in portions, through a few pieces of shared memory of the warp's own, fetched across
 // the phases of a tape; and what a lane makes of a portion, in the order of matvec.cu.
 #pragma once
-#include "products.cuh"
+#include "row.cuh"
 
 #define DEPTH 4u    // portions on their way
 #define AHEAD 8u    // instructions of a tape in shared memory
@@ -51,8 +51,6 @@ static __device__ __forceinline__ void make_strides(Stride *strides, u32 piece) 
     u32 times = piece / (s.bytes + s.scales);
     strides[threadIdx.x] = {s.columns * times, s.bytes * times, s.scales * times, 0};
 }
-
-static __device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 static __device__ __forceinline__ void copy16(u32 to, const u8 *from) {
@@ -135,26 +133,6 @@ static __device__ __forceinline__ void wait_oldest(const Stream &st) {
     default: wait_copies<0>();
     }
     __syncwarp();
-}
-
-// A row in shared memory: bytes with their scales and sums, or floats. Halves of a run lie apart and leave a gap after eight,
-// so that lanes find other banks than their neighbours whether they take every run or every second one.
-struct Acts1 {
-    uint4 *low, *high;
-    float *d;
-    i32 *s;
-    float *x;
-};
-
-static __device__ __forceinline__ u32 spread(u32 run) { return run + (run >> 3); }
-
-static __device__ __forceinline__ Acts1 acts_in(u8 *space, u32 k) {
-    Acts1 a;
-    u32 runs = k / 32, wide = (spread(runs) + 1) & ~1u;
-    a.low = (uint4 *)space, a.high = a.low + wide;
-    a.d = (float *)(a.high + wide), a.s = (i32 *)(a.d + runs);
-    a.x = (float *)space;
-    return a;
 }
 
 // Adds what the lanes make of a portion that begins at column `first` and ends before `end`.

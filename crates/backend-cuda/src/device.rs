@@ -1,7 +1,7 @@
 //! The GPU as a device of the contract.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use tokkata_ir::{
     ArenaLayout, BackendError, CacheGroup, Device, Executor, LoadOptions, Loaded, Op, Plan,
@@ -13,7 +13,7 @@ use crate::error::{lost, out_of_memory, unsupported};
 use crate::exec::CudaExecutor;
 use crate::images::Kernels;
 use crate::layout::{self, GroupLayout, SLOT_BYTES, StepLayout, ValuePlaces};
-use crate::lower::{Ground, Lowered, Scratch, lower};
+use crate::lower::{Ground, Lowered, Scratch, Watch, Watches, lower};
 use crate::select::{self, Item};
 use crate::weights::Weights;
 
@@ -26,6 +26,8 @@ pub struct CudaDevice {
     kernels: Arc<Kernels>,
     captures: bool,
     tapes: bool,
+    words: bool,
+    watches: Option<Arc<Watches>>,
 }
 
 /// What can be said of a GPU before anything is loaded.
@@ -43,6 +45,18 @@ pub struct Description {
     pub total_bytes: u64,
     /// The architecture that the kernels in use were compiled for.
     pub kernels: String,
+}
+
+/// Times of a tape's last step, in cycles of the processor that a block runs on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeline {
+    /// Blocks.
+    pub blocks: usize,
+    /// Instructions.
+    pub names: Vec<String>,
+    /// Block by block, of each instruction: when it began, when what it reads was there, when sums could begin (of attention:
+    /// when its splits were done), and when it ended. Parts that a block has no share in keep older times.
+    pub times: Vec<[u64; 4]>,
 }
 
 impl CudaDevice {
@@ -80,6 +94,8 @@ impl CudaDevice {
                 kernels: Arc::new(kernels),
                 captures: true,
                 tapes: true,
+                words: true,
+                watches: None,
             }))
         };
         let opened = open().map_err(|e| format!("cuda:{index}: {e}"))?;
@@ -114,6 +130,46 @@ impl CudaDevice {
             tapes: false,
             ..self
         }
+    }
+
+    /// Has blocks of a tape meet behind each instruction, as on devices before 9.0, rather than hand numbers on in words.
+    #[must_use]
+    pub fn without_words(self) -> Self {
+        CudaDevice {
+            words: false,
+            ..self
+        }
+    }
+
+    /// Has tapes note when their instructions begin and end, for [`CudaDevice::timelines`].
+    #[must_use]
+    pub fn with_watch(self) -> Self {
+        CudaDevice {
+            watches: Some(Arc::default()),
+            ..self
+        }
+    }
+
+    /// The times of the last step of every tape whose blocks note them, while a program of this device is open.
+    ///
+    /// # Errors
+    /// A lost device.
+    pub fn timelines(&self) -> Result<Vec<Timeline>, BackendError> {
+        let watches = self.watches.as_ref().map(|w| {
+            let all = w.lock().unwrap_or_else(PoisonError::into_inner);
+            all.clone()
+        });
+        let read = |watch: Watch| {
+            let mut words = vec![0u64; watch.blocks * watch.names.len() * 4];
+            let bytes = bytemuck::cast_slice_mut(&mut words);
+            self.context.read(watch.at, bytes).map_err(lost)?;
+            Ok(Timeline {
+                blocks: watch.blocks,
+                names: watch.names,
+                times: words.as_chunks::<4>().0.to_vec(),
+            })
+        };
+        watches.unwrap_or_default().into_iter().map(read).collect()
     }
 
     /// What it is.
@@ -180,6 +236,8 @@ pub(crate) struct Resident {
     pub(crate) kernels: Arc<Kernels>,
     pub(crate) captures: bool,
     tapes: bool,
+    words: bool,
+    watches: Option<Arc<Watches>>,
     pub(crate) context: Arc<Context>,
 }
 
@@ -289,6 +347,8 @@ impl Resident {
             kernels: Arc::clone(&device.kernels),
             captures: device.captures,
             tapes: device.tapes,
+            words: device.words,
+            watches: device.watches.clone(),
             context,
         })
     }
@@ -326,6 +386,8 @@ impl Resident {
                 true => self.context.shared_together().map_err(lost)?,
                 false => 0,
             },
+            words: self.words && self.kernels.has_words(),
+            watches: self.watches.as_deref(),
         };
         let plans = program.plans.iter().zip(&self.plans);
         let lowered = plans

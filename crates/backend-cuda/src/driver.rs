@@ -180,6 +180,12 @@ impl Context {
         })
     }
 
+    /// Copies what lies at an address of the device.
+    pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        self.bind()?;
+        call!(cuMemcpyDtoH_v2(out.as_mut_ptr().cast(), at, out.len()))
+    }
+
     /// Memory that holds these bytes.
     pub(crate) fn upload<T: bytemuck::NoUninit>(self: &Arc<Self>, data: &[T]) -> Result<Buffer> {
         let bytes: &[u8] = bytemuck::cast_slice(data);

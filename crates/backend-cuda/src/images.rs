@@ -89,6 +89,11 @@ impl Kernels {
         self.architecture == "sm_90a" && driver::begins_early()
     }
 
+    /// Whether there are tapes whose blocks hand numbers on in words.
+    pub(crate) fn has_words(&self) -> bool {
+        self.architecture == "sm_90a"
+    }
+
     /// Those that a context's device can run; `None` when it is too old.
     pub(crate) fn new(context: &Arc<Context>, wanted: Option<&str>) -> Result<Option<Self>, Fault> {
         let capability = context.capability()?;

@@ -34,4 +34,4 @@ mod select;
 mod weights;
 mod work;
 
-pub use device::{CudaDevice, Description};
+pub use device::{CudaDevice, Description, Timeline};

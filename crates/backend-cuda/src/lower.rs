@@ -81,6 +81,22 @@ pub(crate) struct Ground<'a> {
     pub(crate) processors: u32,
     /// Bytes of shared memory of a tape's blocks; 0 where no tapes are made.
     pub(crate) tape_space: u32,
+    /// Whether blocks of a tape hand numbers on in words.
+    pub(crate) words: bool,
+    /// Tapes whose times are noted, where they are.
+    pub(crate) watches: Option<&'a Watches>,
+}
+
+/// Tapes whose blocks note times.
+pub(crate) type Watches = std::sync::Mutex<Vec<Watch>>;
+
+/// A tape whose blocks note times: four of each instruction, block by block.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    pub(crate) at: u64,
+    pub(crate) blocks: usize,
+    /// Of the instructions.
+    pub(crate) names: Vec<String>,
 }
 
 /// A plan as launches.
@@ -242,6 +258,17 @@ impl Lowering<'_, '_> {
         let at = self.upload(data)?;
         self.scratch.last().write(0, data).map_err(lost)?;
         Ok(at)
+    }
+
+    /// Remembers a tape whose times are noted.
+    fn note_watch(&self, at: u64, blocks: usize, names: Vec<String>) {
+        if let Some(watches) = self.ground.watches {
+            let mut all = watches
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            all.retain(|w| w.at != at);
+            all.push(Watch { at, blocks, names });
+        }
     }
 
     fn constant(&mut self, id: ConstId) -> Result<u64, BackendError> {

@@ -158,16 +158,26 @@ impl Uses<'_> {
         };
         let ins = &self.plan.nodes[add].ins;
         let other = if ins[0] == out { ins[1] } else { ins[0] };
-        let there = self.plan.nodes[..node]
-            .iter()
-            .any(|n| n.outs.contains(&other))
-            || self.plan.inputs.iter().any(|p| p.value == other);
+        let there = self.is_there(other, node) || self.chosen(other, node).is_some();
         let alike = self.plan.value(other) == self.plan.value(out);
         (other != out && alike && there).then_some((add, other))
     }
 }
 
 impl Uses<'_> {
+    fn is_there(&self, value: ValueId, node: usize) -> bool {
+        let made = |n: &Node| n.outs.contains(&value);
+        self.plan.nodes[..node].iter().any(made)
+            || self.plan.inputs.iter().any(|p| p.value == value)
+    }
+
+    /// The later node that chooses rows for this value, where what it chooses from is there by then.
+    fn chosen(&self, value: ValueId, node: usize) -> Option<usize> {
+        let found = self.producer(value).filter(|&n| n > node)?;
+        let later = &self.plan.nodes[found];
+        (later.op == Op::SelectRows && self.is_there(later.ins[0], node)).then_some(found)
+    }
+
     fn producer(&self, value: ValueId) -> Option<usize> {
         self.plan.nodes.iter().position(|n| n.outs.contains(&value))
     }
@@ -289,7 +299,14 @@ pub(crate) fn items(
         if uses.reads_bytes(i, node.ins[0]) && prepared.insert(node.ins[0]) {
             items.push(uses.prepare(None, node.ins[0]));
         }
-        items.push(products(&uses, i, &mut done, &prepared));
+        let item = products(&uses, i, &mut done, &prepared);
+        if let Item::Products { add, .. } = &item
+            && let Some(choice) = add.and_then(|(_, other)| uses.chosen(other, i))
+            && done.insert(choice)
+        {
+            items.push(Item::Node(choice));
+        }
+        items.push(item);
     }
     items
 }

@@ -6,7 +6,7 @@ use tokkata_ir::{
     WeightId,
 };
 
-use super::{Lowering, unsupported};
+use super::{Lowering, tape, unsupported};
 use crate::driver::Mode;
 use crate::error::lost;
 use crate::launch::{Extent, RowKind, When};
@@ -127,6 +127,39 @@ impl Lowering<'_, '_> {
         Ok((params, counts.iter().sum()))
     }
 
+    /// What attention with its heads is on a tape.
+    fn words_of_attention(
+        &mut self,
+        heads: &Heads,
+        node: &Node,
+        (op, slot): (&AttentionOp, SlotId),
+        window: u32,
+    ) -> Result<tape::Attention, BackendError> {
+        let plan = self.plan;
+        let Op::Rope(rope) = &plan.nodes[heads.rope_q].op else {
+            return Err(unsupported("heads of another kind"));
+        };
+        let (turns, pairs) = self.turns(rope)?;
+        let (norm_q, norm_k) = (self.head_norm(heads.norm_q), self.head_norm(heads.norm_k));
+        let len = |id: Option<WeightId>| id.map_or(1, |id| self.weight_len(id));
+        let splits = self.limits().ctx.div_ceil(SPLIT);
+        let numbers = Params::new().u32s(&[op.n_heads, op.n_kv_heads, window, splits]);
+        let numbers = numbers.f32(op.scale).u32s(&[rope.offset, pairs]);
+        let numbers = numbers.u32(u32::from(rope.pairing == Pairing::Halves));
+        let numbers = numbers.u32s(&[norm_q.kind, norm_k.kind]);
+        let numbers = numbers.u32s(&[len(norm_q.weight), len(norm_k.weight)]);
+        Ok(tape::Attention {
+            cache: self.cache(slot, Params::new()),
+            heads: [heads.q, heads.k, plan.nodes[heads.write].ins[1]],
+            weights: [self.maybe(norm_q.weight), self.maybe(norm_k.weight)],
+            turns,
+            sinks: self.maybe(op.sinks),
+            to: node.outs[0],
+            partial: u64::from(op.n_heads * splits) * u64::from(op.dim_k + 2) * 8,
+            numbers: numbers.f32(norm_q.eps).f32(norm_k.eps),
+        })
+    }
+
     /// Columns of a value head and their number.
     fn value_heads(&self, slot: SlotId, v: ValueId) -> (u32, u32) {
         let def = &self.ground.program.group(slot.group).slots[slot.slot as usize];
@@ -226,7 +259,8 @@ impl Lowering<'_, '_> {
             self.singles = Some((true, split_rows));
             let grid = [Extent::fixed(blocks), rows, Extent::fixed(splits)];
             let params = params.then(&flash);
-            self.tape_attention(op, together, &params)?;
+            let words = self.words_of_attention(&own, node, (op, slot), window)?;
+            self.tape_attention(op, together, &params, words)?;
             self.launch(("flash", &name), grid, (128, 0), &params)?;
             self.mode = Mode::Plain;
             self.singles = Some((false, split_rows));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tokkata_core::DType;
 use tokkata_ir::{Act, BackendError, Lead, Node, NormKind, Op, ValueId, WeightId};
 
-use super::{Lowering, unsupported};
+use super::{Lowering, tape, unsupported};
 use crate::driver::Mode;
 use crate::error::lost;
 use crate::launch::{Extent, Kernel, RowKind, Tile, When};
@@ -37,11 +37,11 @@ const PREPARED: u32 = 5;
 
 /// What rows come from: their norm as kernels number it, and what it reads.
 pub(super) struct NormOf {
-    from: ValueId,
-    kind: u32,
-    eps: f32,
-    weight: Option<WeightId>,
-    bias: Option<WeightId>,
+    pub(super) from: ValueId,
+    pub(super) kind: u32,
+    pub(super) eps: f32,
+    pub(super) weight: Option<WeightId>,
+    pub(super) bias: Option<WeightId>,
 }
 
 /// A product's weight and what happens to its outputs.
@@ -347,7 +347,17 @@ impl Lowering<'_, '_> {
         };
         let params = params.u32(pitch).u64(turned);
         if top_k == 0 {
-            self.tape_products(nodes, end, &params);
+            let to = |p: &Part| merged.map_or(p.y, |n| self.plan.nodes[n].outs[0]);
+            let piece = |p: &Part| tape::Piece {
+                segment: self.ground.weights.place(p.weight).segments[0].clone(),
+                to: to(p),
+                scale: self.maybe(p.scale),
+                scale_len: p.scale.map_or(1, |s| self.weight_len(s)),
+                bias: self.maybe(p.bias),
+            };
+            let pieces = parts.iter().map(piece).collect();
+            let behind = (gate.map(|_| act), add.map(|a| a.1));
+            self.tape_products(nodes, end, &params, pieces, behind);
         }
         for &format in &formats {
             let least = if SHORT.contains(&k) { BUSY_SHORT } else { BUSY };

@@ -1,17 +1,22 @@
 //! Tapes: items that one launch does for steps of one row, in place of theirs.
 
+mod words;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use tokkata_ir::{AttentionOp, BackendError, Lead, Op, ValueId};
 
 use super::{Lowering, THREADS, threads_for};
-use crate::driver::Mode;
+use crate::driver::{Function, Mode};
 use crate::error::lost;
 use crate::launch::{Extent, Kernel};
 use crate::layout::lead_code;
 use crate::params::Params;
 use crate::select::{self, Item};
+
+use words::Words;
+pub(super) use words::{Attention, Piece};
 
 /// As in `tape.cu` and `stream.cuh`: warps of a block, pieces of each, instructions in shared memory, bytes of one behind
 /// its first four words, and bytes that the kernel has beside.
@@ -43,7 +48,15 @@ struct Instr {
     body: Vec<u8>,
     /// Shared memory for a row or for attention.
     space: u32,
+    /// What stands for it where numbers go from block to block in words.
+    words: Option<Words>,
 }
+
+/// An item's launches, what stands for them, and the nodes that it does.
+type Place = (Range<usize>, Option<Vec<Instr>>, Vec<usize>);
+
+/// Items that stand together: launches, instructions, nodes.
+type Stretch = (Range<usize>, Vec<Instr>, Vec<usize>);
 
 /// Items of a plan on their way to tapes.
 #[derive(Debug, Default)]
@@ -56,8 +69,8 @@ pub(super) struct Tape {
     instrs: Option<Vec<Instr>>,
     /// Whether the item before is heads.
     heads: bool,
-    /// Every item: its launches, and what stands for them.
-    items: Vec<(Range<usize>, Option<Vec<Instr>>)>,
+    /// Every item.
+    items: Vec<Place>,
 }
 
 impl Lowering<'_, '_> {
@@ -144,7 +157,14 @@ impl Lowering<'_, '_> {
     }
 
     /// Products as an instruction; `total` outputs, whose `params` begin with the step.
-    pub(super) fn tape_products(&mut self, nodes: &[usize], total: u32, params: &Params) {
+    pub(super) fn tape_products(
+        &mut self,
+        nodes: &[usize],
+        total: u32,
+        params: &Params,
+        pieces: Vec<Piece>,
+        (gate, add): (Option<u32>, Option<ValueId>),
+    ) {
         let x = self.plan.nodes[nodes[0]].ins[0];
         let Some((bytes, space)) = self.row_space(nodes).filter(|_| self.ground.tape_space > 0)
         else {
@@ -155,9 +175,23 @@ impl Lowering<'_, '_> {
             return;
         }
         // A row of floats that nothing makes is read as it is.
-        let source = self.source(&self.norm_of(norm.flatten(), x), bytes, total);
+        let own = self.norm_of(norm.flatten(), x);
+        let source = self.source(&own, bytes, total);
         let lead = self.lead(self.plan.nodes[nodes[0]].outs[0]);
-        self.put(Kind::Products, lead, &params.clone().then(&source), space);
+        let words = Words::Products(words::Products {
+            pieces,
+            from: own.from,
+            add,
+            weight: self.maybe(own.weight),
+            bias: self.maybe(own.bias),
+            total: if gate.is_some() { total / 2 } else { total },
+            k: self.width(x),
+            gate,
+            norm: (own.kind, own.eps),
+            bytes,
+        });
+        let params = params.clone().then(&source);
+        self.put(Kind::Products, lead, &params, space, words);
     }
 
     /// Attention with its heads as an instruction; `params` are those of its launch.
@@ -166,6 +200,7 @@ impl Lowering<'_, '_> {
         op: &AttentionOp,
         together: u32,
         params: &Params,
+        words: Attention,
     ) -> Result<(), BackendError> {
         let (dim, together) = (op.dim_k, together.min(4));
         let group = (together * (dim * 20 + 544) + dim * 4 + 4).next_multiple_of(16);
@@ -177,11 +212,12 @@ impl Lowering<'_, '_> {
         let arrived = self.scratch(u64::from(op.n_heads) * 4)?;
         let bytes = params.bytes();
         let own = Params::beginning(&bytes[..bytes.len() - 8]).u64(arrived);
-        self.put(Kind::Attend(dim, together), Lead::Rows, &own, space);
+        let (kind, words) = (Kind::Attend(dim, together), Words::Attend(words));
+        self.put(kind, Lead::Rows, &own, space, words);
         Ok(())
     }
 
-    fn put(&mut self, kind: Kind, lead: Lead, params: &Params, space: u32) {
+    fn put(&mut self, kind: Kind, lead: Lead, params: &Params, space: u32, words: Words) {
         let body = params.bytes()[self.step().bytes().len()..].to_vec();
         assert!(body.len() <= BODY, "bytes of an instruction");
         let instr = Instr {
@@ -189,6 +225,7 @@ impl Lowering<'_, '_> {
             lead,
             body,
             space,
+            words: Some(words),
         };
         self.tape.instrs.get_or_insert_default().push(instr);
     }
@@ -205,13 +242,14 @@ impl Lowering<'_, '_> {
                 let node = &self.plan.nodes[*n];
                 let (x, y) = (node.ins[0], node.outs[0]);
                 let params = self.step().u64s(&[self.at(x), self.at(y)]);
-                self.put(Kind::Copy, self.lead(y), &params.u32(self.width(y)), 0);
+                let params = params.u32(self.width(y));
+                self.put(Kind::Copy, self.lead(y), &params, 0, Words::Copy(x, y));
                 self.tape.instrs.take()
             }
             _ => made,
         };
         let range = before..self.launches.len();
-        if let Some((_, heads)) = self.tape.items.last_mut() {
+        if let Some((_, heads, _)) = self.tape.items.last_mut() {
             let attends =
                 matches!(instrs.as_deref(), Some([one]) if matches!(one.kind, Kind::Attend(..)));
             if self.tape.heads && !attends {
@@ -219,25 +257,27 @@ impl Lowering<'_, '_> {
             }
         }
         self.tape.heads = matches!(item, Item::Heads(_));
-        self.tape.items.push((range, instrs));
+        self.tape.items.push((range, instrs, words::nodes_of(item)));
     }
 
     /// Puts tapes in front of the launches that they stand for.
     pub(super) fn wind_tapes(&mut self) -> Result<(), BackendError> {
         if self.tape.heads
-            && let Some((_, heads)) = self.tape.items.last_mut()
+            && let Some((_, heads, _)) = self.tape.items.last_mut()
         {
             *heads = None;
         }
         let runs = runs(std::mem::take(&mut self.tape.items));
         let mut rest = std::mem::take(&mut self.launches);
         let mut at = 0;
-        for (range, instrs) in runs {
+        for (range, instrs, nodes) in runs {
             let mut own = rest.split_off(range.start - at);
             self.launches.append(&mut rest);
             rest = own.split_off(range.len());
             at = range.end;
-            self.wind(&instrs)?;
+            if !self.wind_words(&instrs, &nodes)? {
+                self.wind(&instrs)?;
+            }
             for launch in &mut own {
                 launch.taped = Some(false);
             }
@@ -283,13 +323,23 @@ impl Lowering<'_, '_> {
             Extent::ONE,
             Extent::ONE,
         ];
+        self.push_tape(function, grid, (WARPS * 32, shared), &params);
+        Ok(())
+    }
+
+    fn push_tape(
+        &mut self,
+        function: Function,
+        grid: [Extent; 3],
+        shape: (u32, u32),
+        params: &Params,
+    ) {
         self.mode = Mode::Together(self.step().bytes().len());
-        self.push(Kernel::One(function), grid, (WARPS * 32, shared), &params);
+        self.push(Kernel::One(function), grid, shape, params);
         self.mode = Mode::Plain;
         if let Some(tape) = self.launches.last_mut() {
             tape.taped = Some(true);
         }
-        Ok(())
     }
 }
 
@@ -302,24 +352,25 @@ fn shape_of(instrs: &[Instr]) -> Option<(u32, u32)> {
 }
 
 /// Items that stand together on a tape: their launches, and what stands for these.
-fn runs(items: Vec<(Range<usize>, Option<Vec<Instr>>)>) -> Vec<(Range<usize>, Vec<Instr>)> {
-    let mut runs: Vec<(Range<usize>, Vec<Instr>)> = Vec::new();
+fn runs(items: Vec<Place>) -> Vec<Stretch> {
+    let mut runs: Vec<Stretch> = Vec::new();
     let mut open = false;
-    for (range, own) in items {
+    for (range, own, does) in items {
         let Some(own) = own else {
             open = false;
             continue;
         };
         match runs.last_mut().filter(|_| open) {
-            Some((launches, instrs)) if fits(instrs, &own) => {
+            Some((launches, instrs, nodes)) if fits(instrs, &own) => {
                 launches.end = range.end;
                 instrs.extend(own);
+                nodes.extend(does);
             }
-            _ => runs.push((range, own)),
+            _ => runs.push((range, own, does)),
         }
         open = true;
     }
-    runs.retain(|(_, instrs)| instrs.iter().any(|i| i.kind != Kind::Copy));
+    runs.retain(|(_, instrs, _)| instrs.iter().any(|i| i.kind != Kind::Copy));
     runs
 }
 
@@ -339,6 +390,7 @@ mod tests {
             lead: Lead::Rows,
             body: Vec::new(),
             space: 0,
+            words: None,
         }
     }
 
@@ -358,10 +410,17 @@ mod tests {
             (9..10, products()),
             (10..11, attend(128)),
         ];
-        let found: Vec<_> = runs(items)
+        let numbered = items.into_iter().enumerate();
+        let items = numbered.map(|(i, (range, own))| (range, own, vec![i]));
+        let found: Vec<_> = runs(items.collect())
             .into_iter()
-            .map(|(range, own)| (range, own.len()))
+            .map(|(range, own, nodes)| (range, own.len(), nodes))
             .collect();
-        assert_eq!(found, [(1..5, 2), (7..10, 2), (10..11, 1)]);
+        let expected = [
+            (1..5, 2, vec![1, 2, 3]),
+            (7..10, 2, vec![7, 8]),
+            (10..11, 1, vec![9]),
+        ];
+        assert_eq!(found, expected);
     }
 }

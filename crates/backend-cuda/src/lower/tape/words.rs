@@ -1,0 +1,461 @@
+//! Tapes of 9.0: what their instructions are told, and where the words lie that blocks hand numbers on in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokkata_ir::{BackendError, ValueId};
+
+use super::{Instr, Lowering};
+use crate::error::lost;
+use crate::launch::Extent;
+use crate::layout::lead_code;
+use crate::params::Params;
+use crate::select::Item;
+use crate::weights::Segment;
+
+/// As in `tape90.cu`: bytes of an instruction behind its first four words, bytes in front of the rows, places for weights,
+/// columns of a row that is normalised, weights of an instruction, threads (those of four warps beside the sixteen that
+/// compute: one fetches, the others give their registers away).
+const BODY: usize = 368;
+const FRONT: u32 = 7680;
+const MOST_SLOTS: u32 = 16;
+const MOST_NORM: u32 = 4096;
+const PARTS: usize = 4;
+const THREADS: u32 = 20 * 32;
+/// Most bytes of a slot, unless a row is longer, and what it has beside rows: scales begin and end inside of 16 bytes.
+const SLOT: u32 = 32 << 10;
+const BESIDE: u32 = 64;
+/// Least slots: one is read while another is filled.
+const LEAST_SLOTS: u32 = 3;
+/// Most bytes of a row of floats: with longer ones weights have so little room that meeting is faster (8B, F16: 164 against 184
+/// tokens a second).
+const MOST_FLOATS: u32 = 48 << 10;
+/// Times that are noted of an instruction.
+const TIMES: usize = 4;
+
+/// One weight of a product.
+#[derive(Clone, Debug)]
+pub(in crate::lower) struct Piece {
+    pub(in crate::lower) segment: Segment,
+    /// What its outputs go to: behind a gate or a sum, where there is one.
+    pub(in crate::lower) to: ValueId,
+    pub(in crate::lower) scale: u64,
+    pub(in crate::lower) scale_len: u32,
+    pub(in crate::lower) bias: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Products {
+    pub(super) pieces: Vec<Piece>,
+    pub(super) from: ValueId,
+    pub(super) add: Option<ValueId>,
+    /// Of the norm.
+    pub(super) weight: u64,
+    pub(super) bias: u64,
+    /// Outputs, or pairs of them where there is a gate.
+    pub(super) total: u32,
+    pub(super) k: u32,
+    /// The activation of a gate.
+    pub(super) gate: Option<u32>,
+    /// Its kind and epsilon.
+    pub(super) norm: (u32, f32),
+    pub(super) bytes: bool,
+}
+
+/// Attention with its heads.
+#[derive(Clone, Debug)]
+pub(in crate::lower) struct Attention {
+    pub(in crate::lower) cache: Params,
+    /// Queries, keys and values.
+    pub(in crate::lower) heads: [ValueId; 3],
+    /// Of the norms of queries and keys.
+    pub(in crate::lower) weights: [u64; 2],
+    pub(in crate::lower) turns: u64,
+    pub(in crate::lower) sinks: u64,
+    pub(in crate::lower) to: ValueId,
+    /// Bytes that splits leave.
+    pub(in crate::lower) partial: u64,
+    /// What follows the addresses.
+    pub(in crate::lower) numbers: Params,
+}
+
+/// What stands for an instruction.
+#[derive(Clone, Debug)]
+pub(super) enum Words {
+    Products(Products),
+    Attend(Attention),
+    Copy(ValueId, ValueId),
+}
+
+/// Nodes that an item does.
+pub(super) fn nodes_of(item: &Item) -> Vec<usize> {
+    match item {
+        Item::Node(n) => vec![*n],
+        Item::Prepare { norm, .. } => norm.iter().copied().collect(),
+        Item::Heads(h) => {
+            let own = [Some(h.rope_q), Some(h.rope_k), h.norm_q, h.norm_k];
+            own.into_iter().flatten().chain([h.write]).collect()
+        }
+        Item::Products { nodes, gate, add } => {
+            let behind = gate.iter().copied().chain(add.map(|a| a.0));
+            nodes.iter().copied().chain(behind).collect()
+        }
+    }
+}
+
+impl Products {
+    /// Bytes of what a block takes at a time, without those that scales begin and end inside of.
+    fn unit(&self) -> u32 {
+        let bytes = |p: &Piece| (p.segment.row_bytes + p.segment.scale_bytes) as u32;
+        match self.gate {
+            Some(_) => self.pieces.iter().map(bytes).sum(),
+            None => self.pieces.iter().map(bytes).max().unwrap_or(0),
+        }
+    }
+
+    /// Shared memory of its row.
+    fn space(&self) -> u32 {
+        let runs = self.k.div_ceil(32);
+        match self.bytes {
+            true => (runs + runs / 8).next_multiple_of(2) * 32 + runs * 8,
+            false => self.k * 4,
+        }
+    }
+}
+
+/// Heads together: fewer than a launch takes, since blocks are plenty.
+fn together(most: u32) -> u32 {
+    most.min(2)
+}
+
+/// How shared memory is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cut {
+    space: u32,
+    spaces: u32,
+    slot: u32,
+    slots: u32,
+}
+
+/// Cuts `all` bytes for products of such units (bytes of one, units of a block) and rows of such bytes.
+fn cut(all: u32, units: &[(u32, u32)], space: u32) -> Option<Cut> {
+    let whole = |&(bytes, count): &(u32, u32)| (bytes * count).next_multiple_of(16);
+    let short = units.iter().map(whole).filter(|&b| b <= SLOT).max();
+    let long = units.iter().map(whole).any(|b| b > SLOT);
+    let least = units.iter().map(|u| u.0).max()?;
+    let slot = short.unwrap_or(SLOT).max(if long { SLOT / 2 } else { 0 });
+    let slot = (slot.max(least) + BESIDE).next_multiple_of(128);
+    let space = space.next_multiple_of(128);
+    [2, 1].into_iter().find_map(|spaces| {
+        let slots = all.checked_sub(FRONT + spaces * space)? / slot;
+        let fits = slots >= LEAST_SLOTS;
+        fits.then_some(Cut {
+            space,
+            spaces,
+            slot,
+            slots: slots.min(MOST_SLOTS),
+        })
+    })
+}
+
+/// Where values of a tape stand in words: the first word, and the mark of what writes them.
+type Places = BTreeMap<ValueId, (u64, u32)>;
+
+impl Lowering<'_, '_> {
+    /// A tape whose numbers go from block to block in words; `false` where it must be another.
+    pub(super) fn wind_words(
+        &mut self,
+        instrs: &[Instr],
+        nodes: &[usize],
+    ) -> Result<bool, BackendError> {
+        if !self.ground.words {
+            return Ok(false);
+        }
+        let Some(all) = self.alone(instrs, nodes) else {
+            return Ok(false);
+        };
+        let shape = super::shape_of(instrs).map_or((64, 1), |(dim, g)| (dim, together(g)));
+        let mut units = Vec::new();
+        let mut space = 0;
+        for (_, words) in &all {
+            match words {
+                Words::Products(p) => {
+                    units.push((p.unit(), p.total.div_ceil(self.ground.processors)));
+                    space = space.max(p.space());
+                }
+                Words::Attend(_) => {
+                    let (d, g) = shape;
+                    space = space.max((g * (24 * d + 2592) + 12 * d).next_multiple_of(16));
+                }
+                Words::Copy(..) => {}
+            }
+        }
+        let Some(cut) = cut(self.ground.tape_space, &units, space) else {
+            return Ok(false);
+        };
+        self.wind_cut(&all, nodes, shape, cut)?;
+        Ok(true)
+    }
+
+    /// Instructions with what stands for them, without copies that nobody behind the tape reads; `None` where one of them
+    /// asks for more than these tapes do.
+    fn alone<'i>(&self, instrs: &'i [Instr], nodes: &[usize]) -> Option<Vec<(&'i Instr, Words)>> {
+        let mut made = BTreeSet::new();
+        let mut copied: BTreeMap<ValueId, ValueId> = BTreeMap::new();
+        let mut all = Vec::new();
+        for instr in instrs {
+            let mut words = instr.words.clone()?;
+            let first = |v: &mut ValueId| *v = copied.get(v).copied().unwrap_or(*v);
+            match &mut words {
+                Words::Products(p) => {
+                    first(&mut p.from);
+                    p.add.iter_mut().for_each(first);
+                    let long = p.norm.0 != 4 && p.k > MOST_NORM;
+                    if long || !p.bytes && p.space() > MOST_FLOATS {
+                        return None;
+                    }
+                    made.extend(p.pieces.iter().map(|p| p.to));
+                }
+                Words::Attend(a) => {
+                    a.heads.iter_mut().for_each(first);
+                    made.insert(a.to);
+                }
+                Words::Copy(x, y) => {
+                    first(x);
+                    if !made.contains(x) {
+                        return None;
+                    }
+                    copied.insert(*y, *x);
+                    if !self.is_read_behind(*y, nodes) {
+                        continue;
+                    }
+                }
+            }
+            all.push((instr, words));
+        }
+        Some(all)
+    }
+
+    /// Whether others than these nodes read a value.
+    fn is_read_behind(&self, value: ValueId, nodes: &[usize]) -> bool {
+        let own =
+            |(i, n): (usize, &tokkata_ir::Node)| !nodes.contains(&i) && n.ins.contains(&value);
+        let output = self.plan.outputs.iter().any(|p| p.value == value);
+        output || self.plan.nodes.iter().enumerate().any(own)
+    }
+
+    /// Where the values of a tape that its instructions read stand in words, and how many words there are: twice, since those
+    /// of the next step are emptied meanwhile.
+    fn place_words(&mut self, all: &[(&Instr, Words)]) -> Result<(Places, u32), BackendError> {
+        let mut read = BTreeSet::new();
+        for (_, words) in all {
+            match words {
+                Words::Products(p) => read.extend([p.from].into_iter().chain(p.add)),
+                Words::Attend(a) => read.extend(a.heads),
+                Words::Copy(x, _) => _ = read.insert(*x),
+            }
+        }
+        // Words of an instruction follow each other, whichever of its values are read.
+        let (mut places, mut end) = (Places::new(), 0u64);
+        for (i, (_, words)) in all.iter().enumerate() {
+            let mark = i as u32 + 1;
+            let own: Vec<(ValueId, u32)> = match words {
+                Words::Products(p) if p.gate.is_some() => vec![(p.pieces[0].to, p.total)],
+                Words::Products(p) => p.pieces.iter().map(|p| (p.to, p.segment.rows)).collect(),
+                Words::Attend(a) => vec![(a.to, self.width(a.to))],
+                Words::Copy(..) => continue,
+            };
+            if own.iter().any(|(v, _)| read.contains(v)) {
+                for (value, count) in own {
+                    places.insert(value, (end * 4, mark));
+                    end += u64::from(count);
+                }
+                end = end.next_multiple_of(32);
+            }
+        }
+        let at = self.scratch((2 * end * 4).max(8))?;
+        places.values_mut().for_each(|p| p.0 += at);
+        Ok((places, u32::try_from(end).expect("words fit 32 bits")))
+    }
+
+    /// `Numbers` of `tape90.cu`: words, where an instruction before this one writes them.
+    fn numbers(&self, places: &Places, value: ValueId, mark: u32) -> Params {
+        let words = places.get(&value).filter(|p| p.1 < mark);
+        let at = words.map_or(0, |p| p.0);
+        let x = if at == 0 { self.at(value) } else { 0 };
+        Params::new().u64s(&[x, at])
+    }
+
+    fn wind_cut(
+        &mut self,
+        all: &[(&Instr, Words)],
+        nodes: &[usize],
+        (dim, together): (u32, u32),
+        cut: Cut,
+    ) -> Result<(), BackendError> {
+        let (places, apart) = self.place_words(all)?;
+        let partial = all.iter().filter_map(|(_, w)| match w {
+            Words::Attend(a) => Some(a.partial),
+            _ => None,
+        });
+        // What splits leave for each other: two of them, since blocks may be an instruction apart.
+        let partial = partial.max().unwrap_or(0).next_multiple_of(128);
+        let splits = self.scratch((2 * partial).max(8))?;
+        let mut turn = 0;
+        let mut bytes = Vec::new();
+        for (i, (instr, words)) in all.iter().enumerate() {
+            let mark = i as u32 + 1;
+            let behind = |v: ValueId| match self.is_read_behind(v, nodes) {
+                true => self.at(v),
+                false => 0,
+            };
+            let at = |v: ValueId| places.get(&v).map_or(0, |p| p.0);
+            let (kind, body) = match words {
+                Words::Products(p) => {
+                    let of = |v| self.numbers(&places, v, mark);
+                    (
+                        0,
+                        p.params(
+                            cut.slot,
+                            self.ground.processors,
+                            of,
+                            behind,
+                            at(p.pieces[0].to),
+                        ),
+                    )
+                }
+                Words::Attend(a) => {
+                    let mut body = a.cache.clone();
+                    for v in a.heads {
+                        body = body.then(&self.numbers(&places, v, mark));
+                    }
+                    turn += 1;
+                    let own = splits + turn % 2 * partial;
+                    let body = body
+                        .u64s(&a.weights)
+                        .u64s(&[a.turns, a.sinks, behind(a.to)]);
+                    (1, body.u64s(&[at(a.to), own]).then(&a.numbers))
+                }
+                &Words::Copy(x, y) => {
+                    let body = self.numbers(&places, x, mark).u64(self.at(y));
+                    (2, body.u32s(&[self.width(y), 0]))
+                }
+            };
+            assert!(body.bytes().len() <= BODY, "bytes of an instruction");
+            let head = Params::new().u32s(&[kind, lead_code(instr.lead), 0, 0]);
+            bytes.extend(head.bytes());
+            bytes.extend(body.bytes());
+            bytes.resize((i + 1) * (BODY + 16), 0);
+        }
+        let (at, state) = (self.upload_anew(&bytes)?, self.scratch(16)?);
+        let watch = self.watch(all)?;
+        let name = format!("tape_{dim}_{together}");
+        let function = self
+            .ground
+            .kernels
+            .function("tape90", &name)
+            .map_err(lost)?;
+        function
+            .allow_shared(self.ground.tape_space)
+            .map_err(lost)?;
+        let shared = FRONT + cut.spaces * cut.space + cut.slots * cut.slot;
+        let params = self.step().u64s(&[at, state, watch]);
+        let params = params.u32s(&[all.len() as u32, cut.slots, cut.slot]);
+        let params = params.u32s(&[cut.space, cut.spaces, apart]);
+        let blocks = Extent::fixed(self.ground.processors);
+        let grid = [blocks, Extent::ONE, Extent::ONE];
+        self.push_tape(function, grid, (THREADS, shared), &params);
+        Ok(())
+    }
+
+    /// Where blocks note times, if anyone asks.
+    fn watch(&mut self, all: &[(&Instr, Words)]) -> Result<u64, BackendError> {
+        if self.ground.watches.is_none() {
+            return Ok(0);
+        }
+        let blocks = self.ground.processors as usize;
+        let at = self.scratch((blocks * all.len() * TIMES * 8) as u64)?;
+        let name = |(i, w): &(&Instr, Words)| match w {
+            Words::Products(p) => {
+                let kinds: Vec<String> = p
+                    .pieces
+                    .iter()
+                    .map(|p| p.segment.dtype.to_string())
+                    .collect();
+                format!("{}x{} {}", p.total, p.k, kinds.join(" "))
+            }
+            _ => format!("{:?}", i.kind),
+        };
+        let names = all.iter().map(name).collect();
+        self.note_watch(at, blocks, names);
+        Ok(at)
+    }
+}
+
+impl Products {
+    /// `Product` of `tape90.cu`.
+    fn params(
+        &self,
+        slot: u32,
+        blocks: u32,
+        numbers: impl Fn(ValueId) -> Params,
+        behind: impl Fn(ValueId) -> u64,
+        words: u64,
+    ) -> Params {
+        let (mut params, mut end) = (Params::new(), 0);
+        for piece in &self.pieces {
+            let s = &piece.segment;
+            let [row, scales] = [s.row_bytes as u32, s.scale_bytes as u32];
+            let unit = if self.gate.is_some() {
+                self.unit()
+            } else {
+                row + scales
+            };
+            end = if self.gate.is_some() {
+                self.total
+            } else {
+                end + s.rows
+            };
+            params = params.u64s(&[s.data, s.scales, behind(piece.to)]);
+            params = params.u64s(&[piece.scale, piece.bias]);
+            params = params.u32s(&[row, scales, end, s.dtype.ggml()]);
+            params = params.u32s(&[piece.scale_len, (slot - BESIDE) / unit]);
+        }
+        for _ in self.pieces.len()..PARTS {
+            params = params.u64s(&[0; 5]).u32s(&[0, 0, self.total, 0, 1, 1]);
+        }
+        let none = || Params::new().u64s(&[0; 2]);
+        let params = params.then(&numbers(self.from));
+        let params = params.then(&self.add.map_or_else(none, &numbers));
+        let params = params.u64s(&[self.weight, self.bias, words]);
+        let gate = self.gate.map_or([0, 0], |act| [1, act]);
+        let params = params.u32s(&[self.total / blocks, self.total % blocks, self.k]);
+        let (kind, eps) = self.norm;
+        params.u32s(&gate).u32(kind).f32(eps).u32(self.bytes.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BESIDE, FRONT, SLOT, cut};
+
+    #[test]
+    fn a_slot_holds_what_a_block_does_of_a_short_product() {
+        let all = 227 << 10;
+        let found = cut(all, &[(576, 32), (1152, 24), (576, 1152)], 12_864).expect("it fits");
+        assert_eq!((found.slot, found.slots), (27_776, 7));
+        assert_eq!((found.space, found.spaces), (12_928, 2));
+        let bytes = FRONT + found.spaces * found.space + found.slots * found.slot;
+        assert!(bytes <= all);
+    }
+
+    #[test]
+    fn long_rows_have_long_slots_or_no_tape() {
+        let all = 227 << 10;
+        let found = cut(all, &[(28_672, 32), (8192, 48)], 57_344).expect("it fits");
+        assert!(found.slot >= 28_672 + BESIDE && found.slots >= 3 && found.spaces == 2);
+        let single = cut(all, &[(40_000, 32)], 57_344).expect("it fits");
+        assert_eq!(single.spaces, 1);
+        assert!(single.slot > SLOT);
+        assert!(cut(all, &[(80_000, 32)], 57_344).is_none());
+    }
+}

@@ -13,6 +13,7 @@ use tokkata_conformance::devices;
 use tokkata_conformance::golden::absent::Questions;
 use tokkata_conformance::golden::bisect;
 use tokkata_conformance::golden::{Expectations, Golden, Outcome, Rows, outcomes};
+use tokkata_conformance::hf::HfGolden;
 use tokkata_ir::Device;
 
 use crate::mutate;
@@ -190,12 +191,14 @@ checkpoint saved by Transformers gives Transformers' numbers, read from its `con
 fn docs(goldens: &[Golden]) -> Result<()> {
     let expected = Expectations::read(&Golden::folder()).map_err(|e| anyhow!(e))?;
     let registry = Registry::builtin();
+    let checkpoints = checkpoints()?;
     let mut text = String::from(MODELS_HEAD);
     let names: Vec<&str> = devices().iter().map(|d| d.name()).collect();
     let (mut verified, mut from_directories) = (0, 0);
     for name in registry.names() {
         let descriptor = registry.get(name).context("a listed name")?;
         let own: Vec<&Golden> = goldens.iter().filter(|g| g.arch() == name).collect();
+        let saved: Vec<&HfGolden> = checkpoints.iter().filter(|g| g.arch() == name).collect();
         let fails = |device: &str| {
             own.iter()
                 .any(|g| expected.failing(&g.name, device).is_some())
@@ -209,7 +212,7 @@ fn docs(goldens: &[Golden]) -> Result<()> {
                     true => ", on the reference backend only",
                     false => "",
                 };
-                programs(&own) + where_it_runs
+                programs(&own, &saved) + where_it_runs
             }
             _ => "not verified".to_owned(),
         };
@@ -225,16 +228,32 @@ fn docs(goldens: &[Golden]) -> Result<()> {
         text,
         "\n{verified} architectures are verified, {from_directories} of them from Hugging Face directories too."
     )?;
+    let of_heads = goldens.iter().filter(|g| g.rows == Rows::Heads);
+    let with_heads: BTreeSet<String> = of_heads.map(|g| format!("`{}`", g.arch())).collect();
+    writeln!(
+        text,
+        "\nMulti-token-prediction heads give the oracle's logits too: {}.",
+        Vec::from_iter(with_heads).join(", ")
+    )?;
     std::fs::write(root().join("docs/models.md"), text)?;
     println!("docs/models.md: {verified} verified");
     Ok(())
 }
 
+/// Every golden of a Hugging Face checkpoint.
+fn checkpoints() -> Result<Vec<HfGolden>> {
+    let folder = HfGolden::folder();
+    let names = Golden::list(&folder).map_err(|e| anyhow!(e))?;
+    let read = |name: &String| HfGolden::read(&folder, name).map_err(|e| anyhow!(e));
+    names.iter().map(read).collect()
+}
+
 /// The programs that a family's goldens were made with, without how these were set up.
-fn programs(goldens: &[&Golden]) -> String {
+fn programs(goldens: &[&Golden], checkpoints: &[&HfGolden]) -> String {
     let titles = goldens
         .iter()
         .flat_map(|g| [Some(&g.oracle), g.second.as_ref()]);
+    let titles = titles.chain(checkpoints.iter().map(|g| Some(&g.oracle)));
     let short = |title: &String| {
         let end = [", ", " in "]
             .iter()
@@ -249,7 +268,7 @@ fn programs(goldens: &[&Golden]) -> String {
 fn kind(goldens: &[&Golden]) -> &'static str {
     match goldens.first().map(|g| g.rows) {
         None => "–",
-        Some(Rows::Logits | Rows::Steps | Rows::Flash) => "text",
+        Some(Rows::Logits | Rows::Steps | Rows::Flash | Rows::Heads) => "text",
         Some(Rows::Vectors) => "vectors",
         Some(Rows::Decoder) => "text to text",
     }

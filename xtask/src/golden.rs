@@ -3,7 +3,7 @@
 //! Metadata and shapes come from the goldens that exist, or with `--import FOLDER` from GGUF files; weights are always
 //! those of the conformance suite's generator. `--as NEW --set 'u32 key=8' --unset key` makes a variant of one golden,
 //! `--rows KIND` says what is asked of the oracle, `--drop PATTERN` leaves tensors out, `--add 'blk.0-3.x.weight=[8,8]'`
-//! adds some, `--exact` asks an oracle that computes GELU instead of reading it from a table of halves, and
+//! adds some, `--heads N` puts N multi-token-prediction heads behind the last layer, `--exact` asks an oracle that computes GELU instead of reading it from a table of halves, and
 //! `--variants` makes everything that `data/variants.toml` lists. `--absent` asks the oracle which tensors a golden can
 //! do without and changes nothing else; `--adapter` keeps its rows through an adapter. The oracle lives outside the repository, in
 //! `$ORACLE` or `~/.cache/tokkata-oracle`.
@@ -25,6 +25,8 @@ use crate::oracle::{ORACLE, Oracle};
 
 const VARIANTS: &str = include_str!("../../crates/conformance/data/variants.toml");
 const POSITIONS: usize = 32;
+/// Lists that heads do not lengthen.
+const OF_THE_TRUNK: [&str; 2] = ["rope.dimension_sections", "attention.indexer.types"];
 /// Most values that a golden keeps.
 const MOST: usize = 10_000;
 
@@ -34,6 +36,7 @@ struct Options {
     import: Option<PathBuf>,
     rename: Option<String>,
     rows: Option<Rows>,
+    heads: Option<u32>,
     set: Vec<String>,
     unset: Vec<String>,
     drop: Vec<String>,
@@ -59,6 +62,7 @@ impl Options {
                 "--import" => options.import = Some(PathBuf::from(value()?)),
                 "--as" => options.rename = Some(value()?),
                 "--rows" => options.rows = Some(rows(&value()?)?),
+                "--heads" => options.heads = Some(value()?.parse().context("--heads")?),
                 "--set" => options.set.push(value()?),
                 "--unset" => options.unset.push(value()?),
                 "--drop" => options.drop.push(value()?),
@@ -104,6 +108,9 @@ impl Options {
     fn apply(&self, mut golden: Golden) -> Result<Golden> {
         golden.name = self.rename.clone().unwrap_or(golden.name);
         golden.rows = self.rows.unwrap_or(golden.rows);
+        if let Some(count) = self.heads {
+            add_heads(&mut golden, count)?;
+        }
         golden
             .tensors
             .retain(|t| !self.drop.iter().any(|d| fits(d, &t.0)));
@@ -139,6 +146,76 @@ impl Options {
         };
         bases.split(',').map(one).collect()
     }
+}
+
+/// Puts so many multi-token-prediction heads behind the trunk, each with tensors as the last layer has them, and asks for
+/// their rows.
+fn add_heads(golden: &mut Golden, count: u32) -> Result<()> {
+    let arch = golden.arch().to_owned();
+    let number = |key: &str| {
+        let value = golden.metadata.uint(&format!("{arch}.{key}"));
+        value.with_context(|| format!("{} has no {key}", golden.name))
+    };
+    let layers = number("block_count")? as u32;
+    let d = number("embedding_length")? as usize;
+    let last = format!("blk.{}.", layers - 1);
+    let copied: Vec<_> = (golden.tensors.iter())
+        .filter_map(|(name, shape)| Some((name.strip_prefix(&last)?.to_owned(), shape.clone())))
+        .collect();
+    for layer in layers..layers + count {
+        let own = |part: &str| format!("blk.{layer}.{part}");
+        let copies = copied
+            .iter()
+            .map(|(part, shape)| (own(part), shape.clone()));
+        golden.tensors.extend(copies);
+        golden
+            .tensors
+            .push((own("nextn.eh_proj.weight"), vec![d, 2 * d]));
+        for norm in ["enorm", "hnorm", "shared_head_norm"] {
+            golden
+                .tensors
+                .push((own(&format!("nextn.{norm}.weight")), vec![d]));
+        }
+    }
+    let longer = |(key, value): (&str, &Value)| {
+        let Value::Array(array) = value else {
+            return None;
+        };
+        if OF_THE_TRUNK.iter().any(|list| key.ends_with(list)) {
+            return None;
+        }
+        let longer = lengthened(array, layers as usize, count as usize)?;
+        Some((key.to_owned(), Value::Array(longer)))
+    };
+    let longer: Vec<_> = golden.metadata.iter().filter_map(longer).collect();
+    for (key, value) in longer {
+        golden.metadata.insert(key, value);
+    }
+    golden
+        .metadata
+        .insert(format!("{arch}.block_count"), Value::U32(layers + count));
+    golden
+        .metadata
+        .insert(format!("{arch}.nextn_predict_layers"), Value::U32(count));
+    golden.rows = Rows::Heads;
+    Ok(())
+}
+
+/// A list of one element for each layer with those of more layers, which are as the last one.
+fn lengthened(array: &Array, layers: usize, more: usize) -> Option<Array> {
+    fn with<T: Clone>(list: &[T], more: usize) -> Vec<T> {
+        let last = list.last().cloned();
+        let more = last.into_iter().cycle().take(more);
+        list.iter().cloned().chain(more).collect()
+    }
+    let per_layer = array.len() == layers;
+    per_layer.then(|| match array {
+        Array::U32(list) => Some(Array::U32(with(list, more))),
+        Array::I32(list) => Some(Array::I32(with(list, more))),
+        Array::F32(list) => Some(Array::F32(with(list, more))),
+        Array::Bool(list) => Some(Array::Bool(with(list, more))),
+        _ => None,
+    })?
 }
 
 /// The two sides of `key=value`.

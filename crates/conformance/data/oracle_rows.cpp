@@ -3,8 +3,10 @@
 //   A KIND that ends in +nodes writes every float tensor of the graph to OUT.bin.nodes too: a line of its name, its op and
 //   how many values follow, then these.
 //   KIND logits: T x vocabulary; steps: the same, one token at a time; flash: the same by flash attention; vectors: T x width, no pooling; decoder: logits of the decoder's ids over encoded ids
+//   heads: H x T x vocabulary, each multi-token-prediction head over what the graph before it made of the position before
 // F32 keys and values, no flash attention but for KIND flash, no repacking, one thread.
 #include "llama.h"
+#include "../../src/llama-ext.h"
 #include "ggml.h"
 #include "ggml-backend.h"
 #include <cstdio>
@@ -35,6 +37,53 @@ static bool write_node(ggml_tensor * t, bool ask, void * file) {
     return true;
 }
 
+// The state that a graph gives its head, taken when it is made: the context's copy of it comes when later nodes may have
+// written over it (those of DeepSeek V4 do).
+static std::vector<float> state;
+
+static bool take_state(ggml_tensor * t, bool ask, void * file) {
+    const bool is_state = strcmp(t->name, "h_nextn") == 0;
+    if (ask) return is_state || file;
+    if (is_state) {
+        state.resize(ggml_nelements(t));
+        ggml_backend_tensor_get(t, state.data(), 0, ggml_nbytes(t));
+    }
+    return file ? write_node(t, ask, file) : true;
+}
+
+// Logits of every head; each reads token t and the state of position t - 1, zeros at first.
+static bool write_heads(llama_model * model, llama_context * trunk, llama_context_params cp, const std::vector<llama_token> & ids, FILE * f) {
+    const int heads = llama_model_n_layer_nextn(model), count = (int) ids.size();
+    const int vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(model));
+    const size_t width = llama_model_n_embd_out(model);
+    if (heads == 0) { fprintf(stderr, "the model has no head\n"); return false; }
+    llama_set_embeddings_nextn(trunk, true, false);
+    if (llama_decode(trunk, batch_of(ids)) != 0) { fprintf(stderr, "decode failed\n"); return false; }
+    cp.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
+    cp.ctx_other = trunk;
+    llama_context * ctx = llama_init_from_model(model, cp);
+    if (!ctx) return false;
+    llama_set_embeddings_nextn(ctx, true, false);
+    for (int head = 0; head < heads; head++) {
+        llama_memory_clear(llama_get_memory(ctx), true);
+        llama_set_nextn_layer_offset(ctx, head);
+        if (state.size() != count * width) { fprintf(stderr, "%zu values of state\n", state.size()); return false; }
+        std::vector<float> before(state);
+        before.insert(before.begin(), width, 0.0f);
+        llama_batch_ext * batch = llama_batch_ext_init(ctx);
+        for (llama_pos t = 0; t < count; t++) {
+            const int at = llama_batch_ext_add_token(batch, 0, ids[t]);
+            llama_batch_ext_set_pos(batch, at, &t);
+            llama_batch_ext_set_output_logits(batch, at, true);
+            llama_batch_ext_set_embd_token(batch, at, { before.data() + t * width, 1, width });
+        }
+        if (llama_process(ctx, LLAMA_PROCESS_TYPE_DECODE, batch) != 0) { fprintf(stderr, "head %d failed\n", head); return false; }
+        for (int t = 0; t < count; t++) fwrite(llama_get_logits_ith(ctx, t), 4, vocabulary, f);
+        llama_batch_ext_free(batch);
+    }
+    return true;
+}
+
 int main(int argc, char ** argv) {
     if (argc < 5) return 2;
     const char * lora = strncmp(argv[argc - 1], "lora=", 5) == 0 ? argv[argc - 1] + 5 : nullptr;
@@ -49,6 +98,7 @@ int main(int argc, char ** argv) {
     auto mp = llama_model_default_params();
     mp.n_gpu_layers = 0;
     mp.use_extra_bufts = false;
+    mp.load_mtp = kind == "heads";
     llama_model * model = llama_model_load_from_file(argv[1], mp);
     if (!model) return 1;
     auto cp = llama_context_default_params();
@@ -56,6 +106,7 @@ int main(int argc, char ** argv) {
     cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     cp.type_k = GGML_TYPE_F32; cp.type_v = GGML_TYPE_F32;
     if (nodes) { cp.cb_eval = write_node; cp.cb_eval_user_data = nodes; }
+    if (kind == "heads") { cp.cb_eval = take_state; cp.cb_eval_user_data = nodes; }
     const bool steps = kind == "steps";
     const bool vectors = kind == "vectors";
     if (kind == "flash") cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
@@ -66,6 +117,12 @@ int main(int argc, char ** argv) {
         llama_adapter_lora * adapter = llama_adapter_lora_init(model, lora);
         float scale = 1.0f;
         if (!adapter || llama_set_adapters_lora(ctx, &adapter, 1, &scale) != 0) { fprintf(stderr, "the adapter was refused\n"); return 1; }
+    }
+    if (kind == "heads") {
+        FILE * f = fopen(argv[2], "wb");
+        const bool done = write_heads(model, ctx, cp, ids_of(argv[4]), f);
+        fclose(f);
+        return done ? 0 : 1;
     }
     const int width_logits = llama_vocab_n_tokens(llama_model_get_vocab(model));
     if (steps) {

@@ -22,6 +22,7 @@ pub use selection::Selected;
 pub use text::{entry, from_json, tensors, to_json};
 
 use crate::models::Failure;
+use crate::models::heads::DRAFT_INPUT;
 
 /// What the oracle was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,16 +37,19 @@ pub enum Rows {
     Vectors,
     /// Logits of the decoder's positions over an encoded sequence.
     Decoder,
+    /// Logits of every multi-token-prediction head.
+    Heads,
 }
 
 impl Rows {
     /// All, with the names that files and the oracle's driver use.
-    pub const ALL: [(Rows, &'static str); 5] = [
+    pub const ALL: [(Rows, &'static str); 6] = [
         (Rows::Logits, "logits"),
         (Rows::Steps, "steps"),
         (Rows::Flash, "flash"),
         (Rows::Vectors, "vectors"),
         (Rows::Decoder, "decoder"),
+        (Rows::Heads, "heads"),
     ];
 
     /// Its name.
@@ -53,6 +57,16 @@ impl Rows {
     pub fn name(self) -> &'static str {
         let found = Rows::ALL.iter().find(|r| r.0 == self);
         found.map_or("logits", |r| r.1)
+    }
+
+    /// The output of the main plan that is read, where it is not the usual one.
+    #[must_use]
+    pub fn output(self) -> Option<&'static str> {
+        match self {
+            Rows::Vectors => Some("hidden"),
+            Rows::Heads => Some(DRAFT_INPUT),
+            _ => None,
+        }
     }
 }
 

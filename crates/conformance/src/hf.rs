@@ -23,6 +23,8 @@ pub const AGREES: f64 = 1e-9;
 pub struct HfGolden {
     /// The file's stem: an architecture string, perhaps with a variant after `+`.
     pub name: String,
+    /// The program that made the rows, and its version.
+    pub oracle: String,
     /// What was computed.
     pub rows: Rows,
     /// Positions.
@@ -128,6 +130,7 @@ impl HfGolden {
         let tensors = json.get("tensors")?.as_object()?.iter();
         Some(HfGolden {
             name: name.to_owned(),
+            oracle: json.get("oracle")?.as_str()?.to_owned(),
             rows: Rows::ALL.iter().find(|r| r.1 == word)?.0,
             positions: number("positions")? as usize,
             seed: number("seed")? as u32,
@@ -160,6 +163,12 @@ impl HfGolden {
         };
         let written: tokkata_formats::Result<_> = write();
         written.map(|_| ()).map_err(|e| e.to_string())
+    }
+
+    /// The name without its variant: an architecture string, or a model type that one stands for.
+    #[must_use]
+    pub fn arch(&self) -> &str {
+        self.name.split('+').next().unwrap_or(&self.name)
     }
 
     /// Ids of the vocabulary.

@@ -52,7 +52,7 @@ fn fault(
         device,
         ctx: golden.positions,
         feeding: PIECES,
-        output: (golden.rows == Rows::Vectors).then_some("hidden"),
+        output: golden.rows.output(),
         encoder: &encoder,
         draft: 0,
         adapters: 0,

@@ -8,12 +8,14 @@ use tokkata_formats::ModelFile;
 use tokkata_ir::step::NO_BLOCK;
 use tokkata_ir::{
     Adapter, ArenaLayout, BlockCopy, CacheGroup, CacheKind, Delta, Device, Executor, GroupId,
-    Limits, LoadOptions, LogitRow, Node, Op, PlanRole, Port, Program, SelectOp, SeqRows, SeqSlot,
-    Site, Ticket, ValType, ValueId, Work,
+    Limits, LoadOptions, LogitRow, Node, Op, Plan, PlanRole, Port, Program, SelectOp, SeqRows,
+    SeqSlot, Site, Ticket, ValType, ValueId, Work,
 };
 use tokkata_plan::BuildOptions;
 
 use crate::fixture::finish;
+
+pub(crate) mod heads;
 
 /// How tokens are fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +141,8 @@ pub fn load_for(
     load_program(file, program, bidirectional, target)
 }
 
-/// Every float value of the first plan when `ids` are fed whole, in the order of the ops.
+/// Every float value of the first plan, and of the heads behind it where these are built, when `ids` are fed whole, in the
+/// order of the ops.
 ///
 /// # Errors
 /// The text of whatever failed.
@@ -150,7 +153,20 @@ pub fn trace(
     ids: &[u32],
 ) -> Result<Vec<Seen>, Failure> {
     let (mut program, bidirectional) = compile(file, registry, target)?;
-    let plan = &mut program.plans[0];
+    let of_heads = |plan: &&mut Plan| matches!(plan.role, PlanRole::Draft(_));
+    expose(&mut program.plans[0]);
+    program.plans.iter_mut().filter(of_heads).for_each(expose);
+    let mut loaded = load_program(file, program, bidirectional, target)?;
+    let made = loaded.floats_of(0);
+    loaded.keep = made.iter().map(|(value, ..)| *value).collect();
+    let (hidden, last) = loaded.feed(ids, 0, Feeding::WHOLE)?;
+    let mut seen = loaded.seen(0, made, &last)?;
+    seen.extend(loaded.trace_heads(ids, hidden)?);
+    Ok(seen)
+}
+
+/// Every float value becomes an output.
+fn expose(plan: &mut Plan) {
     let ports = plan.nodes.iter().flat_map(|n| &n.outs);
     let floats = ports.filter(|v| plan.values[v.index()].dtype == ValType::F32);
     let ports = floats.map(|&value| Port {
@@ -158,24 +174,6 @@ pub fn trace(
         value,
     });
     plan.outputs = plan.outputs.iter().cloned().chain(ports).collect();
-    let mut loaded = load_program(file, program, bidirectional, target)?;
-    let program = Arc::clone(&loaded.program);
-    let plan = &program.plans[0];
-    let made = plan
-        .nodes
-        .iter()
-        .flat_map(|n| n.outs.iter().map(move |&v| (n, v)));
-    let made = made.filter(|(_, v)| plan.value(*v).dtype == ValType::F32);
-    loaded.keep = made.clone().map(|(_, value)| value).collect();
-    let (_, last) = loaded.feed(ids, 0, Feeding::WHOLE)?;
-    let seen = made.map(|(node, value)| {
-        Ok(Seen {
-            op: node.op.clone(),
-            site: node.site.clone(),
-            floats: loaded.read(&last, value)?,
-        })
-    });
-    seen.collect()
 }
 
 /// What every indexer of the first plan chooses when `ids` are fed whole.
@@ -222,6 +220,10 @@ fn compile(
     let options = BuildOptions {
         block_size: target.feeding.block_size,
         outputs: target.output.map(str::to_owned).into_iter().collect(),
+        drafts: match target.output {
+            Some(heads::DRAFT_INPUT) => usize::MAX,
+            _ => 0,
+        },
         ..BuildOptions::default()
     };
     let program = tokkata_plan::build_with(&spec, &limits(target), &options);
@@ -391,6 +393,36 @@ impl Loaded {
         self.executor.detach(adapter);
     }
 
+    /// Every float value of a plan with the op that makes it and its place, in order.
+    fn floats_of(&self, plan: usize) -> Vec<(ValueId, Op, Site)> {
+        let plan = &self.program.plans[plan];
+        let made = plan.nodes.iter();
+        let made = made.flat_map(|n| {
+            n.outs
+                .iter()
+                .map(move |&v| (v, n.op.clone(), n.site.clone()))
+        });
+        made.filter(|(v, ..)| plan.value(*v).dtype == ValType::F32)
+            .collect()
+    }
+
+    /// What was made of values that a ticket keeps.
+    fn seen(
+        &mut self,
+        plan: usize,
+        made: Vec<(ValueId, Op, Site)>,
+        ticket: &Ticket,
+    ) -> Result<Vec<Seen>, Failure> {
+        let seen = made.into_iter().map(|(value, op, site)| {
+            Ok(Seen {
+                op,
+                site,
+                floats: self.read_of(ticket, (plan, value))?,
+            })
+        });
+        seen.collect()
+    }
+
     /// The program.
     #[must_use]
     pub fn program(&self) -> &Arc<Program> {
@@ -527,13 +559,22 @@ impl Loaded {
         Ok((all, last.ok_or("nothing was fed")?))
     }
 
-    /// All rows of a kept value.
+    /// All rows of a value of the main plan that was kept.
     fn read(&mut self, ticket: &Ticket, value: ValueId) -> Result<Vec<f32>, Failure> {
+        self.read_of(ticket, (0, value))
+    }
+
+    /// All rows of a plan's value that was kept.
+    fn read_of(
+        &mut self,
+        ticket: &Ticket,
+        (plan, value): (usize, ValueId),
+    ) -> Result<Vec<f32>, Failure> {
         let rows = self
             .executor
             .rows(ticket, value)
             .map_err(|e| e.to_string())?;
-        let width = self.program.plans[0].value(value).shape.width();
+        let width = self.program.plans[plan].value(value).shape.width();
         let mut out = vec![0.0; rows * width];
         let read = self.executor.read(ticket, value, 0..rows, &mut out);
         read.map(|()| out).map_err(|e| e.to_string())
@@ -557,14 +598,25 @@ impl Loaded {
         copies: usize,
         position: usize,
     ) -> Result<Vec<f32>, Failure> {
-        let mut floats = self.read(ticket, self.rows)?;
+        self.copies_of(ticket, (0, self.rows), copies)?
+            .ok_or_else(|| format!("copies differ at position {position}"))
+    }
+
+    /// The rows of the first copy of a plan's value; `None` where copies differ in a bit.
+    fn copies_of(
+        &mut self,
+        ticket: &Ticket,
+        value: (usize, ValueId),
+        copies: usize,
+    ) -> Result<Option<Vec<f32>>, Failure> {
+        let mut floats = self.read_of(ticket, value)?;
         let (first, _) = floats.split_at(floats.len() / copies);
         let differs = |c: &[f32]| (c.iter().zip(first)).any(|(a, b)| a.to_bits() != b.to_bits());
         if floats.chunks(first.len().max(1)).any(differs) {
-            return Err(format!("copies differ at position {position}"));
+            return Ok(None);
         }
         floats.truncate(floats.len() / copies);
-        Ok(floats)
+        Ok(Some(floats))
     }
 
     /// What sets one copy right for rows from `past` on, of `end` positions in all.

@@ -1244,6 +1244,10 @@ pub struct DraftSpec {
     pub head: HeadSpec,
     /// Hidden state taken after the final norm rather than before.
     pub post_norm: bool,
+    /// Where the trunk has several streams, those of the head: the state is all of them side by side, each is normed and
+    /// joined with the embedding for itself, and the layer reads and writes them by connections of its own, the only
+    /// ones here.
+    pub connected: Option<ConnectedSpec>,
 }
 
 impl ModelSpec {

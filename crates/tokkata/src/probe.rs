@@ -98,7 +98,7 @@ impl<'a> Probe<'a> {
 
     /// Each row one place later.
     fn shift(&self, rows: &mut Vec<f32>) {
-        let width = self.engine.program().n_embd as usize;
+        let width = rows.len() / self.input.ids.len().max(1);
         rows.truncate(rows.len().saturating_sub(width));
         rows.splice(0..0, vec![0.0; width]);
     }

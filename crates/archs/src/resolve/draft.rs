@@ -43,7 +43,9 @@ impl Resolver<'_> {
             axes: &[Axis::Vocab, Axis::Embd],
         };
         let steps = self.step_rules(Side::Draft);
+        let layer = self.layer_spec(index, &steps)?;
         Ok(DraftSpec {
+            connected: self.draft_frame(&layer)?,
             enorm: self.draft_norm("nextn.enorm")?,
             hnorm: self.draft_norm("nextn.hnorm")?,
             proj: self.proj(
@@ -55,7 +57,7 @@ impl Resolver<'_> {
             )?,
             table: self.weight_opt("nextn.embed_tokens", own)?.unwrap_or(table),
             embed_scale,
-            layer: self.layer_spec(index, &steps)?,
+            layer,
             index,
             head: self.draft_head(rule)?,
             post_norm: rule.post_norm,

@@ -93,12 +93,11 @@ impl Resolver<'_> {
                 eps: self.number_of(rule.mix_eps.as_ref(), eps)? as f32,
             }),
         };
-        let parts = [n, n, if mix.is_some() { n * n } else { 0 }];
+        let parts = connection_parts(n, mix.is_some());
         let mut all = Vec::with_capacity(layers);
         for layer in 0..layers as u32 {
             self.layer.set(Some(layer));
-            let steps = rule.tensors.iter().map(|t| self.connection(t, &parts));
-            all.push(steps.collect::<Result<_, _>>()?);
+            all.push(self.connections(rule, &parts)?);
         }
         self.layer.set(None);
         Ok(ConnectedSpec {
@@ -114,6 +113,35 @@ impl Resolver<'_> {
                 None => None,
             },
         })
+    }
+
+    /// The frame of a multi-token-prediction head in the current layer: the trunk's, with connections of its own.
+    pub(crate) fn draft_frame(
+        &mut self,
+        layer: &LayerSpec,
+    ) -> Result<Option<ConnectedSpec>, ArchError> {
+        let (Some(rule), Some(FrameSpec::Connected(trunk))) =
+            (&self.desc.connected, &self.spec.main.frame)
+        else {
+            return Ok(None);
+        };
+        let trunk = trunk.clone();
+        self.fitting_steps("connected", std::slice::from_ref(layer), rule.tensors.len())?;
+        let parts = connection_parts(trunk.n, trunk.mix.is_some());
+        Ok(Some(ConnectedSpec {
+            layers: vec![self.connections(rule, &parts)?],
+            ..trunk
+        }))
+    }
+
+    /// The connections of the current layer's steps.
+    fn connections(
+        &mut self,
+        rule: &ConnectedRule,
+        parts: &[u32],
+    ) -> Result<Vec<Connection>, ArchError> {
+        let steps = rule.tensors.iter().map(|t| self.connection(t, parts));
+        steps.collect()
     }
 
     /// A map with one stored scale for each part of its rows.
@@ -195,4 +223,9 @@ impl Resolver<'_> {
             head: self.weight(&rule.head, want)?,
         })
     }
+}
+
+/// Rows of a connection's map: those that read, those that write, and those that mix.
+fn connection_parts(n: u32, mixed: bool) -> [u32; 3] {
+    [n, n, if mixed { n * n } else { 0 }]
 }

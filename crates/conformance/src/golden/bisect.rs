@@ -36,7 +36,7 @@ pub fn values(
         device,
         ctx: golden.positions,
         feeding: Feeding::WHOLE,
-        output: (golden.rows == Rows::Vectors).then_some("hidden"),
+        output: golden.rows.output(),
         encoder: &encoder,
         draft: 0,
         adapters: 0,

@@ -136,7 +136,6 @@ fn error(
     if way.second && golden.second.is_none() {
         return Ok(None);
     }
-    let output = (golden.rows == Rows::Vectors).then_some("hidden");
     let encoder = match golden.rows {
         Rows::Decoder => golden.ids(),
         _ => Vec::new(),
@@ -145,7 +144,7 @@ fn error(
         device,
         ctx: golden.positions,
         feeding: way.feeding,
-        output,
+        output: golden.rows.output(),
         encoder: &encoder,
         draft: 0,
         adapters: 0,
@@ -179,6 +178,10 @@ fn rows(golden: &Golden, loaded: &mut Loaded, way: Way) -> Result<Option<Vec<f32
             return Ok(None);
         }
         feeding.chunk = usize::MAX;
+    }
+    if golden.rows == Rows::Heads {
+        let kept = way.truncate.then_some(ids.len() / 2);
+        return loaded.heads(&ids, kept, feeding).map(Some);
     }
     if !way.truncate {
         return loaded.logits(&ids, feeding).map(Some);

@@ -24,7 +24,6 @@ const IGNORED: &[&str] = &[
     "unused",
     "unsupported",
     "require",
-    "draft",
 ];
 
 /// Keys whose rules are facts rather than numbers: they are negated, not scaled.

@@ -2,7 +2,7 @@
 //!
 //! Streams travel side by side in one value `[T, n·D]`.
 
-use tokkata_ir::spec::{BankedSpec, ConnectedSpec, Connection, StackSpec};
+use tokkata_ir::spec::{BankedSpec, ConnectedSpec, Connection, DraftSpec, LayerSpec, StackSpec};
 use tokkata_ir::{Act, BinaryKind, Op, ValueId, WeightId};
 
 use super::Builder;
@@ -24,14 +24,49 @@ impl Builder<'_> {
         let mut all = self.at("streams").copies(embed, c.n);
         for (i, (layer, connections)) in stack.layers.iter().zip(&c.layers).enumerate() {
             self.enter(Some(i as u32));
-            for (step, connection) in layer.steps.iter().zip(connections) {
-                let (x, write) = self.read_streams(c, connection, all);
-                let (y, _) = self.step_sum(step, x, x);
-                all = self.write_streams(c, &write, all, y);
-            }
+            all = self.connected_layer(c, layer, connections, all);
         }
         self.enter(None);
+        self.draft_input(all);
         self.collapse_streams(c, all)
+    }
+
+    /// All streams after a layer.
+    fn connected_layer(
+        &mut self,
+        c: &ConnectedSpec,
+        layer: &LayerSpec,
+        connections: &[Connection],
+        mut all: ValueId,
+    ) -> ValueId {
+        for (step, connection) in layer.steps.iter().zip(connections) {
+            let (x, write) = self.read_streams(c, connection, all);
+            let (y, _) = self.step_sum(step, x, x);
+            all = self.write_streams(c, &write, all, y);
+        }
+        all
+    }
+
+    /// The layer of a multi-token-prediction head over streams: `embed` `[T, D]` and `hidden` `[T, n·D]` are normed, and
+    /// each stream begins as the product of the embedding and its own part. All streams after it, and their collapse.
+    pub(crate) fn connected_draft(
+        &mut self,
+        d: &DraftSpec,
+        c: &ConnectedSpec,
+        (embed, hidden): (ValueId, ValueId),
+    ) -> (ValueId, ValueId) {
+        let width = self.width(embed);
+        let streams: Vec<ValueId> = (0..c.n)
+            .map(|i| {
+                let own = self.slice(hidden, c.n * width, i * width, width);
+                let both = self.one(Op::Concat { groups: 1 }, &[embed, own], 2 * width);
+                self.matmul(both, &d.proj)
+            })
+            .collect();
+        let all = self.join(&streams);
+        let connections = c.layers.first().map_or(&[][..], Vec::as_slice);
+        let all = self.connected_layer(c, &d.layer, connections, all);
+        (all, self.collapse_streams(c, all))
     }
 
     /// The rows of a connection's map over all streams.

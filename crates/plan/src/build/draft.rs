@@ -1,7 +1,8 @@
 //! Multi-token-prediction heads as plans of their own.
 //!
 //! A head reads tokens and, from outside, the hidden state of the position before each (the main plan's output
-//! `draft_input`, or `hidden` of the head before it), and gives `logits` and the next `hidden`.
+//! `draft_input`, or `hidden` of the head before it), and gives `logits` and the next `hidden`. Where the trunk has
+//! several streams, all of them are the state.
 
 use tokkata_ir::spec::{DraftSpec, GroupSpec};
 use tokkata_ir::{
@@ -33,24 +34,31 @@ pub(crate) fn groups(spec: &ModelSpec, count: usize) -> Vec<GroupSpec> {
 fn plan(spec: &ModelSpec, d: &DraftSpec, number: u32) -> Plan {
     let mut builder = Builder::new(spec, PlanRole::Draft(number));
     builder.push(Op::Prepare, &[], &[]);
-    let hidden = builder.input("hidden", spec.n_embd);
+    let streams = d.connected.as_ref().map_or(1, |c| c.n);
+    let hidden = builder.input("hidden", streams * spec.n_embd);
     builder.enter(Some(d.index));
     let embed = builder.at("embed").gather(d.table, GatherIndex::Token);
     let embed = builder.affine(embed, d.embed_scale, 0.0);
     let e = builder.at("draft_input").norm(embed, &d.enorm);
     let h = builder.norm(hidden, &d.hnorm);
-    let both = builder.one(Op::Concat { groups: 1 }, &[e, h], 2 * spec.n_embd);
-    let x = builder.matmul(both, &d.proj);
-    let carry = Carry {
-        embed,
-        per_layer: None,
+    let (state, x) = match &d.connected {
+        Some(c) => builder.connected_draft(d, c, (e, h)),
+        None => {
+            let both = builder.one(Op::Concat { groups: 1 }, &[e, h], 2 * spec.n_embd);
+            let x = builder.matmul(both, &d.proj);
+            let carry = Carry {
+                embed,
+                per_layer: None,
+            };
+            let x = builder.layer(&d.layer, d.index, x, carry);
+            (x, x)
+        }
     };
-    let x = builder.layer(&d.layer, d.index, x, carry);
     builder.enter(None);
     builder.head(&d.head, x);
     if !d.post_norm {
         builder.plan.outputs.retain(|p| p.name != "hidden");
-        builder.output("hidden", x);
+        builder.output("hidden", state);
     }
     builder.plan
 }
@@ -122,6 +130,7 @@ mod tests {
                 ..HeadSpec::default()
             },
             post_norm: false,
+            connected: None,
         };
         ModelSpec {
             n_embd: 4,

@@ -268,8 +268,9 @@ impl Builder<'_> {
         }
         let hidden = self.norm_opt(x, head.norm.as_ref());
         self.output("hidden", hidden);
-        if let (PlanRole::Main, Some(draft)) = (self.plan.role, self.spec.drafts.first()) {
-            self.output("draft_input", if draft.post_norm { hidden } else { x });
+        let draft = self.spec.drafts.first();
+        if let Some(draft) = draft.filter(|d| d.connected.is_none()) {
+            self.draft_input(if draft.post_norm { hidden } else { x });
         }
         if head.output.is_some() {
             self.logits(head, x);
@@ -287,6 +288,13 @@ impl Builder<'_> {
             let pooled = self.at("pool").pooled(hidden, c.pool);
             let scores = self.classifier(c, pooled);
             self.output("scores", scores);
+        }
+    }
+
+    /// What the first multi-token-prediction head reads, where the trunk has one.
+    pub(crate) fn draft_input(&mut self, x: ValueId) {
+        if self.plan.role == PlanRole::Main && !self.spec.drafts.is_empty() {
+            self.output("draft_input", x);
         }
     }
 

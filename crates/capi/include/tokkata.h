@@ -157,7 +157,7 @@ typedef struct tokkata_model_options {
     void *progress_user;
     uint32_t taps;                /* 1: keep what goes into every product, for tokkata_taps */
     uint32_t words;               /* 1: of a model for speech, words can be timed */
-    const char *speculation;      /* who guesses several tokens at once: "auto", "none", "ngram", "draft"; NULL for auto.
+    const char *speculation;      /* who guesses several tokens at once: "auto", "none", "ngram", "mtp", "draft"; NULL for auto.
                                      No choice changes a text */
     size_t speculation_len;
     const char *draft_model;      /* the file of a smaller model that guesses; NULL for none */

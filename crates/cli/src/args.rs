@@ -376,7 +376,7 @@ impl SizeArgs {
 /// How several tokens are guessed at once, which changes no text.
 #[derive(Debug, Args)]
 pub(crate) struct DraftArgs {
-    /// Who guesses the next tokens, so that a step gives several: ngram, draft, auto or none
+    /// Who guesses the next tokens, so that a step gives several: ngram, mtp, draft, auto or none
     #[arg(long, value_name = "TYPE", value_delimiter = ',', default_value = "auto", value_parser = draft_kind, hide_short_help = true)]
     spec_type: Vec<Guesses>,
     /// A smaller model that guesses (also -md)
@@ -414,13 +414,14 @@ pub(crate) struct DraftArgs {
 enum Guesses {
     Nobody,
     Ngram,
+    Head,
     Model,
     /// Whoever there is.
     Auto,
 }
 
 /// Kinds of drafters that others have, with or without "draft-" before them.
-const OTHERS: &str = "mtp eagle3 dflash dspark";
+const OTHERS: &str = "eagle3 dflash dspark";
 
 fn draft_kind(text: &str) -> Result<Guesses, String> {
     let other = text.strip_prefix("draft-").unwrap_or(text);
@@ -430,11 +431,12 @@ fn draft_kind(text: &str) -> Result<Guesses, String> {
         "draft" | "draft-simple" => Ok(Guesses::Model),
         "ngram" | "ngram-simple" | "ngram-map-k" | "ngram-map-k4v" | "ngram-mod"
         | "ngram-cache" => Ok(Guesses::Ngram),
+        "mtp" | "draft-mtp" => Ok(Guesses::Head),
         _ if OTHERS.split(' ').any(|name| name == other) => Err(format!(
-            "found '{text}', which cannot guess yet, expected ngram, draft, auto or none"
+            "found '{text}', which cannot guess yet, expected ngram, mtp, draft, auto or none"
         )),
         _ => Err(format!(
-            "found '{text}', expected ngram, draft, auto or none"
+            "found '{text}', expected ngram, mtp, draft, auto or none"
         )),
     }
 }
@@ -451,9 +453,10 @@ impl DraftArgs {
             kinds.extend(match kind {
                 Guesses::Nobody => &[][..],
                 Guesses::Ngram => &[DraftKind::Ngram],
+                Guesses::Head => &[DraftKind::Head],
                 Guesses::Model => &[DraftKind::Model],
                 Guesses::Auto if draft.is_some() => &[DraftKind::Ngram, DraftKind::Model],
-                Guesses::Auto => &[DraftKind::Ngram],
+                Guesses::Auto => &[DraftKind::Ngram, DraftKind::Head],
             });
         }
         kinds.dedup();

@@ -34,6 +34,7 @@ pub mod draws;
 pub mod fixture;
 pub mod generate;
 pub mod golden;
+pub mod guesses;
 pub mod hf;
 pub mod host_time;
 pub mod jitter;

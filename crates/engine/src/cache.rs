@@ -42,6 +42,8 @@ pub struct Cache {
     limits: Limits,
     pools: BlockPools,
     prefix: Option<PrefixCache>,
+    /// Positions behind a window that stay.
+    slack: usize,
 }
 
 impl Cache {
@@ -58,7 +60,18 @@ impl Cache {
             limits: *limits,
             pools: BlockPools::new(groups.len(), arena.clone(), options.shuffle_blocks),
             prefix: (!options.no_prefix_cache).then(|| PrefixCache::new(groups.len())),
+            slack: 0,
         }
+    }
+
+    /// Keeps so many positions behind each window from now on, for rows that run again.
+    pub(crate) fn keep_slack(&mut self, positions: usize) {
+        self.slack = positions;
+    }
+
+    /// Positions behind a window that stay.
+    pub(crate) fn slack(&self) -> usize {
+        self.slack
     }
 
     /// The blocks of all groups.
@@ -293,7 +306,8 @@ impl Cache {
     /// Releases blocks that a window has passed for good.
     fn drop_passed(&mut self, seq: &mut Sequence, g: usize) {
         let size = self.groups[g].block_size as usize;
-        let passed = self.groups[g].kind.first_needed(seq.len()) / size;
+        let len = seq.len().saturating_sub(self.slack);
+        let passed = self.groups[g].kind.first_needed(len) / size;
         for block in seq.tables[g].iter_mut().take(passed).rev() {
             if *block == NO_BLOCK {
                 break;

@@ -9,6 +9,7 @@ mod collect;
 mod feed;
 mod form;
 mod guess;
+pub(crate) mod heads;
 mod keep;
 mod shift;
 
@@ -107,6 +108,8 @@ pub struct Engine {
     turns: OnceCell<Result<Turns, &'static str>>,
     masks: MaskPool,
     speculator: Option<Speculator>,
+    /// The model's own head that guesses, where one is asked.
+    heads: Option<heads::Heads>,
     pub(crate) costs: Costs,
     pub(crate) clock: Clock,
     out: VecDeque<Event>,
@@ -161,6 +164,7 @@ impl Engine {
             turns: OnceCell::new(),
             masks: MaskPool::new(),
             speculator: None,
+            heads: None,
             costs: Costs::default(),
             clock: Box::new(Instant::now),
             out: VecDeque::new(),
@@ -541,7 +545,9 @@ impl Engine {
         self.guess();
         self.ask();
         let mut submitted = false;
-        while self.flights.len() < self.options.ahead.clamp(1, self.executor.depth()) {
+        while !self.waits_for_states()
+            && self.flights.len() < self.options.ahead.clamp(1, self.executor.depth())
+        {
             match self.next_turning().or_else(|| self.form()) {
                 Some((work, flight)) => self.launch(work, flight),
                 None => break,

@@ -61,6 +61,11 @@ fn name(hash: u64, row: usize) -> u32 {
 pub(crate) struct AllMedia(Vec<(Range<usize>, Media)>);
 
 impl AllMedia {
+    /// Whether the prompt has none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Puts media into a prompt of tokens, for a model whose embeddings have `width` columns.
     pub(crate) fn new(
         media: Vec<Media>,

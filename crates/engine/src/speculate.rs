@@ -57,6 +57,12 @@ pub trait Drafter: Send {
         true
     }
 
+    /// Whether it stands for the first multi-token-prediction head of the engine's own program, which the engine runs
+    /// itself.
+    fn is_own_head(&self) -> bool {
+        false
+    }
+
     /// A guess for each request, in order.
     fn guess(&mut self, wanted: &[Wanted<'_>]) -> Vec<Guess>;
 
@@ -69,6 +75,28 @@ pub trait Drafter: Send {
     fn prior(&self, class: usize) -> f64 {
         let _ = class;
         0.6
+    }
+}
+
+/// The first multi-token-prediction head of the engine's own program.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OwnHead;
+
+impl Drafter for OwnHead {
+    fn name(&self) -> &'static str {
+        "mtp"
+    }
+
+    fn is_free(&self) -> bool {
+        false
+    }
+
+    fn is_own_head(&self) -> bool {
+        true
+    }
+
+    fn guess(&mut self, wanted: &[Wanted<'_>]) -> Vec<Guess> {
+        vec![Guess::default(); wanted.len()]
     }
 }
 
@@ -107,6 +135,12 @@ pub(crate) struct Speculator {
 }
 
 impl Speculator {
+    /// Which drafter stands for the program's own head.
+    pub(crate) fn own_head(&self) -> Option<usize> {
+        let mut drafters = self.speculation.drafters.iter();
+        drafters.position(|d| d.is_own_head())
+    }
+
     pub(crate) fn new(speculation: Speculation) -> Self {
         let drafters = speculation.drafters.iter();
         Speculator {

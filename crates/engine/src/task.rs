@@ -56,6 +56,8 @@ pub(crate) struct Task {
     pub(crate) alone: bool,
     /// A token that was drawn for it is refused: its rows under way do not count.
     pub(crate) refused: bool,
+    /// What the model's own head has read of it.
+    pub(crate) head: crate::engine::heads::Own,
     started: Option<Instant>,
     answered: Option<Instant>,
 }
@@ -185,6 +187,7 @@ impl Task {
             turning: false,
             alone: false,
             refused: false,
+            head: crate::engine::heads::Own::default(),
             started: None,
             answered: None,
         }

@@ -150,10 +150,10 @@ pub fn narrow(plan: &mut Plan) {
         }
         plan.nodes.push(node);
     }
-    for port in &mut plan.outputs {
-        if let Some(v) = narrowed.get(&port.value) {
-            port.value = *v;
-        }
+    // What is asked of all rows stays so, though a selection of it is read elsewhere.
+    let values: Vec<ValueId> = plan.outputs.iter().map(|port| port.value).collect();
+    for (at, value) in values.into_iter().enumerate() {
+        plan.outputs[at].value = resolve(plan, &narrowed, value);
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokkata_engine::Engine;
 use tokkata_engine::speculate::model::{DraftModel, TokenMap};
 use tokkata_engine::speculate::ngram::Ngram;
-use tokkata_engine::speculate::{Drafter, Guess, Speculation, Wanted};
+use tokkata_engine::speculate::{Drafter, Guess, OwnHead, Speculation, Wanted};
 use tokkata_ir::{CacheKind, Limits, ModelSpec};
 use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
 
@@ -28,6 +28,8 @@ const MOST_STATES: u32 = 4;
 pub enum DraftKind {
     /// What stood behind the same tokens before.
     Ngram,
+    /// The first multi-token-prediction head in the model's file.
+    Head,
     /// A smaller model, see [`Drafts::model`].
     Model,
 }
@@ -48,7 +50,7 @@ pub struct Drafts {
 impl Default for Drafts {
     fn default() -> Self {
         Drafts {
-            kinds: vec![DraftKind::Ngram],
+            kinds: vec![DraftKind::Ngram, DraftKind::Head],
             most: None,
             model: None,
             pretended: None,
@@ -66,14 +68,16 @@ impl Drafts {
         }
     }
 
-    /// The choice that is called so: `auto`, `none`, `ngram` or `draft`, with the smaller model's file where one guesses.
+    /// The choice that is called so: `auto`, `none`, `ngram`, `mtp` or `draft`, with the smaller model's file where one guesses.
     ///
     /// # Errors
     /// Another name; `draft` without a file.
     pub fn named(name: &str, model: Option<PathBuf>, most: Option<NonZeroU32>) -> Result<Self> {
         let kinds = match (name, &model) {
             ("auto", Some(_)) => vec![DraftKind::Ngram, DraftKind::Model],
-            ("auto" | "ngram", _) => vec![DraftKind::Ngram],
+            ("auto", None) => Drafts::default().kinds,
+            ("ngram", _) => vec![DraftKind::Ngram],
+            ("mtp", _) => vec![DraftKind::Head],
             ("none", _) => Vec::new(),
             ("draft", Some(_)) => vec![DraftKind::Model],
             ("draft", None) => return Err(Error::NoDraft),
@@ -92,6 +96,11 @@ impl Drafts {
 
     fn is_off(&self) -> bool {
         self.kinds.is_empty() && self.pretended.is_none()
+    }
+
+    /// Whether a head of this model guesses: it must be built with the rest.
+    pub(crate) fn ask_head(&self, spec: &ModelSpec) -> bool {
+        self.kinds.contains(&DraftKind::Head) && !spec.drafts.is_empty()
     }
 
     /// Tokens of a draft for a model.
@@ -140,13 +149,19 @@ impl Started<'_> {
         for kind in &drafts.kinds {
             match kind {
                 DraftKind::Ngram => drafters.push(Box::new(Ngram::new())),
+                DraftKind::Head if engine.has_head() => drafters.push(Box::new(OwnHead)),
+                DraftKind::Head if *drafts.kinds == [DraftKind::Head] => {
+                    notes.push("no head guesses: the file has none that runs".to_owned());
+                }
+                DraftKind::Head => {}
                 DraftKind::Model => match model(drafts, engine.limits(), checkpoint, options) {
                     Ok(drafter) => drafters.push(Box::new(drafter)),
                     Err(error) => notes.push(format!("no model guesses: {error}")),
                 },
             }
         }
-        if drafts.pretended.is_some() && !drafts.kinds.contains(&DraftKind::Model) {
+        let dear = drafters.iter().any(|d| !d.is_free());
+        if drafts.pretended.is_some() && !dear {
             drafters.push(Box::new(Again));
         }
         engine.speculate(Speculation {

@@ -15,7 +15,7 @@ use tokkata::{
 use tokkata_conformance::golden::Golden;
 use tokkata_engine::speculate::model::DraftModel;
 use tokkata_engine::speculate::ngram::Ngram;
-use tokkata_engine::speculate::{Drafter, Guess, Speculation, Wanted};
+use tokkata_engine::speculate::{Drafter, Guess, OwnHead, Speculation, Wanted};
 use tokkata_ir::sample::{Mask, uniform};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ enum Who {
     Ngram,
     /// Another copy of the model.
     Model,
+    /// The head in the model's file.
+    Head,
 }
 
 const ALL: [Who; 6] = [
@@ -271,6 +273,7 @@ fn drafter(
 ) -> Box<dyn Drafter> {
     match who {
         Who::Ngram => Box::new(Ngram::new()),
+        Who::Head => Box::new(OwnHead),
         Who::Model => Box::new(DraftModel::new(again().into_engine(), None)),
         _ => {
             let text = |(prompt, seen): (&Vec<u32>, &Seen)| {
@@ -290,7 +293,7 @@ fn drafter(
 type Choice = (Who, usize, usize);
 
 /// Every model that is taken, with what `choose` takes of drafters, asks and the number at once.
-fn verify(takes: impl Fn(usize) -> bool, choose: impl Fn(usize) -> Vec<Choice>) -> usize {
+fn verify(takes: impl Fn(usize, &str) -> bool, choose: impl Fn(usize) -> Vec<Choice>) -> usize {
     let folder = Golden::folder();
     let (mut ran, mut wrong) = (0, Vec::new());
     for (n, name) in Golden::list(&folder)
@@ -298,7 +301,7 @@ fn verify(takes: impl Fn(usize) -> bool, choose: impl Fn(usize) -> Vec<Choice>) 
         .into_iter()
         .enumerate()
     {
-        if !takes(n) {
+        if !takes(n, &name) {
             continue;
         }
         let golden = Golden::read(&folder, &name).expect("golden");
@@ -321,6 +324,10 @@ fn verify(takes: impl Fn(usize) -> bool, choose: impl Fn(usize) -> Vec<Choice>) 
             }
             let drafter = drafter(who, &bench, &want, &mut again);
             bench.speculate(Some(drafter));
+            let tried = |bench: &mut Bench| {
+                let counts = bench.model.engine().draft_counts();
+                counts.iter().map(|c| c.1.tried).sum::<u64>()
+            };
             for stored in [false, true] {
                 let got = bench.answers(ask, together);
                 for (prompt, _) in got
@@ -332,6 +339,9 @@ fn verify(takes: impl Fn(usize) -> bool, choose: impl Fn(usize) -> Vec<Choice>) 
                     let what = (ask.0, who, together, stored, prompt);
                     wrong.push(format!("{name}: {what:?}"));
                 }
+            }
+            if who == Who::Head && tried(&mut bench) == 0 {
+                wrong.push(format!("{name}: nothing was guessed for {}", ask.0));
             }
             bench.speculate(None);
         }
@@ -354,14 +364,24 @@ fn cover(n: usize) -> Vec<Choice> {
 
 #[test]
 fn texts_and_caches_of_every_family_are_those_without_drafts() {
-    let ran = verify(|n| n % 2 == 0, cover);
+    let ran = verify(|n, _| n % 2 == 0, cover);
     assert!(ran > 40, "{ran} models write");
 }
 
 #[test]
 fn and_those_of_the_other_half() {
-    let ran = verify(|n| n % 2 == 1, cover);
+    let ran = verify(|n, _| n % 2 == 1, cover);
     assert!(ran > 40, "{ran} models write");
+}
+
+#[test]
+fn and_those_with_guesses_of_the_head_in_the_file() {
+    let every = |_| {
+        let asks = 0..ASKS.len();
+        asks.map(|a| (Who::Head, a, [8, 1][a % 2])).collect()
+    };
+    let ran = verify(|_, name| name.ends_with("+heads"), every);
+    assert!(ran >= 14, "{ran} models have a head that guesses");
 }
 
 #[test]
@@ -372,5 +392,5 @@ fn every_choice_with_every_other() {
         let of = |who: &Who| asks().map(|(a, n)| (*who, a, n)).collect::<Vec<_>>();
         ALL.iter().flat_map(of).collect()
     };
-    verify(|_| true, each);
+    verify(|_, _| true, each);
 }

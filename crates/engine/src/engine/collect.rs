@@ -99,6 +99,7 @@ impl Engine {
             let own = |r: &RowResult| r.slot == part.slot && r.status == RowStatus::Stopped;
             results.iter().any(own)
         };
+        self.follow(flight);
         let (mut before, mut logits_before) = (0, 0);
         for (seq, part) in flight.parts.iter().enumerate() {
             if let Some(read) = part.read {

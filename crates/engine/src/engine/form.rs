@@ -72,6 +72,9 @@ impl Engine {
                 self.chain(&mut parts, &mut work);
                 self.last_role = Some(role);
                 self.note_reads(&mut work, &parts);
+                if role == PlanRole::Main {
+                    work.keep.extend(self.kept_for_head(&parts));
+                }
                 let mut flight = Flight::new(parts, (self.clock)());
                 flight.steps += work.chained;
                 self.account(&flight);
@@ -327,7 +330,7 @@ impl Engine {
     /// Lets every task of a work that only writes go on for some steps without the host.
     fn chain(&mut self, parts: &mut [Part], work: &mut Work) {
         let most = self.chain_steps();
-        if most == 0 {
+        if most == 0 || self.kept_for_head(parts).is_some() {
             return;
         }
         let steps = parts.iter().map(|part| self.chainable(part, most)).min();

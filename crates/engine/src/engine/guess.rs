@@ -4,6 +4,7 @@ use tokkata_ir::sample::uniform;
 use tokkata_ir::{RowResult, RowStatus};
 
 use super::Engine;
+use super::heads::Heads;
 use crate::flight::Part;
 use crate::sequence::Sequence;
 use crate::speculate::{Chance, Draft, DraftCounts, Guess, Speculation, Speculator, Wanted, allot};
@@ -27,6 +28,11 @@ struct Candidate {
 impl Engine {
     /// Speculates from now on.
     pub fn speculate(&mut self, speculation: Speculation) {
+        let asks = speculation.drafters.iter().any(|d| d.is_own_head());
+        self.heads = Heads::of(&self.program).filter(|_| asks);
+        if self.heads.is_some() {
+            self.cache.keep_slack(1 + speculation.most);
+        }
         self.speculator = Some(Speculator::new(speculation));
     }
 
@@ -63,7 +69,12 @@ impl Engine {
             self.ask_free(&mut speculator, &mut candidates);
             let counts = self.worth(&mut speculator, &mut candidates);
             self.ask_dear(&mut speculator, &mut candidates, &counts);
+            let head = speculator.own_head();
             for (candidate, count) in candidates.into_iter().zip(counts) {
+                if head.is_some() && candidate.ready {
+                    let asked = count > 0 && candidate.drafter == head;
+                    self.note_head(candidate.i, asked);
+                }
                 self.note(candidate, count);
             }
         }
@@ -215,12 +226,17 @@ impl Engine {
             if asking.is_empty() {
                 continue;
             }
-            let wanted: Vec<Wanted<'_>> = asking
-                .iter()
-                .map(|(c, count)| self.wanted(c.i, **count))
-                .collect();
             let started = (self.clock)();
-            let guesses = drafter.guess(&wanted);
+            let guesses = if drafter.is_own_head() {
+                let asked: Vec<_> = asking.iter().map(|(c, count)| (c.i, **count)).collect();
+                self.guess_by_head(&asked)
+            } else {
+                let wanted: Vec<Wanted<'_>> = asking
+                    .iter()
+                    .map(|(c, count)| self.wanted(c.i, **count))
+                    .collect();
+                drafter.guess(&wanted)
+            };
             let ns = ((self.clock)() - started).as_nanos() as f64;
             let tokens: usize = guesses.iter().map(|g| g.tokens.len()).sum();
             // What a whole prompt takes says nothing of the tokens behind it.

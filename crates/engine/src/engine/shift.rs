@@ -49,6 +49,8 @@ impl Engine {
             // Positions come again, and their noise must not.
             answer.sampling.seed = uniform(answer.sampling.seed, count as u64);
         }
+        // What the head left does not move with the rest.
+        task.head.give_up();
         let id = task.id;
         let todo = self.to_be_turned(i, keep);
         if !todo.is_empty() {

@@ -195,7 +195,7 @@ class Model:
     ``last``, ``none`` or ``rank``, and as the file says without one. ``progress`` hears bytes read and bytes in all;
     what it raises ends the load. ``taps`` keeps what :meth:`taps` gives. With ``purpose="speech"`` it hears ``n_seqs``
     recordings at once, for :meth:`transcribe` alone; ``words`` lets words be timed. ``speculation`` is ``auto``, ``none``,
-    ``ngram`` or ``draft``, the last with the file of a smaller model; no choice changes a text.
+    ``ngram``, ``mtp`` or ``draft``, the last with the file of a smaller model; no choice changes a text.
     """
 
     def __init__(

@@ -8,7 +8,7 @@
 KERNEL quantise(Step s, Quantise op) {
     __shared__ float shared[33];
     u32 row = blockIdx.y, lane = threadIdx.x & 31;
-    if (row >= rows_of(s, op.lead) || (op.turned && (s.flags[row] & ROW_PROMPT))) return;
+    if (row >= rows_of(s, op.lead) || (op.split && (s.flags[row] & ROW_PROMPT))) return;
     const float *x = op.x + (u64)row * op.width;
     u32 first = 0, end = op.width;
     float mean = 0.0f, root = 1.0f;
@@ -31,8 +31,11 @@ KERNEL quantise(Step s, Quantise op) {
         op.q[(u64)row * op.width + c] = (u8)q;
         if (lane == 0) {
             u64 run = ((u64)row * op.width + c) / 32;
-            op.d[run] = __fdiv_rn(most, 127.0f);
+            float d = __fdiv_rn(most, 127.0f);
+            op.d[run] = d;
             op.s[run] = sum;
+            // The sum as the float that replies.cu adds integers to.
+            if (op.turned) op.turned[(u64)(c / 32) * op.pitch + row] = make_uint2(__float_as_uint(d), 0x4b400000u + (u32)sum);
         }
     }
 }

@@ -19,8 +19,9 @@ struct Quantise {
     u32 lead, width;
     u32 kind;           // of the norm; none: 4
     float eps;
-    uint2 *turned;      // scales and sums of prompts' rows, run by run; 0 where those are prepared like all
+    uint2 *turned;      // scales and sums run by run; 0 without tensor cores
     u32 pitch;
+    u32 split;          // whether rows of prompts have a launch of their own
 };
 
 // What a row is divided by, and its mean where that is taken off: by blocks of 256 threads.
@@ -73,7 +74,7 @@ struct MatVec {
     u32 act;
     u32 kinds;              // whether rows of prompts are left to the kernels of gemm.cu
     u32 pitch;              // rows from a run of `turned` to the next one
-    const uint2 *turned;    // scales and sums of prompts' rows, run by run
+    const uint2 *turned;    // scales and sums of rows, run by run
 };
 
 static __device__ __forceinline__ uint4 load_weights(const void *p) {

@@ -31,6 +31,10 @@ const BUSY: u32 = 100;
 const BUSY_SHORT: u32 = 400;
 const SHORT: std::ops::Range<u32> = 513..2048;
 
+/// Fewest rows of replies that go to tensor cores, and columns of which their numbers are multiples.
+const CROWD: u32 = 5;
+const GROUP: u32 = 128;
+
 /// In the place of a norm: that there is none, and that rows are there in bytes.
 const NO_NORM: u32 = 4;
 const PREPARED: u32 = 5;
@@ -42,6 +46,14 @@ pub(super) struct NormOf {
     pub(super) eps: f32,
     pub(super) weight: Option<WeightId>,
     pub(super) bias: Option<WeightId>,
+}
+
+/// Rows in parts of sixteen bits: where those and the rows' units lie, and numbers from one part to the next.
+#[derive(Clone, Copy)]
+struct Cut {
+    parts: u64,
+    units: u64,
+    apart: u64,
 }
 
 /// A product's weight and what happens to its outputs.
@@ -88,9 +100,10 @@ impl Lowering<'_, '_> {
         let params = params.u64s(&[self.maybe(own.weight), self.maybe(own.bias)]);
         let params = params.u32s(&[lead_code(lead), width, own.kind]);
         let params = params.f32(own.eps);
-        let split = bytes && lead == Lead::Rows && self.ground.kernels.has_tensor_cores();
-        let (turned, pitch) = if split { self.turned(x) } else { (0, 0) };
-        let params = params.u64(turned).u32(pitch).align(8);
+        let tensor = bytes && self.ground.kernels.has_tensor_cores();
+        let split = tensor && lead == Lead::Rows;
+        let (turned, pitch) = if tensor { self.turned(x) } else { (0, 0) };
+        let params = params.u64(turned).u32s(&[pitch, split.into()]);
         if split {
             let runs = if norm.is_some() {
                 1
@@ -112,7 +125,7 @@ impl Lowering<'_, '_> {
         };
         let grid = [Extent::fixed(blocks), Extent::rows(lead), Extent::ONE];
         if self.makes_own(x) {
-            self.when = When::More(lead);
+            self.when = When::more(lead);
         }
         self.launch(
             ("matvec", "quantise"),
@@ -229,11 +242,31 @@ impl Lowering<'_, '_> {
             .then(&self.source(&self.vec_source(x), bytes, total));
         let shared = if bytes { k / 32 * 40 } else { 0 };
         let when = self.when;
-        (self.when, self.mode) = (When::One(lead), self.early());
+        (self.when, self.mode) = (When::one(lead), self.early());
         let grid = [Extent::fixed(blocks), Extent::ONE, Extent::ONE];
         self.push(Kernel::One(function), grid, (WARPS * 32, shared), &params);
         (self.when, self.mode) = (when, Mode::Plain);
         Ok(())
+    }
+
+    /// Numbers of prompts' rows in parts of sixteen bits, for the kernels of `gemm16.cu`.
+    fn cut_rows(&mut self, x: ValueId, format: DType) -> Result<Cut, BackendError> {
+        let parts = if format == DType::F16 { 2 } else { 3 };
+        let (rows, width) = (u64::from(self.most(self.lead(x))), self.width(x));
+        let apart = rows * u64::from(width);
+        let at = self.shared_scratch(parts * apart * 2 + rows * 4)?;
+        let cut = Cut {
+            parts: at,
+            units: at + parts * apart * 2,
+            apart,
+        };
+        let params = self.step().u64s(&[self.at(x), cut.parts, cut.units, apart]);
+        let params = params.u32s(&[width, format.ggml()]);
+        let grid = [Extent::rows(Lead::Rows), Extent::ONE, Extent::ONE];
+        self.kind = Some(RowKind::Prompt);
+        self.launch(("gemm16", "cut_rows"), grid, (256, 0), &params)?;
+        self.kind = None;
+        Ok(cut)
     }
 
     fn part(&self, node: usize) -> Result<Part, BackendError> {
@@ -336,14 +369,20 @@ impl Lowering<'_, '_> {
             Some(Op::Gate { act: Act::Gelu, .. }) => 2,
             _ => 1,
         };
-        let params = params.u64s(&self.in_bytes(x)).u64(self.at(x)).u64(ids);
-        let params = params.u32s(&[lead_code(lead), k, top_k, shared.into()]);
         let formats = self.tile_formats(&parts, lead, top_k, gate.is_some(), k);
+        let cut = match formats.first() {
+            Some(&format) if is_sixteen(format) => Some(self.cut_rows(x, format)?),
+            _ => None,
+        };
+        let acts = cut.map_or_else(|| self.in_bytes(x), |c| [c.parts, c.units, 0]);
+        let params = params.u64s(&acts).u64(self.at(x)).u64(ids);
+        let params = params.u32s(&[lead_code(lead), k, top_k, shared.into()]);
         let kinds = u32::from(!formats.is_empty());
         let params = params.u32s(&[gate.is_some().into(), act, kinds]);
-        let (turned, pitch) = match kinds {
-            0 => (0, 0),
-            _ => self.turned(x),
+        let crowds = self.crowd_formats(&parts, top_k, gate.is_some(), k);
+        let (turned, pitch) = match cut.is_some() || (kinds == 0 && crowds.is_empty()) {
+            true => (0, 0),
+            false => self.turned(x),
         };
         let params = params.u32(pitch).u64(turned);
         if top_k == 0 {
@@ -364,6 +403,10 @@ impl Lowering<'_, '_> {
             let tiles = self.tiles(format, &parts, gate.is_some(), least)?;
             self.kind = Some(RowKind::Prompt);
             let grid = [Extent::ONE; 3];
+            let params = match &cut {
+                Some(cut) => params.clone().u64(cut.apart),
+                None => params.clone(),
+            };
             self.push(Kernel::Tiles(lead, tiles), grid, (0, 0), &params);
             self.kind = Some(RowKind::Reply);
         }
@@ -376,8 +419,20 @@ impl Lowering<'_, '_> {
                 .iter()
                 .any(|p| crate::select::in_bytes(self.shape_of(p).0));
             self.one_row((lead, x, k), (end, bytes, gate.is_some()), &params)?;
-            self.when = When::More(lead);
         }
+        for &format in &crowds {
+            let tiles = self.crowds(format, &parts, gate.is_some())?;
+            self.when = When::Counts(lead, CROWD, u32::MAX);
+            let grid = [Extent::ONE; 3];
+            self.push(Kernel::Fitting(lead, tiles), grid, (0, 0), &params);
+        }
+        let least = if alone { 2 } else { 1 };
+        let most = if crowds.is_empty() {
+            u32::MAX
+        } else {
+            CROWD - 1
+        };
+        self.when = When::Counts(lead, least, most);
         let kernels = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"];
         let mut functions = Vec::new();
         for name in kernels {
@@ -417,16 +472,75 @@ impl Lowering<'_, '_> {
         gated: bool,
         columns: u32,
     ) -> BTreeSet<DType> {
-        use DType::{IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
         let formats: BTreeSet<DType> = parts.iter().map(|p| self.shape_of(p).0).collect();
-        let known = |d: &DType| matches!(d, Q4_0 | Q8_0 | Q4_K | Q5_K | Q6_K | MXFP4 | IQ4_NL);
         let fits = self.ground.kernels.has_tensor_cores()
             && lead == Lead::Rows
             && top_k == 0
-            && columns.is_multiple_of(STAGE)
-            && formats.iter().all(known)
+            && (!gated || formats.len() == 1);
+        let bytes =
+            columns.is_multiple_of(STAGE) && formats.iter().all(|&d| crate::select::in_bytes(d));
+        let sixteen = formats.len() == 1 && formats.iter().all(|&d| is_sixteen(d));
+        match fits && (bytes || sixteen) {
+            true => formats,
+            false => BTreeSet::new(),
+        }
+    }
+
+    /// Formats of the parts of a launch whose rows of replies go to tensor cores where there are many; none where they do not.
+    fn crowd_formats(
+        &self,
+        parts: &[Part],
+        top_k: u32,
+        gated: bool,
+        columns: u32,
+    ) -> BTreeSet<DType> {
+        let formats: BTreeSet<DType> = parts.iter().map(|p| self.shape_of(p).0).collect();
+        let fits = self.ground.kernels.has_tensor_cores()
+            && top_k == 0
+            && columns.is_multiple_of(GROUP)
+            && formats.iter().all(|&d| crate::select::in_bytes(d))
             && (!gated || formats.len() == 1);
         if fits { formats } else { BTreeSet::new() }
+    }
+
+    /// Kernels of `replies.cu` for the parts of one format.
+    fn crowds(
+        &self,
+        format: DType,
+        parts: &[Part],
+        gated: bool,
+    ) -> Result<[Tile; 3], BackendError> {
+        let tile = |rows: u32, outputs: u32, threads: u32, stages: u32| {
+            let name = format!("replies_{rows}_{format}");
+            let function = self.ground.kernels.function("replies", &name);
+            let function = function.map_err(lost)?;
+            let shared = crowd_bytes(format, (rows, outputs), threads, stages);
+            function.allow_shared(shared).map_err(lost)?;
+            Ok(Tile {
+                function,
+                rows,
+                blocks: self.blocks_of(format, parts, gated, outputs),
+                threads,
+                shared,
+                least: 0,
+            })
+        };
+        Ok([
+            tile(8, 32, 256, 6)?,
+            tile(16, 32, 256, 5)?,
+            tile(32, 32, 256, 4)?,
+        ])
+    }
+
+    /// Tiles beside each other, of so many outputs, that hold the parts of one format; a gated pair shares a tile.
+    fn blocks_of(&self, format: DType, parts: &[Part], gated: bool, outputs: u32) -> u32 {
+        let (wide, parts) = match gated {
+            true => (outputs / 2, &parts[..1]),
+            false => (outputs, parts),
+        };
+        let own = parts.iter().map(|p| self.shape_of(p));
+        let own = own.filter(|p| p.0 == format);
+        own.map(|p| p.1.div_ceil(wide)).sum()
     }
 
     /// Kernels of `gemm.cu` for the parts of one format.
@@ -439,16 +553,14 @@ impl Lowering<'_, '_> {
     ) -> Result<[Tile; 2], BackendError> {
         let tile = |name: &str, rows: u32, outputs: u32, threads: u32, least: u32| {
             let name = format!("gemm_{name}_{format}");
-            let function = self.ground.kernels.function("gemm", &name).map_err(lost)?;
-            let wide = if gated { outputs / 2 } else { outputs };
-            let own = parts.iter().take(if gated { 1 } else { parts.len() });
-            let own = own.map(|p| self.shape_of(p)).filter(|p| p.0 == format);
+            let source = if is_sixteen(format) { "gemm16" } else { "gemm" };
+            let function = self.ground.kernels.function(source, &name).map_err(lost)?;
             let shared = tile_bytes(format, rows, outputs);
             function.allow_shared(shared).map_err(lost)?;
             Ok(Tile {
                 function,
                 rows,
-                blocks: own.map(|p| p.1.div_ceil(wide)).sum(),
+                blocks: self.blocks_of(format, parts, gated, outputs),
                 threads,
                 shared,
                 least,
@@ -461,9 +573,18 @@ impl Lowering<'_, '_> {
     }
 }
 
+/// Formats whose prompts' rows are cut into parts of sixteen bits.
+fn is_sixteen(format: DType) -> bool {
+    matches!(format, DType::F16 | DType::BF16)
+}
+
 /// Shared memory of a tile: copies under way and scales, or half of its sums.
 fn tile_bytes(format: DType, rows: u32, outputs: u32) -> u32 {
-    use DType::{Q4_K, Q5_K, Q6_K, Q8_0};
+    use DType::{BF16, F16, Q4_K, Q5_K, Q6_K, Q8_0};
+    if matches!(format, F16 | BF16) {
+        let parts = if format == F16 { 2 } else { 3 };
+        return STAGES * (parts * rows + outputs) * 64;
+    }
     let packed = if matches!(format, Q8_0 | Q5_K | Q6_K) {
         64
     } else {
@@ -477,6 +598,22 @@ fn tile_bytes(format: DType, rows: u32, outputs: u32) -> u32 {
     let stage = rows * 64 + outputs * packed + rows * 16;
     let copies = STAGES * stage + 2 * scales * outputs * 4;
     copies.max(rows / 2 * (outputs + 8) * 4)
+}
+
+/// Shared memory of a tile of `replies.cu`: copies under way, scales as floats, sums that are not complete; or the four parts
+/// of its sums.
+fn crowd_bytes(format: DType, (rows, outputs): (u32, u32), threads: u32, stages: u32) -> u32 {
+    use DType::{Q4_K, Q5_K, Q6_K, Q8_0};
+    let (columns, pitch, floats) = match format {
+        Q4_K => (256, 144, 64),
+        Q5_K => (256, 176, 64),
+        Q6_K => (256, 208, 68),
+        Q8_0 => (128, 144, 0),
+        _ => (128, 80, 0),
+    };
+    let stage = outputs * pitch + rows * (columns + 16) + columns / 32 * rows * 8;
+    let kept = if rows >= 32 { 2 * 4 * 16 * threads } else { 0 };
+    (stages * stage + 2 * outputs * floats + kept).max(4 * outputs * (rows + 2) * 4)
 }
 
 fn norm_code(kind: NormKind) -> u32 {

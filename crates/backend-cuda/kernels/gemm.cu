@@ -127,12 +127,12 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
     const int THREADS = BM / WM * (BN / WN) * 32, MT = WM / 16, NT = WN / 8, B = Kind<F>::bytes, NS = Kind<F>::scales;
     typedef Tiles<F, BM, BN> Size;
     extern __shared__ __align__(128) u8 space[];
-    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, count = rows_of(s, op.lead), first = blockIdx.y * BM;
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, count = rows_of(s, op.lead), first = blockIdx.x * BM;
     if (first >= count) return;
     bool own = false;
     for (u32 r = first + threadIdx.x; r < min(first + BM, count); r += THREADS) own |= of_prompt(s, op, r);
     Outputs outs;
-    bool found = find_outputs(op, F, op.gated ? BN / 2 : BN, blockIdx.x, &outs);
+    bool found = find_outputs(op, F, op.gated ? BN / 2 : BN, blockIdx.y, &outs);
     if (!__syncthreads_or(own) || !found) return;
 
     u32 rows_at = shared_at(space), outs_at = rows_at + STAGES * Size::rows, acts_at = outs_at + STAGES * Size::outs;

@@ -4,7 +4,7 @@
 // l + 32, … before lanes are summed in pairs, so a row's bits follow from the format and the number of columns alone.
 #include "products.cuh"
 
-// A block for each row where there is a norm, or for 256 columns of a row.
+// A block for each row where there is a norm, or for 256 columns of a row. The order of the norm's sum is that of 256 threads.
 KERNEL quantise(Step s, Quantise op) {
     __shared__ float shared[33];
     u32 row = blockIdx.y, lane = threadIdx.x & 31;
@@ -18,6 +18,7 @@ KERNEL quantise(Step s, Quantise op) {
         root = root_of(x, op.width, op.kind, op.eps, shared, &mean);
     }
     // Whole warps: widths are multiples of 32.
+    #pragma unroll 2
     for (u32 c = first + threadIdx.x; c < end; c += blockDim.x) {
         float v = x[c];
         if (op.kind != NORM_NONE) v = (v - mean) / root;

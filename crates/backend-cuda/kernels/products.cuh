@@ -24,14 +24,17 @@ struct Quantise {
     u32 split;          // whether rows of prompts have a launch of their own
 };
 
-// What a row is divided by, and its mean where that is taken off: by blocks of 256 threads.
+// What a row is divided by, and its mean where that is taken off: by the first 256 threads of a block, or by all of fewer.
 static __device__ float root_of(const float *x, u32 width, u32 kind, float eps, float *shared, float *mean) {
+    u32 step = min(blockDim.x, 256), first = threadIdx.x < step ? threadIdx.x : width;
     float squares = 0.0f, m = 0.0f;
     if (kind == NORM_LAYER) {
-        for (u32 c = threadIdx.x; c < width; c += blockDim.x) m += x[c];
+        #pragma unroll 8
+        for (u32 c = first; c < width; c += step) m += x[c];
         m = sum_block(m, shared) / (float)width;
     }
-    for (u32 c = threadIdx.x; c < width; c += blockDim.x) {
+    #pragma unroll 8
+    for (u32 c = first; c < width; c += step) {
         float v = x[c] - m;
         squares = __fmaf_rn(v, v, squares);
     }

@@ -9,8 +9,13 @@
 #include "tiles.cuh"
 
 #ifdef HAS_TENSOR
+// Keeps a number in its register, where the compiler would work it out again each time.
+static __device__ __forceinline__ void keep(u32 &x) { asm volatile("" : "+r"(x)); }
+template <class T> static __device__ __forceinline__ void keep(T *&p) { asm volatile("" : "+l"(p)); }
+
 // Lanes of a warp's units, the order in which they are complete in pairs: bits turned round.
 #define TURNS 8u
+#define OUTS 32 // outputs of a tile
 static __device__ __forceinline__ u32 turn(u32 q) { return (q & 1) << 2 | (q & 2) | (q >> 2 & 1); }
 
 // Where a warp is: group `b` of those that its lane of turn `q` sums.
@@ -31,7 +36,7 @@ template <int F> struct Group {
     static const u32 row = columns + 16;                        // of activations, likewise
 };
 
-template <int F, int OUTS, int ROWS> struct Stage {
+template <int F, int ROWS> struct Stage {
     static const u32 acts = OUTS * Group<F>::pitch, scales = acts + ROWS * Group<F>::row,
                      bytes = scales + Group<F>::runs * ROWS * 8;
     // Behind the stages: scales as floats of two of them.
@@ -143,63 +148,59 @@ static __device__ __forceinline__ void load_two(u32 *r, u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at));
 }
 
-// A lane of turn `q` is complete: it is summed with what it makes a pair with, where that is there. Where a thread has many
-// sums, most incomplete ones are `kept` in shared memory.
+// A lane of turn `q` is complete: it is summed with what it makes a pair with, where that is there; so the last of three
+// levels sums all in the end. Where a thread has many sums, all but the first level are `kept` in shared memory.
 template <int NT, bool KEPT, int THREADS>
 static __device__ __forceinline__ void complete(u32 q, float (&acc)[NT][4], float (&sums)[KEPT ? 1 : 3][NT][4], float4 *kept) {
     #pragma unroll
-    for (int n = 0; n < NT; n++) {
-        float4 x = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
-        auto at = [&](int level) { return make_float4(sums[level][n][0], sums[level][n][1], sums[level][n][2], sums[level][n][3]); };
-        auto put = [&](int level, float4 v) { sums[level][n][0] = v.x, sums[level][n][1] = v.y, sums[level][n][2] = v.z, sums[level][n][3] = v.w; };
-        if (q & 1) {
-            x = plus(at(0), x);
-            if (KEPT && (q & 2)) {
-                x = plus(kept[n * THREADS], x);
-                kept[(NT + n) * THREADS] = q & 4 ? plus(kept[(NT + n) * THREADS], x) : x;
-            } else if (KEPT) {
-                kept[n * THREADS] = x;
-            } else if (q & 2) {
-                x = plus(at(KEPT ? 0 : 1), x);
-                put(KEPT ? 0 : 2, q & 4 ? plus(at(KEPT ? 0 : 2), x) : x);
-            } else {
-                put(KEPT ? 0 : 1, x);
+    for (int level = 0; level < 3; level++) {
+        const int in = KEPT ? 0 : level;
+        bool away = KEPT && level > 0, pairs = q >> level & 1, ends = !pairs || level == 2;
+        #pragma unroll
+        for (int n = 0; n < NT; n++) {
+            float(&own)[4] = sums[in][n], (&x)[4] = acc[n];
+            float4 &out = kept[((away ? level - 1 : 0) * NT + n) * THREADS];
+            if (pairs) {
+                float4 y = away ? out : make_float4(own[0], own[1], own[2], own[3]);
+                x[0] = __fadd_rn(y.x, x[0]), x[1] = __fadd_rn(y.y, x[1]), x[2] = __fadd_rn(y.z, x[2]), x[3] = __fadd_rn(y.w, x[3]);
             }
-        } else {
-            put(0, x);
+            if (!ends) continue;
+            if (away) out = make_float4(x[0], x[1], x[2], x[3]);
+            else own[0] = x[0], own[1] = x[1], own[2] = x[2], own[3] = x[3];
+            x[0] = x[1] = x[2] = x[3] = 0.0f;
         }
-        acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
+        if (ends) break;
     }
 }
 
-// What is there when all lanes are complete.
 template <int NT, bool KEPT, int THREADS>
 static __device__ __forceinline__ void completed(float (&acc)[NT][4], const float (&sums)[KEPT ? 1 : 3][NT][4], const float4 *kept) {
     #pragma unroll
     for (int n = 0; n < NT; n++) {
-        float4 x = KEPT ? kept[(NT + n) * THREADS] : make_float4(sums[KEPT ? 0 : 2][n][0], sums[KEPT ? 0 : 2][n][1], sums[KEPT ? 0 : 2][n][2], sums[KEPT ? 0 : 2][n][3]);
+        const float(&own)[4] = sums[KEPT ? 0 : 2][n];
+        float4 x = KEPT ? kept[(NT + n) * THREADS] : make_float4(own[0], own[1], own[2], own[3]);
         acc[n][0] = x.x, acc[n][1] = x.y, acc[n][2] = x.z, acc[n][3] = x.w;
     }
 }
 
 // The sum of an output of a row: the four warps' parts lie OUTS rows of PITCH apart.
-template <int OUTS, int PITCH> static __device__ __forceinline__ float joined(const float *joint, u32 r, u32 o) {
+template <int PITCH> static __device__ __forceinline__ float joined(const float *joint, u32 r, u32 o) {
     const float *from = joint + o * PITCH + r;
     return __fadd_rn(__fadd_rn(from[0], from[2 * OUTS * PITCH]), __fadd_rn(from[OUTS * PITCH], from[3 * OUTS * PITCH]));
 }
 
 // Writes a tile's rows of replies.
-template <int OUTS, int ROWS, int THREADS>
+template <int ROWS>
 static __device__ __forceinline__ void write_tile(const Step &s, const MatVec &op, const Outputs &outs, u32 first, u32 count, const float *joint) {
     const int PITCH = ROWS + 2;
     u32 wide = op.gated ? OUTS / 2 : OUTS;
     #pragma unroll 1
-    for (u32 e = threadIdx.x; e < ROWS * wide; e += THREADS) {
+    for (u32 e = threadIdx.x; e < ROWS * wide; e += blockDim.x) {
         u32 r = e / wide, c = e % wide, row = first + r, o = outs.first + c;
         if (row >= count || o >= outs.count || of_prompt(s, op, row)) continue;
         const Part &p = op.parts[outs.part];
-        float y = finished(p, joined<OUTS, PITCH>(joint, r, c), o, 0, false);
-        if (op.gated) y = gated(op.act, y, finished(op.parts[1], joined<OUTS, PITCH>(joint, r, OUTS / 2 + c), o, 0, false));
+        float y = finished(p, joined<PITCH>(joint, r, c), o, 0, false);
+        if (op.gated) y = gated(op.act, y, finished(op.parts[1], joined<PITCH>(joint, r, OUTS / 2 + c), o, 0, false));
         u64 to = (u64)row * p.y_stride + p.y_first + o;
         if (p.add) y = __fadd_rn(y, p.add[to]);
         p.y[to] = y;
@@ -207,7 +208,7 @@ static __device__ __forceinline__ void write_tile(const Step &s, const MatVec &o
 }
 
 // The weight's row behind a row of a tile of OUTS: those of a gated pair have one half each.
-template <int OUTS> static __device__ __forceinline__ Rows weight_row(const MatVec &op, const Outputs &outs, u32 r) {
+static __device__ __forceinline__ Rows weight_row(const MatVec &op, const Outputs &outs, u32 r) {
     u32 part = outs.part;
     if (op.gated) part = r >= OUTS / 2, r %= OUTS / 2;
     u32 o = min(outs.first + r, outs.count - 1);

@@ -105,7 +105,7 @@ pub(crate) enum Kernel {
     ByRows(Lead, ByRows),
     /// Tiles of rows by outputs: the large ones where there are enough of them to keep the device busy.
     Tiles(Lead, [Tile; 2]),
-    /// Tiles of rows by outputs, those of the same outputs side by side: the smallest that hold all rows, or the largest.
+    /// Tiles of rows by outputs: the smallest that hold all rows, or the largest.
     Fitting(Lead, [Tile; 3]),
 }
 
@@ -210,21 +210,21 @@ impl Launch {
             Kernel::Tiles(lead, tiles) => {
                 let busy = |t: &&Tile| t.down(bucket.of(lead)) * t.blocks >= t.least;
                 let tile = tiles.iter().find(busy).unwrap_or(&tiles[1]);
-                let grid = [tile.blocks, tile.down(bucket.of(lead)), 1];
-                return self.tiled(stream, tile, grid);
+                return self.tiled(stream, tile, bucket.of(lead));
             }
             Kernel::Fitting(lead, tiles) => {
                 let holds = |t: &&Tile| u64::from(t.rows) >= bucket.of(lead);
                 let tile = tiles.iter().find(holds).unwrap_or(&tiles[2]);
-                let grid = [tile.down(bucket.of(lead)), tile.blocks, 1];
-                return self.tiled(stream, tile, grid);
+                return self.tiled(stream, tile, bucket.of(lead));
             }
         };
         let shape = (self.block, self.shared);
         stream.launch_as(self.mode, function, grid, shape, &self.params)
     }
 
-    fn tiled(&self, stream: &Stream, tile: &Tile, grid: [u32; 3]) -> Result<()> {
+    /// Tiles of the same outputs run side by side, so that weights are read once.
+    fn tiled(&self, stream: &Stream, tile: &Tile, rows: u64) -> Result<()> {
+        let grid = [tile.down(rows), tile.blocks, 1];
         let shape = (tile.threads, tile.shared);
         stream.launch_as(self.mode, tile.function, grid, shape, &self.params)
     }
@@ -233,6 +233,30 @@ impl Launch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A step of so many rows of as many sequences.
+    fn singles(rows: u32) -> Bucket {
+        Bucket {
+            rows,
+            seqs: rows,
+            logits: rows,
+            kinds: Kinds {
+                prompts: false,
+                replies: true,
+            },
+            singles: true,
+        }
+    }
+
+    #[test]
+    fn launches_are_for_so_many_of_a_lead() {
+        let few = When::Counts(Lead::Rows, 2, 4);
+        let made = [1, 2, 4, 8].map(|rows| few.holds(singles(rows)));
+        assert_eq!(made, [false, true, true, false]);
+        assert!(When::one(Lead::LogitRows).holds(singles(1)));
+        assert!(!When::more(Lead::Seqs).holds(singles(1)));
+        assert!(When::more(Lead::Seqs).holds(singles(256)));
+    }
 
     #[test]
     fn grids_follow_the_bucket() {

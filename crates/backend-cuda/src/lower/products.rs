@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use tokkata_core::DType;
 use tokkata_ir::{Act, BackendError, Lead, Node, NormKind, Op, ValueId, WeightId};
 
+use super::tiles::{CROWD, STAGE, Shape, is_sixteen};
 use super::{Lowering, tape, unsupported};
 use crate::driver::Mode;
 use crate::error::lost;
-use crate::launch::{Extent, Kernel, RowKind, Tile, When};
+use crate::launch::{Extent, Kernel, RowKind, When};
 use crate::layout::{lead_code, most, turned_rows};
 use crate::params::Params;
 use crate::select::{Item, matrix};
@@ -21,20 +22,6 @@ const PARTS: usize = 4;
 /// Most columns of a row that a block makes bytes of for itself: with more, each block does too much that all others do.
 const MOST_OWN: u32 = 1 << 10;
 
-/// Copies under way of `gemm.cu`, and columns of each.
-const STAGES: u32 = 4;
-const STAGE: u32 = 64;
-
-/// Large tiles are used where there are at least so many of them: enough for the largest devices, and thrice that for so many
-/// columns, where their beginnings and ends weigh more than what they save in between.
-const BUSY: u32 = 100;
-const BUSY_SHORT: u32 = 400;
-const SHORT: std::ops::Range<u32> = 513..2048;
-
-/// Fewest rows of replies that go to tensor cores, and columns of which their numbers are multiples.
-const CROWD: u32 = 5;
-const GROUP: u32 = 128;
-
 /// In the place of a norm: that there is none, and that rows are there in bytes.
 const NO_NORM: u32 = 4;
 const PREPARED: u32 = 5;
@@ -46,14 +33,6 @@ pub(super) struct NormOf {
     pub(super) eps: f32,
     pub(super) weight: Option<WeightId>,
     pub(super) bias: Option<WeightId>,
-}
-
-/// Rows in parts of sixteen bits: where those and the rows' units lie, and numbers from one part to the next.
-#[derive(Clone, Copy)]
-struct Cut {
-    parts: u64,
-    units: u64,
-    apart: u64,
 }
 
 /// A product's weight and what happens to its outputs.
@@ -117,7 +96,7 @@ impl Lowering<'_, '_> {
             self.kind = Some(RowKind::Reply);
         }
         let (blocks, threads) = match norm {
-            Some(_) => (1, 256),
+            Some(_) => (1, if width > MOST_OWN { 1024 } else { 256 }),
             None => (
                 width.div_ceil(256),
                 width.clamp(32, 256).next_multiple_of(32),
@@ -249,26 +228,6 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Numbers of prompts' rows in parts of sixteen bits, for the kernels of `gemm16.cu`.
-    fn cut_rows(&mut self, x: ValueId, format: DType) -> Result<Cut, BackendError> {
-        let parts = if format == DType::F16 { 2 } else { 3 };
-        let (rows, width) = (u64::from(self.most(self.lead(x))), self.width(x));
-        let apart = rows * u64::from(width);
-        let at = self.shared_scratch(parts * apart * 2 + rows * 4)?;
-        let cut = Cut {
-            parts: at,
-            units: at + parts * apart * 2,
-            apart,
-        };
-        let params = self.step().u64s(&[self.at(x), cut.parts, cut.units, apart]);
-        let params = params.u32s(&[width, format.ggml()]);
-        let grid = [Extent::rows(Lead::Rows), Extent::ONE, Extent::ONE];
-        self.kind = Some(RowKind::Prompt);
-        self.launch(("gemm16", "cut_rows"), grid, (256, 0), &params)?;
-        self.kind = None;
-        Ok(cut)
-    }
-
     fn part(&self, node: usize) -> Result<Part, BackendError> {
         let node = &self.plan.nodes[node];
         let y = node.outs[0];
@@ -369,7 +328,8 @@ impl Lowering<'_, '_> {
             Some(Op::Gate { act: Act::Gelu, .. }) => 2,
             _ => 1,
         };
-        let formats = self.tile_formats(&parts, lead, top_k, gate.is_some(), k);
+        let shapes: Vec<Shape> = parts.iter().map(|p| self.shape_of(p)).collect();
+        let formats = self.tile_formats(&shapes, lead, top_k, gate.is_some(), k);
         let cut = match formats.first() {
             Some(&format) if is_sixteen(format) => Some(self.cut_rows(x, format)?),
             _ => None,
@@ -379,7 +339,7 @@ impl Lowering<'_, '_> {
         let params = params.u32s(&[lead_code(lead), k, top_k, shared.into()]);
         let kinds = u32::from(!formats.is_empty());
         let params = params.u32s(&[gate.is_some().into(), act, kinds]);
-        let crowds = self.crowd_formats(&parts, top_k, gate.is_some(), k);
+        let crowds = self.crowd_formats(&shapes, top_k, gate.is_some(), k);
         let (turned, pitch) = match cut.is_some() || (kinds == 0 && crowds.is_empty()) {
             true => (0, 0),
             false => self.turned(x),
@@ -399,8 +359,7 @@ impl Lowering<'_, '_> {
             self.tape_products(nodes, end, &params, pieces, behind);
         }
         for &format in &formats {
-            let least = if SHORT.contains(&k) { BUSY_SHORT } else { BUSY };
-            let tiles = self.tiles(format, &parts, gate.is_some(), least)?;
+            let tiles = self.tiles(format, &shapes, gate.is_some(), k)?;
             self.kind = Some(RowKind::Prompt);
             let grid = [Extent::ONE; 3];
             let params = match &cut {
@@ -421,7 +380,7 @@ impl Lowering<'_, '_> {
             self.one_row((lead, x, k), (end, bytes, gate.is_some()), &params)?;
         }
         for &format in &crowds {
-            let tiles = self.crowds(format, &parts, gate.is_some())?;
+            let tiles = self.crowds(format, &shapes, gate.is_some())?;
             self.when = When::Counts(lead, CROWD, u32::MAX);
             let grid = [Extent::ONE; 3];
             self.push(Kernel::Fitting(lead, tiles), grid, (0, 0), &params);
@@ -462,158 +421,6 @@ impl Lowering<'_, '_> {
         let segment = &self.ground.weights.place(part.weight).segments[0];
         (segment.dtype, segment.rows)
     }
-
-    /// Formats of the parts of a launch whose rows of prompts go to tensor cores; none where they do not.
-    fn tile_formats(
-        &self,
-        parts: &[Part],
-        lead: Lead,
-        top_k: u32,
-        gated: bool,
-        columns: u32,
-    ) -> BTreeSet<DType> {
-        let formats: BTreeSet<DType> = parts.iter().map(|p| self.shape_of(p).0).collect();
-        let fits = self.ground.kernels.has_tensor_cores()
-            && lead == Lead::Rows
-            && top_k == 0
-            && (!gated || formats.len() == 1);
-        let bytes =
-            columns.is_multiple_of(STAGE) && formats.iter().all(|&d| crate::select::in_bytes(d));
-        let sixteen = formats.len() == 1 && formats.iter().all(|&d| is_sixteen(d));
-        match fits && (bytes || sixteen) {
-            true => formats,
-            false => BTreeSet::new(),
-        }
-    }
-
-    /// Formats of the parts of a launch whose rows of replies go to tensor cores where there are many; none where they do not.
-    fn crowd_formats(
-        &self,
-        parts: &[Part],
-        top_k: u32,
-        gated: bool,
-        columns: u32,
-    ) -> BTreeSet<DType> {
-        let formats: BTreeSet<DType> = parts.iter().map(|p| self.shape_of(p).0).collect();
-        let fits = self.ground.kernels.has_tensor_cores()
-            && top_k == 0
-            && columns.is_multiple_of(GROUP)
-            && formats.iter().all(|&d| crate::select::in_bytes(d))
-            && (!gated || formats.len() == 1);
-        if fits { formats } else { BTreeSet::new() }
-    }
-
-    /// Kernels of `replies.cu` for the parts of one format.
-    fn crowds(
-        &self,
-        format: DType,
-        parts: &[Part],
-        gated: bool,
-    ) -> Result<[Tile; 3], BackendError> {
-        let tile = |rows: u32, outputs: u32, threads: u32, stages: u32| {
-            let name = format!("replies_{rows}_{format}");
-            let function = self.ground.kernels.function("replies", &name);
-            let function = function.map_err(lost)?;
-            let shared = crowd_bytes(format, (rows, outputs), threads, stages);
-            function.allow_shared(shared).map_err(lost)?;
-            Ok(Tile {
-                function,
-                rows,
-                blocks: self.blocks_of(format, parts, gated, outputs),
-                threads,
-                shared,
-                least: 0,
-            })
-        };
-        Ok([
-            tile(8, 32, 256, 6)?,
-            tile(16, 32, 256, 5)?,
-            tile(32, 32, 256, 4)?,
-        ])
-    }
-
-    /// Tiles beside each other, of so many outputs, that hold the parts of one format; a gated pair shares a tile.
-    fn blocks_of(&self, format: DType, parts: &[Part], gated: bool, outputs: u32) -> u32 {
-        let (wide, parts) = match gated {
-            true => (outputs / 2, &parts[..1]),
-            false => (outputs, parts),
-        };
-        let own = parts.iter().map(|p| self.shape_of(p));
-        let own = own.filter(|p| p.0 == format);
-        own.map(|p| p.1.div_ceil(wide)).sum()
-    }
-
-    /// Kernels of `gemm.cu` for the parts of one format.
-    fn tiles(
-        &self,
-        format: DType,
-        parts: &[Part],
-        gated: bool,
-        least: u32,
-    ) -> Result<[Tile; 2], BackendError> {
-        let tile = |name: &str, rows: u32, outputs: u32, threads: u32, least: u32| {
-            let name = format!("gemm_{name}_{format}");
-            let source = if is_sixteen(format) { "gemm16" } else { "gemm" };
-            let function = self.ground.kernels.function(source, &name).map_err(lost)?;
-            let shared = tile_bytes(format, rows, outputs);
-            function.allow_shared(shared).map_err(lost)?;
-            Ok(Tile {
-                function,
-                rows,
-                blocks: self.blocks_of(format, parts, gated, outputs),
-                threads,
-                shared,
-                least,
-            })
-        };
-        Ok([
-            tile("large", 128, 128, 256, least)?,
-            tile("small", 64, 64, 128, 0)?,
-        ])
-    }
-}
-
-/// Formats whose prompts' rows are cut into parts of sixteen bits.
-fn is_sixteen(format: DType) -> bool {
-    matches!(format, DType::F16 | DType::BF16)
-}
-
-/// Shared memory of a tile: copies under way and scales, or half of its sums.
-fn tile_bytes(format: DType, rows: u32, outputs: u32) -> u32 {
-    use DType::{BF16, F16, Q4_K, Q5_K, Q6_K, Q8_0};
-    if matches!(format, F16 | BF16) {
-        let parts = if format == F16 { 2 } else { 3 };
-        return STAGES * (parts * rows + outputs) * 64;
-    }
-    let packed = if matches!(format, Q8_0 | Q5_K | Q6_K) {
-        64
-    } else {
-        32
-    };
-    let scales = match format {
-        Q4_K | Q5_K => 4,
-        Q6_K => 5,
-        _ => 2,
-    };
-    let stage = rows * 64 + outputs * packed + rows * 16;
-    let copies = STAGES * stage + 2 * scales * outputs * 4;
-    copies.max(rows / 2 * (outputs + 8) * 4)
-}
-
-/// Shared memory of a tile of `replies.cu`: copies under way, scales as floats, sums that are not complete; or the four parts
-/// of its sums.
-fn crowd_bytes(format: DType, (rows, outputs): (u32, u32), threads: u32, stages: u32) -> u32 {
-    use DType::{Q4_K, Q5_K, Q6_K, Q8_0};
-    let (columns, pitch, floats) = match format {
-        Q4_K => (256, 144, 64),
-        Q5_K => (256, 176, 64),
-        Q6_K => (256, 208, 68),
-        Q8_0 => (128, 144, 0),
-        _ => (128, 80, 0),
-    };
-    let stage = outputs * pitch + rows * (columns + 16) + columns / 32 * rows * 8;
-    let kept = if rows >= 32 { 2 * 4 * 16 * threads } else { 0 };
-    (stages * stage + 2 * outputs * floats + kept).max(4 * outputs * (rows + 2) * 4)
 }
 
 fn norm_code(kind: NormKind) -> u32 {

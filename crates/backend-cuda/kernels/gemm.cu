@@ -3,17 +3,7 @@
 // A block computes a tile of rows by outputs, 64 columns at a time. The dot of a run of 32 columns is exact in integers;
 // runs are added up one after the other, so a row's bits follow from the format and the number of columns alone, whatever
 // tile it lies in. (Rows of answers are summed in another order, by matvec.cu.)
-#include "products.cuh"
-#include "tensor.cuh"
-
-// An integer whose bits are a float of 2^23 + 2^22 and that integer: sums that begin at it need no conversion.
-#define EXACT 0x4b400000
-#define EXACT_FLOAT 12582912.0f
-
-// Copies under way.
-#ifndef STAGES
-#define STAGES 4
-#endif
+#include "tiles.cuh"
 
 enum { SIMPLE, WITH_MINIMUM, WITH_TWO };
 
@@ -97,11 +87,6 @@ template <int F> static __device__ __forceinline__ const u8 *piece(const u8 *w, 
     return w + (u64)t * Kind<F>::bytes + 16 * c;
 }
 
-// Bytes of a row in a tile, its pieces of 16 where they meet no others in their banks.
-template <int BYTES> static __device__ __forceinline__ u32 spot(u32 row, u32 c) {
-    return BYTES == 64 ? row * 64 + ((c ^ (row >> 1 & 3)) << 4) : row * 32 + ((c ^ (row >> 2 & 1)) << 4);
-}
-
 #ifdef HAS_TENSOR
 // Weights of 32 columns of half `j` of stage `t`, of the output in row `row` of the tile: a lane's eight.
 template <int F> static __device__ __forceinline__ void weights_of(u32 tile, u32 row, u32 word, u32 t, u32 j, u32 *b0, u32 *b1) {
@@ -130,27 +115,6 @@ template <int F> static __device__ __forceinline__ void weights_of(u32 tile, u32
     }
 }
 
-static __device__ __forceinline__ float exact(i32 sum) { return __int_as_float(sum) - EXACT_FLOAT; }
-// The part and the outputs of a tile; outputs of a gated pair alternate by 8 · `half` of a warp's.
-struct Outputs {
-    u32 part, first, count;
-};
-
-static __device__ __forceinline__ bool find_outputs(const MatVec &op, u32 format, u32 wide, u32 tile, Outputs *out) {
-    u32 before = 0, parts = op.gated ? 1 : PARTS;
-    for (u32 i = 0; i < parts; i++) {
-        u32 n = op.parts[i].end - before;
-        before = op.parts[i].end;
-        if (n == 0 || op.parts[i].dtype != format) continue;
-        u32 tiles = (n + wide - 1) / wide;
-        if (tile < tiles) {
-            out->part = i, out->first = tile * wide, out->count = n;
-            return true;
-        }
-        tile -= tiles;
-    }
-    return false;
-}
 #endif
 
 template <int F, int BM, int BN> struct Tiles {
@@ -163,12 +127,12 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
     const int THREADS = BM / WM * (BN / WN) * 32, MT = WM / 16, NT = WN / 8, B = Kind<F>::bytes, NS = Kind<F>::scales;
     typedef Tiles<F, BM, BN> Size;
     extern __shared__ __align__(128) u8 space[];
-    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, count = rows_of(s, op.lead), first = blockIdx.y * BM;
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, count = rows_of(s, op.lead), first = blockIdx.x * BM;
     if (first >= count) return;
     bool own = false;
     for (u32 r = first + threadIdx.x; r < min(first + BM, count); r += THREADS) own |= of_prompt(s, op, r);
     Outputs outs;
-    bool found = find_outputs(op, F, op.gated ? BN / 2 : BN, blockIdx.x, &outs);
+    bool found = find_outputs(op, F, op.gated ? BN / 2 : BN, blockIdx.y, &outs);
     if (!__syncthreads_or(own) || !found) return;
 
     u32 rows_at = shared_at(space), outs_at = rows_at + STAGES * Size::rows, acts_at = outs_at + STAGES * Size::outs;

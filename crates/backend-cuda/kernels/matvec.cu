@@ -4,11 +4,11 @@
 // l + 32, … before lanes are summed in pairs, so a row's bits follow from the format and the number of columns alone.
 #include "products.cuh"
 
-// A block for each row where there is a norm, or for 256 columns of a row.
+// A block for each row where there is a norm, or for 256 columns of a row. The order of the norm's sum is that of 256 threads.
 KERNEL quantise(Step s, Quantise op) {
     __shared__ float shared[33];
     u32 row = blockIdx.y, lane = threadIdx.x & 31;
-    if (row >= rows_of(s, op.lead) || (op.turned && (s.flags[row] & ROW_PROMPT))) return;
+    if (row >= rows_of(s, op.lead) || (op.split && (s.flags[row] & ROW_PROMPT))) return;
     const float *x = op.x + (u64)row * op.width;
     u32 first = 0, end = op.width;
     float mean = 0.0f, root = 1.0f;
@@ -18,6 +18,7 @@ KERNEL quantise(Step s, Quantise op) {
         root = root_of(x, op.width, op.kind, op.eps, shared, &mean);
     }
     // Whole warps: widths are multiples of 32.
+    #pragma unroll 2
     for (u32 c = first + threadIdx.x; c < end; c += blockDim.x) {
         float v = x[c];
         if (op.kind != NORM_NONE) v = (v - mean) / root;
@@ -31,8 +32,11 @@ KERNEL quantise(Step s, Quantise op) {
         op.q[(u64)row * op.width + c] = (u8)q;
         if (lane == 0) {
             u64 run = ((u64)row * op.width + c) / 32;
-            op.d[run] = __fdiv_rn(most, 127.0f);
+            float d = __fdiv_rn(most, 127.0f);
+            op.d[run] = d;
             op.s[run] = sum;
+            // The sum as the float that replies.cu adds integers to.
+            if (op.turned) op.turned[(u64)(c / 32) * op.pitch + row] = make_uint2(__float_as_uint(d), 0x4b400000u + (u32)sum);
         }
     }
 }

@@ -19,18 +19,22 @@ struct Quantise {
     u32 lead, width;
     u32 kind;           // of the norm; none: 4
     float eps;
-    uint2 *turned;      // scales and sums of prompts' rows, run by run; 0 where those are prepared like all
+    uint2 *turned;      // scales and sums run by run; 0 without tensor cores
     u32 pitch;
+    u32 split;          // whether rows of prompts have a launch of their own
 };
 
-// What a row is divided by, and its mean where that is taken off: by blocks of 256 threads.
+// What a row is divided by, and its mean where that is taken off: by the first 256 threads of a block, or by all of fewer.
 static __device__ float root_of(const float *x, u32 width, u32 kind, float eps, float *shared, float *mean) {
+    u32 step = min(blockDim.x, 256), first = threadIdx.x < step ? threadIdx.x : width;
     float squares = 0.0f, m = 0.0f;
     if (kind == NORM_LAYER) {
-        for (u32 c = threadIdx.x; c < width; c += blockDim.x) m += x[c];
+        #pragma unroll 8
+        for (u32 c = first; c < width; c += step) m += x[c];
         m = sum_block(m, shared) / (float)width;
     }
-    for (u32 c = threadIdx.x; c < width; c += blockDim.x) {
+    #pragma unroll 8
+    for (u32 c = first; c < width; c += step) {
         float v = x[c] - m;
         squares = __fmaf_rn(v, v, squares);
     }
@@ -73,7 +77,7 @@ struct MatVec {
     u32 act;
     u32 kinds;              // whether rows of prompts are left to the kernels of gemm.cu
     u32 pitch;              // rows from a run of `turned` to the next one
-    const uint2 *turned;    // scales and sums of prompts' rows, run by run
+    const uint2 *turned;    // scales and sums of rows, run by run
 };
 
 static __device__ __forceinline__ uint4 load_weights(const void *p) {

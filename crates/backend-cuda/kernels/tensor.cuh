@@ -18,6 +18,10 @@ static __device__ __forceinline__ void copy4(u32 to, const void *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));
 }
 
+static __device__ __forceinline__ void copy8(u32 to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from));
+}
+
 static __device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;"); }
 template <int N> static __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
 
@@ -52,6 +56,13 @@ static __device__ __forceinline__ void mma16(i32 *d, u32 a0, u32 a1, u32 b, i32 
 // Halves: 16 x 16 by 16 x 8, added to floats.
 static __device__ __forceinline__ void mma_halves(float *d, const u32 *a, u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The same of bfloats.
+static __device__ __forceinline__ void mma_bfloats(float *d, const u32 *a, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

@@ -105,6 +105,8 @@ pub(crate) enum Kernel {
     ByRows(Lead, ByRows),
     /// Tiles of rows by outputs: the large ones where there are enough of them to keep the device busy.
     Tiles(Lead, [Tile; 2]),
+    /// Tiles of rows by outputs: the smallest that hold all rows, or the largest.
+    Fitting(Lead, [Tile; 3]),
 }
 
 /// A kernel that computes tiles.
@@ -121,6 +123,13 @@ pub(crate) struct Tile {
     pub(crate) least: u32,
 }
 
+impl Tile {
+    /// Tiles below each other.
+    fn down(&self, rows: u64) -> u32 {
+        (rows as u32).div_ceil(self.rows).max(1)
+    }
+}
+
 /// For which buckets a launch is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
@@ -129,10 +138,31 @@ pub(crate) enum When {
     Few(u32),
     /// More rows than that.
     Many(u32),
+    /// So many of a lead at least, and at most.
+    Counts(Lead, u32, u32),
+}
+
+impl When {
     /// One of a lead.
-    One(Lead),
+    pub(crate) const fn one(lead: Lead) -> When {
+        When::Counts(lead, 1, 1)
+    }
+
     /// More of a lead.
-    More(Lead),
+    pub(crate) const fn more(lead: Lead) -> When {
+        When::Counts(lead, 2, u32::MAX)
+    }
+
+    fn holds(self, bucket: Bucket) -> bool {
+        match self {
+            When::Always => true,
+            When::Few(rows) => bucket.rows <= rows,
+            When::Many(rows) => bucket.rows > rows,
+            When::Counts(lead, least, most) => {
+                (u64::from(least)..=u64::from(most)).contains(&bucket.of(lead))
+            }
+        }
+    }
 }
 
 /// A kernel with its parameters.
@@ -155,13 +185,7 @@ pub(crate) struct Launch {
 
 impl Launch {
     pub(crate) fn run(&self, stream: &Stream, bucket: Bucket) -> Result<()> {
-        let made = match self.when {
-            When::Always => true,
-            When::Few(rows) => bucket.rows <= rows,
-            When::Many(rows) => bucket.rows > rows,
-            When::One(lead) => bucket.of(lead) == 1,
-            When::More(lead) => bucket.of(lead) > 1,
-        };
+        let made = self.when.holds(bucket);
         let wanted = match self.kind {
             None => true,
             Some(RowKind::Prompt) => bucket.kinds.prompts,
@@ -184,22 +208,55 @@ impl Launch {
                 functions[size as usize]
             }
             Kernel::Tiles(lead, tiles) => {
-                let down = |t: &Tile| (bucket.of(lead) as u32).div_ceil(t.rows).max(1);
-                let busy = |t: &&Tile| down(t) * t.blocks >= t.least;
+                let busy = |t: &&Tile| t.down(bucket.of(lead)) * t.blocks >= t.least;
                 let tile = tiles.iter().find(busy).unwrap_or(&tiles[1]);
-                let grid = [tile.blocks, down(tile), 1];
-                let shape = (tile.threads, tile.shared);
-                return stream.launch(tile.function, grid, shape, &self.params);
+                return self.tiled(stream, tile, bucket.of(lead));
+            }
+            Kernel::Fitting(lead, tiles) => {
+                let holds = |t: &&Tile| u64::from(t.rows) >= bucket.of(lead);
+                let tile = tiles.iter().find(holds).unwrap_or(&tiles[2]);
+                return self.tiled(stream, tile, bucket.of(lead));
             }
         };
         let shape = (self.block, self.shared);
         stream.launch_as(self.mode, function, grid, shape, &self.params)
+    }
+
+    /// Tiles of the same outputs run side by side, so that weights are read once.
+    fn tiled(&self, stream: &Stream, tile: &Tile, rows: u64) -> Result<()> {
+        let grid = [tile.down(rows), tile.blocks, 1];
+        let shape = (tile.threads, tile.shared);
+        stream.launch_as(self.mode, tile.function, grid, shape, &self.params)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A step of so many rows of as many sequences.
+    fn singles(rows: u32) -> Bucket {
+        Bucket {
+            rows,
+            seqs: rows,
+            logits: rows,
+            kinds: Kinds {
+                prompts: false,
+                replies: true,
+            },
+            singles: true,
+        }
+    }
+
+    #[test]
+    fn launches_are_for_so_many_of_a_lead() {
+        let few = When::Counts(Lead::Rows, 2, 4);
+        let made = [1, 2, 4, 8].map(|rows| few.holds(singles(rows)));
+        assert_eq!(made, [false, true, true, false]);
+        assert!(When::one(Lead::LogitRows).holds(singles(1)));
+        assert!(!When::more(Lead::Seqs).holds(singles(1)));
+        assert!(When::more(Lead::Seqs).holds(singles(256)));
+    }
 
     #[test]
     fn grids_follow_the_bucket() {

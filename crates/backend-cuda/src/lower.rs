@@ -8,6 +8,7 @@ mod products;
 mod recurrent;
 mod rows;
 mod tape;
+mod tiles;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use tokkata_core::DType;
 use tokkata_ir::{Act, BackendError, Lead, Node, NormKind, Op, ValueId, WeightId};
 
+use super::tiles::{CROWD, STAGE, Shape, is_sixteen};
 use super::{Lowering, tape, unsupported};
 use crate::driver::Mode;
 use crate::error::lost;
-use crate::launch::{Extent, Kernel, RowKind, Tile, When};
+use crate::launch::{Extent, Kernel, RowKind, When};
 use crate::layout::{lead_code, most, turned_rows};
 use crate::params::Params;
 use crate::select::{Item, matrix};
@@ -20,16 +21,6 @@ const PARTS: usize = 4;
 
 /// Most columns of a row that a block makes bytes of for itself: with more, each block does too much that all others do.
 const MOST_OWN: u32 = 1 << 10;
-
-/// Copies under way of `gemm.cu`, and columns of each.
-const STAGES: u32 = 4;
-const STAGE: u32 = 64;
-
-/// Large tiles are used where there are at least so many of them: enough for the largest devices, and thrice that for so many
-/// columns, where their beginnings and ends weigh more than what they save in between.
-const BUSY: u32 = 100;
-const BUSY_SHORT: u32 = 400;
-const SHORT: std::ops::Range<u32> = 513..2048;
 
 /// In the place of a norm: that there is none, and that rows are there in bytes.
 const NO_NORM: u32 = 4;
@@ -88,9 +79,10 @@ impl Lowering<'_, '_> {
         let params = params.u64s(&[self.maybe(own.weight), self.maybe(own.bias)]);
         let params = params.u32s(&[lead_code(lead), width, own.kind]);
         let params = params.f32(own.eps);
-        let split = bytes && lead == Lead::Rows && self.ground.kernels.has_tensor_cores();
-        let (turned, pitch) = if split { self.turned(x) } else { (0, 0) };
-        let params = params.u64(turned).u32(pitch).align(8);
+        let tensor = bytes && self.ground.kernels.has_tensor_cores();
+        let split = tensor && lead == Lead::Rows;
+        let (turned, pitch) = if tensor { self.turned(x) } else { (0, 0) };
+        let params = params.u64(turned).u32s(&[pitch, split.into()]);
         if split {
             let runs = if norm.is_some() {
                 1
@@ -104,7 +96,7 @@ impl Lowering<'_, '_> {
             self.kind = Some(RowKind::Reply);
         }
         let (blocks, threads) = match norm {
-            Some(_) => (1, 256),
+            Some(_) => (1, if width > MOST_OWN { 1024 } else { 256 }),
             None => (
                 width.div_ceil(256),
                 width.clamp(32, 256).next_multiple_of(32),
@@ -112,7 +104,7 @@ impl Lowering<'_, '_> {
         };
         let grid = [Extent::fixed(blocks), Extent::rows(lead), Extent::ONE];
         if self.makes_own(x) {
-            self.when = When::More(lead);
+            self.when = When::more(lead);
         }
         self.launch(
             ("matvec", "quantise"),
@@ -229,7 +221,7 @@ impl Lowering<'_, '_> {
             .then(&self.source(&self.vec_source(x), bytes, total));
         let shared = if bytes { k / 32 * 40 } else { 0 };
         let when = self.when;
-        (self.when, self.mode) = (When::One(lead), self.early());
+        (self.when, self.mode) = (When::one(lead), self.early());
         let grid = [Extent::fixed(blocks), Extent::ONE, Extent::ONE];
         self.push(Kernel::One(function), grid, (WARPS * 32, shared), &params);
         (self.when, self.mode) = (when, Mode::Plain);
@@ -336,14 +328,21 @@ impl Lowering<'_, '_> {
             Some(Op::Gate { act: Act::Gelu, .. }) => 2,
             _ => 1,
         };
-        let params = params.u64s(&self.in_bytes(x)).u64(self.at(x)).u64(ids);
+        let shapes: Vec<Shape> = parts.iter().map(|p| self.shape_of(p)).collect();
+        let formats = self.tile_formats(&shapes, lead, top_k, gate.is_some(), k);
+        let cut = match formats.first() {
+            Some(&format) if is_sixteen(format) => Some(self.cut_rows(x, format)?),
+            _ => None,
+        };
+        let acts = cut.map_or_else(|| self.in_bytes(x), |c| [c.parts, c.units, 0]);
+        let params = params.u64s(&acts).u64(self.at(x)).u64(ids);
         let params = params.u32s(&[lead_code(lead), k, top_k, shared.into()]);
-        let formats = self.tile_formats(&parts, lead, top_k, gate.is_some(), k);
         let kinds = u32::from(!formats.is_empty());
         let params = params.u32s(&[gate.is_some().into(), act, kinds]);
-        let (turned, pitch) = match kinds {
-            0 => (0, 0),
-            _ => self.turned(x),
+        let crowds = self.crowd_formats(&shapes, top_k, gate.is_some(), k);
+        let (turned, pitch) = match cut.is_some() || (kinds == 0 && crowds.is_empty()) {
+            true => (0, 0),
+            false => self.turned(x),
         };
         let params = params.u32(pitch).u64(turned);
         if top_k == 0 {
@@ -360,10 +359,13 @@ impl Lowering<'_, '_> {
             self.tape_products(nodes, end, &params, pieces, behind);
         }
         for &format in &formats {
-            let least = if SHORT.contains(&k) { BUSY_SHORT } else { BUSY };
-            let tiles = self.tiles(format, &parts, gate.is_some(), least)?;
+            let tiles = self.tiles(format, &shapes, gate.is_some(), k)?;
             self.kind = Some(RowKind::Prompt);
             let grid = [Extent::ONE; 3];
+            let params = match &cut {
+                Some(cut) => params.clone().u64(cut.apart),
+                None => params.clone(),
+            };
             self.push(Kernel::Tiles(lead, tiles), grid, (0, 0), &params);
             self.kind = Some(RowKind::Reply);
         }
@@ -376,8 +378,20 @@ impl Lowering<'_, '_> {
                 .iter()
                 .any(|p| crate::select::in_bytes(self.shape_of(p).0));
             self.one_row((lead, x, k), (end, bytes, gate.is_some()), &params)?;
-            self.when = When::More(lead);
         }
+        for &format in &crowds {
+            let tiles = self.crowds(format, &shapes, gate.is_some())?;
+            self.when = When::Counts(lead, CROWD, u32::MAX);
+            let grid = [Extent::ONE; 3];
+            self.push(Kernel::Fitting(lead, tiles), grid, (0, 0), &params);
+        }
+        let least = if alone { 2 } else { 1 };
+        let most = if crowds.is_empty() {
+            u32::MAX
+        } else {
+            CROWD - 1
+        };
+        self.when = When::Counts(lead, least, most);
         let kernels = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"];
         let mut functions = Vec::new();
         for name in kernels {
@@ -407,76 +421,6 @@ impl Lowering<'_, '_> {
         let segment = &self.ground.weights.place(part.weight).segments[0];
         (segment.dtype, segment.rows)
     }
-
-    /// Formats of the parts of a launch whose rows of prompts go to tensor cores; none where they do not.
-    fn tile_formats(
-        &self,
-        parts: &[Part],
-        lead: Lead,
-        top_k: u32,
-        gated: bool,
-        columns: u32,
-    ) -> BTreeSet<DType> {
-        use DType::{IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
-        let formats: BTreeSet<DType> = parts.iter().map(|p| self.shape_of(p).0).collect();
-        let known = |d: &DType| matches!(d, Q4_0 | Q8_0 | Q4_K | Q5_K | Q6_K | MXFP4 | IQ4_NL);
-        let fits = self.ground.kernels.has_tensor_cores()
-            && lead == Lead::Rows
-            && top_k == 0
-            && columns.is_multiple_of(STAGE)
-            && formats.iter().all(known)
-            && (!gated || formats.len() == 1);
-        if fits { formats } else { BTreeSet::new() }
-    }
-
-    /// Kernels of `gemm.cu` for the parts of one format.
-    fn tiles(
-        &self,
-        format: DType,
-        parts: &[Part],
-        gated: bool,
-        least: u32,
-    ) -> Result<[Tile; 2], BackendError> {
-        let tile = |name: &str, rows: u32, outputs: u32, threads: u32, least: u32| {
-            let name = format!("gemm_{name}_{format}");
-            let function = self.ground.kernels.function("gemm", &name).map_err(lost)?;
-            let wide = if gated { outputs / 2 } else { outputs };
-            let own = parts.iter().take(if gated { 1 } else { parts.len() });
-            let own = own.map(|p| self.shape_of(p)).filter(|p| p.0 == format);
-            let shared = tile_bytes(format, rows, outputs);
-            function.allow_shared(shared).map_err(lost)?;
-            Ok(Tile {
-                function,
-                rows,
-                blocks: own.map(|p| p.1.div_ceil(wide)).sum(),
-                threads,
-                shared,
-                least,
-            })
-        };
-        Ok([
-            tile("large", 128, 128, 256, least)?,
-            tile("small", 64, 64, 128, 0)?,
-        ])
-    }
-}
-
-/// Shared memory of a tile: copies under way and scales, or half of its sums.
-fn tile_bytes(format: DType, rows: u32, outputs: u32) -> u32 {
-    use DType::{Q4_K, Q5_K, Q6_K, Q8_0};
-    let packed = if matches!(format, Q8_0 | Q5_K | Q6_K) {
-        64
-    } else {
-        32
-    };
-    let scales = match format {
-        Q4_K | Q5_K => 4,
-        Q6_K => 5,
-        _ => 2,
-    };
-    let stage = rows * 64 + outputs * packed + rows * 16;
-    let copies = STAGES * stage + 2 * scales * outputs * 4;
-    copies.max(rows / 2 * (outputs + 8) * 4)
 }
 
 fn norm_code(kind: NormKind) -> u32 {

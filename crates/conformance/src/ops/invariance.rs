@@ -42,6 +42,13 @@ pub(crate) fn check(subject: &Subject) {
             Err(error) => faults.push(format!("{}: {error}", case.name)),
         }
     }
+    for case in linear::formats().filter_map(linear::crowds) {
+        match switches(subject, &case) {
+            Ok(None) | Err(BackendError::Unsupported { .. }) => {}
+            Ok(Some(rows)) => faults.push(format!("{}: {rows} rows", case.name)),
+            Err(error) => faults.push(format!("{}: {error}", case.name)),
+        }
+    }
     assert!(
         faults.is_empty(),
         "rows have other bits in a batch:\n{}",
@@ -94,6 +101,22 @@ fn differs(subject: &Subject, case: &Case) -> Result<bool, BackendError> {
         first += count;
     }
     Ok(false)
+}
+
+/// How many rows have other bits alone than among the most of them, if so many do.
+fn switches(subject: &Subject, case: &Case) -> Result<Option<usize>, BackendError> {
+    let (rows, feed) = &case.steps[0];
+    let together = outputs(subject, case, rows, feed)?;
+    for count in linear::CROWDS {
+        let feed = part(case, feed, 0..count);
+        let alone = outputs(subject, case, &[Rows::first(count)], &feed)?;
+        let own = &together[0][..alone[0].len()];
+        let bits = own.iter().map(|x| x.to_bits());
+        if bits.ne(alone[0].iter().map(|x| x.to_bits())) {
+            return Ok(Some(count));
+        }
+    }
+    Ok(None)
 }
 
 fn width(case: &Case, id: ValueId) -> usize {

@@ -36,6 +36,7 @@ pub(crate) fn products() -> Vec<Case> {
         }
     }
     cases.extend(formats().filter_map(tiles));
+    cases.extend(formats().filter_map(crowds));
     for (scale, bias) in [(1, 0), (19, 0), (0, 19), (1, 19), (19, 19)] {
         cases.push(affine_product(scale, bias));
     }
@@ -87,6 +88,42 @@ fn tiles(dtype: DType) -> Option<Case> {
     let case = Case::new(format!("matmul/tiles/{dtype}"), f, vec![out]);
     let case = case.ulps(sum_ulps(k)).rounds(Rounds::Matmul(dtype));
     known.then(|| case.step(vec![Rows::first(133), Rows::of(1, 0..9)]))
+}
+
+/// Row counts at which kernels take turns, and those beside them.
+pub(crate) const CROWDS: [usize; 10] = [1, 2, 3, 7, 8, 9, 33, 64, 65, 129];
+
+/// The most rows at which kernels take turns, of a format with kernels for many rows: outputs that fill no tile, and more groups
+/// of columns than turns.
+pub(crate) fn crowds(dtype: DType) -> Option<Case> {
+    use DType::{BF16, F16, IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+    let k = match dtype {
+        F16 | BF16 => 1160,
+        Q4_0 | Q8_0 | MXFP4 | IQ4_NL => 1152,
+        Q4_K | Q5_K | Q6_K => 2304,
+        _ => return None,
+    };
+    let n = 37;
+    let mut f = Fixture::new(Limits {
+        rows: 192,
+        ctx: 192,
+        ..small_limits()
+    });
+    let x = f.input(&[k]);
+    let weight = matrix(&mut f, dtype, &[n, k]);
+    let op = Op::Matmul {
+        weight,
+        scale: None,
+        bias: None,
+    };
+    let out = f.op(op, &[x], &[n]);
+    let case = Case::new(format!("matmul/crowds/{dtype}"), f, vec![out]);
+    let case = case.ulps(sum_ulps(k)).rounds(Rounds::Matmul(dtype));
+    let most = CROWDS.into_iter().max()?;
+    Some(
+        case.step(vec![Rows::first(most)])
+            .step(vec![Rows::first(9)]),
+    )
 }
 
 fn affine_product(scale: u32, bias: u32) -> Case {

@@ -1,0 +1,252 @@
+// Products of prompts' rows on tensor cores, with weights of sixteen bits.
+//
+// A number of a row goes in parts of sixteen bits, two halves under a power of two that its row shares or three bfloats, so that
+// little or nothing of it is rounded. The dot of 32 columns (64 on 9.0) is what tensor cores make of the parts, the smallest
+// part first, from zero; dots are added one after the other, so a row's bits follow from the format and the number of columns
+// alone.
+#include "tiles.cuh"
+#include "wgmma.cuh"
+
+struct Cut {
+    const float *x;
+    u16 *parts;     // rows of each part, `apart` numbers from one part to the next
+    float *units;   // what a row is multiplied by in the end
+    u64 apart;
+    u32 width, format;
+};
+
+// A block for each row of a prompt.
+KERNEL cut_rows(Step s, Cut op) {
+    __shared__ float shared[33];
+    u32 row = blockIdx.x;
+    if (row >= rows_of(s, LEAD_ROWS) || !(s.flags[row] & ROW_PROMPT)) return;
+    const float4 *x = (const float4 *)(op.x + (u64)row * op.width);
+    float most = 0.0f, scale = 1.0f;
+    if (op.format == T_F16) {
+        for (u32 c = threadIdx.x; c < op.width / 4; c += blockDim.x) {
+            float4 v = x[c];
+            most = fmaxf(fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
+        }
+        // The largest number lies between 2^14 and 2^15 then, where it is an ordinary one.
+        u32 power = __float_as_uint(max_block(most, shared)) >> 23;
+        bool ordinary = power > 14 && power < 255;
+        if (ordinary) scale = __uint_as_float((268 - power) << 23);
+        if (threadIdx.x == 0) op.units[row] = ordinary ? __uint_as_float((power - 14) << 23) : 1.0f;
+    } else if (threadIdx.x == 0) {
+        op.units[row] = 1.0f;
+    }
+    u32 parts = op.format == T_F16 ? 2 : 3;
+    for (u32 c = threadIdx.x; c < op.width / 4; c += blockDim.x) {
+        float4 v = x[c];
+        float left[4] = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
+        for (u32 p = 0; p < parts; p++) {
+            u16 cut[4];
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                cut[i] = op.format == T_F16 ? float_to_half(left[i]) : float_to_bfloat(left[i]);
+                float taken = op.format == T_F16 ? half_to_float(cut[i]) : bfloat_to_float(cut[i]);
+                // What is infinite or no number has no second part.
+                left[i] = fabsf(taken) < INF ? left[i] - taken : 0.0f;
+            }
+            *(uint2 *)(op.parts + p * op.apart + (u64)row * op.width + c * 4) =
+                make_uint2(cut[0] | (u32)cut[1] << 16, cut[2] | (u32)cut[3] << 16);
+        }
+    }
+}
+
+template <int F, int BM, int BN> struct Sixteen {
+#ifdef HAS_WGMMA
+    static const int columns = 64, depth = F == T_F16 ? 4 : 3;
+#else
+    static const int columns = 32, depth = 4;
+#endif
+    static const int parts = F == T_F16 ? 2 : 3, rows = BM * columns * 2, outs = parts * rows, bytes = outs + BN * columns * 2;
+};
+
+#ifdef HAS_TENSOR
+#define PAIRED 32 // outputs of a gated pair lie 16 by 16 beside each other
+
+// Writes half of a tile's rows of prompts; `sums` has its rows, PITCH apart.
+template <int BM, int BN, int THREADS>
+static __device__ __forceinline__ void write_half(const Step &s, const MatVec &op, const Outputs &outs, u32 first, u32 count, const float *sums) {
+    const int PITCH = BN + 8;
+    u32 wide = op.gated ? BN / 2 : BN;
+    #pragma unroll 1
+    for (u32 e = threadIdx.x; e < BM / 2 * wide; e += THREADS) {
+        u32 r = e / wide, c = e % wide, row = first + r, o = outs.first + c;
+        if (row >= count || o >= outs.count || !of_prompt(s, op, row)) continue;
+        const Part &p = op.parts[outs.part];
+        float unit = op.acts.d[row];
+        u32 at = r * PITCH + (op.gated ? c / (PAIRED / 2) * PAIRED + c % (PAIRED / 2) : c);
+        float y = finished(p, __fmul_rn(sums[at], unit), o, 0, false);
+        if (op.gated) y = gated(op.act, y, finished(op.parts[1], __fmul_rn(sums[at + PAIRED / 2], unit), o, 0, false));
+        u64 to = (u64)row * p.y_stride + p.y_first + o;
+        if (p.add) y = __fadd_rn(y, p.add[to]);
+        p.y[to] = y;
+    }
+}
+
+// Sums of a thread's rows in a tile: of warps of `acc`'s size.
+template <int PITCH, int MT, int NT> static __device__ __forceinline__ void put_sums(float *sums, const float (&acc)[MT][NT][4]) {
+    u32 lane = threadIdx.x & 31;
+    #pragma unroll
+    for (int m = 0; m < MT; m++)
+        #pragma unroll
+        for (int n = 0; n < NT; n++)
+            #pragma unroll
+            for (int h = 0; h < 2; h++)
+                *(float2 *)(sums + (m * 16 + h * 8 + lane / 4) * PITCH + n * 8 + lane % 4 * 2) = make_float2(acc[m][n][2 * h], acc[m][n][2 * h + 1]);
+}
+#endif
+
+// Tiles of BM rows by BN outputs; warps of WM by WN, or on 9.0 of 16 by all.
+template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline__ void gemm16(const Step &s, const MatVec &op, u64 apart) {
+#ifdef HAS_TENSOR
+    typedef Sixteen<F, BM, BN> Size;
+    const int THREADS = BM / WM * (BN / WN) * 32, P = Size::parts, DEPTH = Size::depth;
+    const u32 PIECES = Size::columns / 8;
+    extern __shared__ __align__(1024) u8 space[];
+    u32 warp = threadIdx.x >> 5, count = rows_of(s, op.lead), first = blockIdx.x * BM;
+    if (first >= count) return;
+    bool own = false;
+    for (u32 r = first + threadIdx.x; r < min(first + BM, count); r += THREADS) own |= of_prompt(s, op, r);
+    Outputs outs;
+    bool found = find_outputs(op, F, op.gated ? BN / 2 : BN, blockIdx.y, &outs);
+    if (!__syncthreads_or(own) || !found) return;
+
+    const int ROW_COPIES = BM * PIECES / THREADS, OUT_COPIES = BN * PIECES / THREADS;
+    u32 space_at = shared_at(space), steps = (op.k + Size::columns - 1) / Size::columns, piece = threadIdx.x % PIECES;
+    const u8 *x_from[ROW_COPIES], *w_from[OUT_COPIES];
+    #pragma unroll
+    for (int i = 0; i < ROW_COPIES; i++) {
+        u32 r = min(first + (threadIdx.x + i * THREADS) / PIECES, count - 1);
+        x_from[i] = op.acts.q + ((u64)r * op.k + piece * 8) * 2;
+    }
+    #pragma unroll
+    for (int i = 0; i < OUT_COPIES; i++) {
+        u32 r = (threadIdx.x + i * THREADS) / PIECES, part = outs.part, o = outs.first + r;
+        if (op.gated) {
+            u32 in = r % PAIRED;
+            part = in >= PAIRED / 2;
+            o = outs.first + r / PAIRED * (PAIRED / 2) + in % (PAIRED / 2);
+        }
+        const Part &p = op.parts[part];
+        w_from[i] = p.data + (u64)min(o, outs.count - 1) * p.row_bytes + piece * 16;
+    }
+    auto place = [&](u32 r) {
+#ifdef HAS_WGMMA
+        return swizzled(r, piece);
+#else
+        return spot<64>(r, piece);
+#endif
+    };
+    auto copy = [&](u32 t) {
+        if (t < steps) {
+            u32 to = space_at + t % DEPTH * Size::bytes;
+            // Beyond the columns nothing is read.
+            bool there = t * Size::columns + piece * 8 < op.k;
+            u32 from = there ? t * Size::columns * 2 : 0;
+            #pragma unroll
+            for (int i = 0; i < ROW_COPIES; i++) {
+                u32 r = (threadIdx.x + i * THREADS) / PIECES;
+                #pragma unroll
+                for (int p = 0; p < P; p++) copy16(to + p * Size::rows + place(r), there ? x_from[i] + p * apart * 2 + from : op.acts.q, there);
+            }
+            #pragma unroll
+            for (int i = 0; i < OUT_COPIES; i++) {
+                u32 r = (threadIdx.x + i * THREADS) / PIECES;
+                copy16(to + Size::outs + place(r), there ? w_from[i] + from : op.acts.q, there);
+            }
+        }
+        copies_end();
+    };
+    #pragma unroll
+    for (int t = 0; t < DEPTH - 1; t++) copy(t);
+
+#ifdef HAS_WGMMA
+    const int MT = 1, NT = BN / 8;
+    float acc[MT][NT][4] = {}, dot[NT][4];
+    u32 m0 = warp * 16, n0 = 0;
+    for (u32 t = 0; t < steps; t++) {
+        copies_wait<DEPTH - 2>();
+        tiles_written();
+        __syncthreads();
+        copy(t + DEPTH - 1);
+        u32 tile = space_at + t % DEPTH * Size::bytes;
+        u64 b = tile_at(tile + Size::outs);
+        wgmma_begins();
+        #pragma unroll
+        for (int p = P - 1; p >= 0; p--) {
+            u64 a = tile_at(tile + p * Size::rows + warp / 4 * 64 * 128);
+            #pragma unroll
+            for (int k = 0; k < 4; k++) wgmma<F == T_BF16>(dot, a + 2 * k, b + 2 * k, p < P - 1 || k > 0);
+        }
+        wgmma_ends();
+        #pragma unroll
+        for (int n = 0; n < NT; n++)
+            #pragma unroll
+            for (int i = 0; i < 4; i++) acc[0][n][i] = __fadd_rn(acc[0][n][i], dot[n][i]);
+    }
+#else
+    const int MT = WM / 16, NT = WN / 8;
+    u32 lane = threadIdx.x & 31;
+    float acc[MT][NT][4] = {};
+    u32 m0 = warp / (BN / WN) * WM, n0 = warp % (BN / WN) * WN;
+    u32 a_row = m0 + (lane & 15), a_piece = lane >> 4, b_row = n0 + (lane & 7) + (lane & 16) / 2, b_piece = lane >> 3 & 1;
+    for (u32 t = 0; t < steps; t++) {
+        copies_wait<DEPTH - 2>();
+        __syncthreads();
+        copy(t + DEPTH - 1);
+        u32 tile = space_at + t % DEPTH * Size::bytes;
+        u32 b[NT][2][2];
+        #pragma unroll
+        for (int n = 0; n < NT; n += 2)
+            #pragma unroll
+            for (int k = 0; k < 2; k++) {
+                u32 four[4];
+                load_matrices(four, tile + Size::outs + spot<64>(b_row + n * 8, 2 * k + b_piece));
+                b[n][k][0] = four[0], b[n][k][1] = four[1], b[n + 1][k][0] = four[2], b[n + 1][k][1] = four[3];
+            }
+        #pragma unroll
+        for (int m = 0; m < MT; m++) {
+            float dot[NT][4] = {};
+            #pragma unroll
+            for (int p = P - 1; p >= 0; p--)
+                #pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    u32 a[4];
+                    load_matrices(a, tile + p * Size::rows + spot<64>(a_row + m * 16, 2 * k + a_piece));
+                    #pragma unroll
+                    for (int n = 0; n < NT; n++) {
+                        if (F == T_F16) mma_halves(dot[n], a, b[n][k][0], b[n][k][1]);
+                        else mma_bfloats(dot[n], a, b[n][k][0], b[n][k][1]);
+                    }
+                }
+            #pragma unroll
+            for (int n = 0; n < NT; n++)
+                #pragma unroll
+                for (int i = 0; i < 4; i++) acc[m][n][i] = __fadd_rn(acc[m][n][i], dot[n][i]);
+        }
+    }
+#endif
+
+    // Sums through shared memory, half of the rows at a time, so that rows are written in one piece.
+    float *sums = (float *)space;
+    for (u32 half = 0; half < 2; half++) {
+        copies_wait<0>();
+        __syncthreads();
+        if (m0 / (BM / 2) == half) put_sums<BN + 8>(sums + m0 % (BM / 2) * (BN + 8) + n0, acc);
+        __syncthreads();
+        write_half<BM, BN, THREADS>(s, op, outs, first + half * (BM / 2), count, sums);
+    }
+#endif
+}
+
+#define GEMM(F)                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(256, 1) gemm_large_##F(Step s, MatVec op, u64 apart) {              \
+        gemm16<T_##F, 128, 128, 64, 32>(s, op, apart);                                                               \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(128, 3) gemm_small_##F(Step s, MatVec op, u64 apart) {              \
+        gemm16<T_##F, 64, 64, 32, 32>(s, op, apart);                                                                 \
+    }
+GEMM(F16) GEMM(BF16)

@@ -1,0 +1,225 @@
+//! Products in tiles on tensor cores: which parts of a launch have them, and their kernels.
+
+use std::collections::BTreeSet;
+
+use tokkata_core::DType;
+use tokkata_ir::{BackendError, Lead, ValueId};
+
+use super::Lowering;
+use crate::error::lost;
+use crate::launch::{Extent, RowKind, Tile};
+use crate::select::in_bytes;
+
+/// Copies under way of `gemm.cu`, and columns of each.
+const STAGES: u32 = 4;
+pub(super) const STAGE: u32 = 64;
+
+/// Large tiles are used where there are at least so many of them: enough for the largest devices, and thrice that for so many
+/// columns, where their beginnings and ends weigh more than what they save in between.
+const BUSY: u32 = 100;
+const BUSY_SHORT: u32 = 400;
+const SHORT: std::ops::Range<u32> = 513..2048;
+
+/// Fewest rows of replies that go to tensor cores, and columns of which their numbers are multiples.
+pub(super) const CROWD: u32 = 3;
+const GROUP: u32 = 128;
+
+/// The format of a part of a launch, and its outputs.
+pub(super) type Shape = (DType, u32);
+
+/// Rows in parts of sixteen bits: where those and the rows' units lie, and numbers from one part to the next.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    pub(super) parts: u64,
+    pub(super) units: u64,
+    pub(super) apart: u64,
+}
+
+impl Lowering<'_, '_> {
+    /// Numbers of prompts' rows in parts of sixteen bits, for the kernels of `gemm16.cu`.
+    pub(super) fn cut_rows(&mut self, x: ValueId, format: DType) -> Result<Cut, BackendError> {
+        let parts = if format == DType::F16 { 2 } else { 3 };
+        let (rows, width) = (u64::from(self.most(self.lead(x))), self.width(x));
+        let apart = rows * u64::from(width);
+        let at = self.shared_scratch(parts * apart * 2 + rows * 4)?;
+        let cut = Cut {
+            parts: at,
+            units: at + parts * apart * 2,
+            apart,
+        };
+        let params = self.step().u64s(&[self.at(x), cut.parts, cut.units, apart]);
+        let params = params.u32s(&[width, format.ggml()]);
+        let grid = [Extent::rows(Lead::Rows), Extent::ONE, Extent::ONE];
+        self.kind = Some(RowKind::Prompt);
+        self.launch(("gemm16", "cut_rows"), grid, (256, 0), &params)?;
+        self.kind = None;
+        Ok(cut)
+    }
+
+    /// Formats of the parts of a launch whose rows of prompts go to tensor cores; none where they do not.
+    pub(super) fn tile_formats(
+        &self,
+        parts: &[Shape],
+        lead: Lead,
+        top_k: u32,
+        gated: bool,
+        columns: u32,
+    ) -> BTreeSet<DType> {
+        let formats: BTreeSet<DType> = parts.iter().map(|p| p.0).collect();
+        let fits = self.ground.kernels.has_tensor_cores()
+            && lead == Lead::Rows
+            && top_k == 0
+            && (!gated || formats.len() == 1);
+        let bytes = columns.is_multiple_of(STAGE) && formats.iter().all(|&d| in_bytes(d));
+        let sixteen = formats.len() == 1 && formats.iter().all(|&d| is_sixteen(d));
+        match fits && (bytes || sixteen) {
+            true => formats,
+            false => BTreeSet::new(),
+        }
+    }
+
+    /// Formats of the parts of a launch whose rows of replies go to tensor cores where there are many; none where they do not.
+    pub(super) fn crowd_formats(
+        &self,
+        parts: &[Shape],
+        top_k: u32,
+        gated: bool,
+        columns: u32,
+    ) -> BTreeSet<DType> {
+        let formats: BTreeSet<DType> = parts.iter().map(|p| p.0).collect();
+        let fits =
+            self.ground.kernels.has_tensor_cores() && top_k == 0 && (!gated || formats.len() == 1);
+        let bytes = columns.is_multiple_of(GROUP) && formats.iter().all(|&d| in_bytes(d));
+        let sixteen = formats.len() == 1 && formats.iter().all(|&d| is_sixteen(d));
+        match fits && (bytes || sixteen) {
+            true => formats,
+            false => BTreeSet::new(),
+        }
+    }
+
+    /// Kernels of `replies.cu` or `replies16.cu` for the parts of one format.
+    pub(super) fn crowds(
+        &self,
+        format: DType,
+        parts: &[Shape],
+        gated: bool,
+    ) -> Result<[Tile; 3], BackendError> {
+        let tile = |rows: u32, outputs: u32, threads: u32, stages: u32| {
+            let name = format!("replies_{rows}_{format}");
+            let source = match is_sixteen(format) {
+                true => "replies16",
+                false => "replies",
+            };
+            let shared = crowd_bytes(format, (rows, outputs), threads, stages);
+            let function = self.ground.kernels.function(source, &name);
+            let function = function.map_err(lost)?;
+            function.allow_shared(shared).map_err(lost)?;
+            Ok(Tile {
+                function,
+                rows,
+                blocks: blocks_of(format, parts, gated, outputs),
+                threads,
+                shared,
+                least: 0,
+            })
+        };
+        if is_sixteen(format) {
+            return Ok([tile(8, 32, 256, 4)?; 3]);
+        }
+        Ok([
+            tile(8, 32, 256, 6)?,
+            tile(16, 32, 256, 5)?,
+            tile(32, 32, 256, 4)?,
+        ])
+    }
+
+    /// Kernels of `gemm.cu` for the parts of one format.
+    pub(super) fn tiles(
+        &self,
+        format: DType,
+        parts: &[Shape],
+        gated: bool,
+        columns: u32,
+    ) -> Result<[Tile; 2], BackendError> {
+        let short = SHORT.contains(&columns) || is_sixteen(format);
+        let least = if short { BUSY_SHORT } else { BUSY };
+        let tile = |name: &str, rows: u32, outputs: u32, threads: u32, least: u32| {
+            let name = format!("gemm_{name}_{format}");
+            let source = if is_sixteen(format) { "gemm16" } else { "gemm" };
+            let function = self.ground.kernels.function(source, &name).map_err(lost)?;
+            let wide = self.ground.kernels.has_words();
+            let shared = tile_bytes(format, (rows, outputs), wide);
+            function.allow_shared(shared).map_err(lost)?;
+            Ok(Tile {
+                function,
+                rows,
+                blocks: blocks_of(format, parts, gated, outputs),
+                threads,
+                shared,
+                least,
+            })
+        };
+        Ok([
+            tile("large", 128, 128, 256, least)?,
+            tile("small", 64, 64, 128, 0)?,
+        ])
+    }
+}
+
+/// Tiles beside each other, of so many outputs, that hold the parts of one format; a gated pair shares a tile.
+fn blocks_of(format: DType, parts: &[Shape], gated: bool, outputs: u32) -> u32 {
+    let (wide, parts) = match gated {
+        true => (outputs / 2, &parts[..1]),
+        false => (outputs, parts),
+    };
+    let own = parts.iter().filter(|p| p.0 == format);
+    own.map(|p| p.1.div_ceil(wide)).sum()
+}
+
+/// Formats whose prompts' rows are cut into parts of sixteen bits.
+pub(super) fn is_sixteen(format: DType) -> bool {
+    matches!(format, DType::F16 | DType::BF16)
+}
+
+/// Shared memory of a tile: copies under way and scales, or half of its sums. Kernels of 9.0 are `wide`: they take 64 columns of
+/// sixteen bits at a time.
+fn tile_bytes(format: DType, (rows, outputs): (u32, u32), wide: bool) -> u32 {
+    use DType::{BF16, F16, Q4_K, Q5_K, Q6_K, Q8_0};
+    if matches!(format, F16 | BF16) {
+        let (parts, stages) = if format == F16 { (2, 4) } else { (3, 3) };
+        let (columns, stages) = if wide { (64, stages) } else { (32, STAGES) };
+        return stages * (parts * rows + outputs) * columns * 2;
+    }
+    let packed = if matches!(format, Q8_0 | Q5_K | Q6_K) {
+        64
+    } else {
+        32
+    };
+    let scales = match format {
+        Q4_K | Q5_K => 4,
+        Q6_K => 5,
+        _ => 2,
+    };
+    let stage = rows * 64 + outputs * packed + rows * 16;
+    let copies = STAGES * stage + 2 * scales * outputs * 4;
+    copies.max(rows / 2 * (outputs + 8) * 4)
+}
+
+/// Shared memory of a tile of `replies.cu`: copies under way, scales as floats, sums that are not complete; or the four parts
+/// of its sums. Of `replies16.cu`: copies of 256 columns.
+fn crowd_bytes(format: DType, (rows, outputs): (u32, u32), threads: u32, stages: u32) -> u32 {
+    use DType::{Q4_K, Q5_K, Q6_K, Q8_0};
+    if is_sixteen(format) {
+        return stages * (outputs * 2 + rows * 4) * 256;
+    }
+    let (columns, pitch, floats) = match format {
+        Q4_K => (256, 144, 64),
+        Q5_K => (256, 176, 64),
+        Q6_K => (256, 208, 68),
+        Q8_0 => (128, 144, 0),
+        _ => (128, 80, 0),
+    };
+    let stage = outputs * pitch + rows * (columns + 16) + columns / 32 * rows * 8;
+    let kept = if rows >= 32 { 2 * 4 * 16 * threads } else { 0 };
+    (stages * stage + 2 * outputs * floats + kept).max(4 * outputs * (rows + 2) * 4)
+}

@@ -135,7 +135,7 @@ async def tokens_show_their_alternatives(page):
 
 @check
 async def calls_of_tools_are_shown_and_answered(page):
-    tool = {"type": "function", "function": {"name": "get_weather", "description": "Tells the weather in a city.",
+    tool = {"type": "function", "function": {"name": "get_weather", "description": "Weather",
             "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
     code = f"const f = document.querySelector('[name=tools]'); f.value = JSON.stringify([{json.dumps(tool)}]); f.dispatchEvent(new Event('change'))"
     await page.value("{" + code + "}")

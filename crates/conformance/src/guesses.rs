@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use tokkata_archs::{FileWeights, Registry, ResolveOptions};
+use tokkata_archs::{Registry, ResolveOptions};
 use tokkata_core::DType;
 use tokkata_engine::speculate::{DraftCounts, OwnHead, Speculation};
-use tokkata_engine::{
-    CacheOptions, Engine, EngineOptions, EventKind, Request, Sampling, StopRules,
-};
-use tokkata_ir::{ArenaLayout, Device, Limits, LoadOptions, Program};
+use tokkata_engine::{Engine, EventKind, Request, Sampling, StopRules};
+use tokkata_ir::{Device, Limits, Program};
 use tokkata_plan::BuildOptions;
 
 use crate::generate;
 use crate::golden::{Golden, Rows, ids};
 use crate::models::{Failure, Feeding, Target, load_for};
+use crate::turns::engine;
 
 const CTX: usize = 128;
 /// Tokens of a prompt and of its answer.
@@ -50,9 +49,6 @@ impl Model {
         };
         let build = BuildOptions {
             drafts: 1,
-            outputs: ["logits", "tokens", "draft_input"]
-                .map(str::to_owned)
-                .into(),
             ..BuildOptions::default()
         };
         let program = tokkata_plan::build_with(&spec, &limits, &build);
@@ -62,24 +58,8 @@ impl Model {
 
     /// An engine, whose head guesses so many tokens, whether it pays or not; none for 0.
     fn engine(&self, device: &dyn Device, most: usize, stores: bool) -> Result<Engine, Failure> {
-        let file = generate::model(&self.golden)?;
-        let (weights, load) = (FileWeights(&file), LoadOptions::default());
-        let loaded = device.load(self.program.clone(), &weights, &load);
-        let loaded = loaded.map_err(|e| e.to_string())?;
-        let each = u64::from(2 * SEQS);
-        let counts = self.program.caches.iter();
-        let counts = counts.map(|g| g.blocks_of_sequence(&self.program.limits) * each);
-        let arena = ArenaLayout::for_counts(&loaded.block_bytes(), &counts.collect::<Vec<_>>());
-        let executor = loaded.open(arena).map_err(|e| e.to_string())?;
-        let options = EngineOptions {
-            cache: CacheOptions {
-                no_prefix_cache: !stores,
-                ..CacheOptions::default()
-            },
-            ..EngineOptions::default()
-        };
-        let engine = Engine::new(self.program.clone(), executor, options);
-        let mut engine = engine.map_err(|e| e.to_string())?;
+        let copies = u64::from(2 * SEQS);
+        let mut engine = engine(&self.golden, device, &self.program, (copies, stores))?;
         if most > 0 {
             engine.speculate(Speculation {
                 drafters: vec![Box::new(OwnHead)],

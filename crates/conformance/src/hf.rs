@@ -204,7 +204,7 @@ impl HfGolden {
             device,
             ctx: self.positions,
             feeding: Feeding::WHOLE,
-            output: (self.rows == Rows::Vectors).then_some("hidden"),
+            output: self.rows.output(),
             encoder: &encoder,
             draft: 0,
             adapters: 0,

@@ -56,6 +56,34 @@ fn program(golden: &Golden, ctx: usize) -> Result<Option<Program>, Failure> {
     Ok((writes && !encodes && !spec.bidirectional).then_some(program))
 }
 
+/// An engine over a golden's program, with blocks for so many whole sequences, that stores prefixes or does not.
+///
+/// # Errors
+/// The text of whatever failed.
+pub(crate) fn engine(
+    golden: &Golden,
+    device: &dyn Device,
+    program: &Arc<Program>,
+    (copies, stores): (u64, bool),
+) -> Result<Engine, Failure> {
+    let file = generate::model(golden)?;
+    let (weights, load) = (FileWeights(&file), LoadOptions::default());
+    let loaded = device.load(program.clone(), &weights, &load);
+    let loaded = loaded.map_err(|e| e.to_string())?;
+    let counts = program.caches.iter();
+    let counts = counts.map(|g| g.blocks_of_sequence(&program.limits) * copies);
+    let arena = ArenaLayout::for_counts(&loaded.block_bytes(), &counts.collect::<Vec<_>>());
+    let executor = loaded.open(arena).map_err(|e| e.to_string())?;
+    let options = EngineOptions {
+        cache: CacheOptions {
+            no_prefix_cache: !stores,
+            ..CacheOptions::default()
+        },
+        ..EngineOptions::default()
+    };
+    Engine::new(program.clone(), executor, options).map_err(|e| e.to_string())
+}
+
 impl Talk {
     fn new(
         golden: &Golden,
@@ -63,26 +91,7 @@ impl Talk {
         program: &Arc<Program>,
         stores: bool,
     ) -> Result<Self, Failure> {
-        let file = generate::model(golden)?;
-        let loaded = device.load(
-            program.clone(),
-            &FileWeights(&file),
-            &LoadOptions::default(),
-        );
-        let loaded = loaded.map_err(|e| e.to_string())?;
-        let counts = program.caches.iter();
-        let counts = counts.map(|g| g.blocks_of_sequence(&program.limits) * 3);
-        let arena = ArenaLayout::for_counts(&loaded.block_bytes(), &counts.collect::<Vec<_>>());
-        let executor = loaded.open(arena).map_err(|e| e.to_string())?;
-        let options = EngineOptions {
-            cache: CacheOptions {
-                no_prefix_cache: !stores,
-                ..CacheOptions::default()
-            },
-            ..EngineOptions::default()
-        };
-        let mut engine =
-            Engine::new(program.clone(), executor, options).map_err(|e| e.to_string())?;
+        let mut engine = engine(golden, device, program, (3, stores))?;
         let session = engine.open_session(0);
         Ok(Talk { engine, session })
     }

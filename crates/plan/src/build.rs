@@ -36,7 +36,7 @@ pub struct BuildOptions {
     pub outputs: Vec<String>,
     /// Outputs of the encoder's plan beside its rows: the keys that a decoder's layer reads, `cross_k.N`.
     pub encoder_outputs: Vec<String>,
-    /// Multi-token-prediction heads to build, as far as the model has them.
+    /// Multi-token-prediction heads to build, as far as the model has them. What the first one reads is a usual output then.
     pub drafts: usize,
     /// Rows of prompts may be given as embeddings, to the port `embeds` of the main plan.
     pub embeds: bool,
@@ -93,7 +93,7 @@ pub fn build_with(
     if limits.adapters > 0 {
         plans.iter_mut().for_each(passes::adapt);
     }
-    let outputs = usual_outputs(&plans[0], &options.outputs);
+    let outputs = usual_outputs(&plans[0], options);
     passes::prune(&mut plans[0], &outputs)?;
     if options.product_inputs {
         passes::expose(&mut plans[0]);
@@ -144,9 +144,9 @@ fn check(limits: &Limits) -> Result<(), PlanError> {
     }
 }
 
-fn usual_outputs(plan: &Plan, asked: &[String]) -> Vec<String> {
-    if !asked.is_empty() {
-        return asked.to_vec();
+fn usual_outputs(plan: &Plan, options: &BuildOptions) -> Vec<String> {
+    if !options.outputs.is_empty() {
+        return options.outputs.clone();
     }
     let names = |wanted: &[&str]| {
         wanted
@@ -155,10 +155,13 @@ fn usual_outputs(plan: &Plan, asked: &[String]) -> Vec<String> {
             .map(|n| (*n).to_owned())
             .collect()
     };
-    let logits: Vec<String> = names(&["logits", "tokens"]);
+    let mut logits: Vec<String> = names(&["logits", "tokens"]);
     if logits.is_empty() {
         names(&["pooled", "scores", "hidden"])
     } else {
+        if options.drafts > 0 {
+            logits.extend(names(&["draft_input"]));
+        }
         logits
     }
 }

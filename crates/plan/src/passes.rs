@@ -151,10 +151,11 @@ pub fn narrow(plan: &mut Plan) {
         plan.nodes.push(node);
     }
     // What is asked of all rows stays so, though a selection of it is read elsewhere.
-    let values: Vec<ValueId> = plan.outputs.iter().map(|port| port.value).collect();
-    for (at, value) in values.into_iter().enumerate() {
-        plan.outputs[at].value = resolve(plan, &narrowed, value);
+    let mut outputs = std::mem::take(&mut plan.outputs);
+    for port in &mut outputs {
+        port.value = resolve(plan, &narrowed, port.value);
     }
+    plan.outputs = outputs;
 }
 
 /// A value already over logit rows stays; the output of a removed selection becomes its source.

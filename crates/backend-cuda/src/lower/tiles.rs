@@ -65,16 +65,9 @@ impl Lowering<'_, '_> {
         gated: bool,
         columns: u32,
     ) -> BTreeSet<DType> {
-        let formats: BTreeSet<DType> = parts.iter().map(|p| p.0).collect();
-        let fits = self.ground.kernels.has_tensor_cores()
-            && lead == Lead::Rows
-            && top_k == 0
-            && (!gated || formats.len() == 1);
-        let bytes = columns.is_multiple_of(STAGE) && formats.iter().all(|&d| in_bytes(d));
-        let sixteen = formats.len() == 1 && formats.iter().all(|&d| is_sixteen(d));
-        match fits && (bytes || sixteen) {
-            true => formats,
-            false => BTreeSet::new(),
+        match lead {
+            Lead::Rows => self.tensor_formats(parts, top_k, gated, columns.is_multiple_of(STAGE)),
+            _ => BTreeSet::new(),
         }
     }
 
@@ -86,10 +79,21 @@ impl Lowering<'_, '_> {
         gated: bool,
         columns: u32,
     ) -> BTreeSet<DType> {
+        self.tensor_formats(parts, top_k, gated, columns.is_multiple_of(GROUP))
+    }
+
+    /// Formats that tensor cores multiply by: of rows in bytes all at once where the columns are `even`, of sixteen bits one.
+    fn tensor_formats(
+        &self,
+        parts: &[Shape],
+        top_k: u32,
+        gated: bool,
+        even: bool,
+    ) -> BTreeSet<DType> {
         let formats: BTreeSet<DType> = parts.iter().map(|p| p.0).collect();
         let fits =
             self.ground.kernels.has_tensor_cores() && top_k == 0 && (!gated || formats.len() == 1);
-        let bytes = columns.is_multiple_of(GROUP) && formats.iter().all(|&d| in_bytes(d));
+        let bytes = even && formats.iter().all(|&d| in_bytes(d));
         let sixteen = formats.len() == 1 && formats.iter().all(|&d| is_sixteen(d));
         match fits && (bytes || sixteen) {
             true => formats,

@@ -67,11 +67,8 @@ fn product(dtype: DType, n: u32, k: u32) -> Case {
         .all_rows(1.0)
 }
 
-/// More rows and outputs than tiles have, of a format with blocks; the last ones fill no tile.
-fn tiles(dtype: DType) -> Option<Case> {
-    use DType::{IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
-    let known = matches!(dtype, Q4_0 | Q8_0 | Q4_K | Q5_K | Q6_K | MXFP4 | IQ4_NL);
-    let (n, k) = (6438, if dtype.block_elems() == 32 { 320 } else { 512 });
+/// A product that steps of up to 192 rows are given to.
+fn of_many_rows(name: &str, dtype: DType, [n, k]: [u32; 2]) -> Case {
     let mut f = Fixture::new(Limits {
         rows: 192,
         ctx: 192,
@@ -85,8 +82,16 @@ fn tiles(dtype: DType) -> Option<Case> {
         bias: None,
     };
     let out = f.op(op, &[x], &[n]);
-    let case = Case::new(format!("matmul/tiles/{dtype}"), f, vec![out]);
-    let case = case.ulps(sum_ulps(k)).rounds(Rounds::Matmul(dtype));
+    let case = Case::new(format!("matmul/{name}/{dtype}"), f, vec![out]);
+    case.ulps(sum_ulps(k)).rounds(Rounds::Matmul(dtype))
+}
+
+/// More rows and outputs than tiles have, of a format with blocks; the last ones fill no tile.
+fn tiles(dtype: DType) -> Option<Case> {
+    use DType::{IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+    let known = matches!(dtype, Q4_0 | Q8_0 | Q4_K | Q5_K | Q6_K | MXFP4 | IQ4_NL);
+    let (n, k) = (6438, if dtype.block_elems() == 32 { 320 } else { 512 });
+    let case = of_many_rows("tiles", dtype, [n, k]);
     known.then(|| case.step(vec![Rows::first(133), Rows::of(1, 0..9)]))
 }
 
@@ -104,21 +109,7 @@ pub(crate) fn crowds(dtype: DType) -> Option<Case> {
         _ => return None,
     };
     let n = 37;
-    let mut f = Fixture::new(Limits {
-        rows: 192,
-        ctx: 192,
-        ..small_limits()
-    });
-    let x = f.input(&[k]);
-    let weight = matrix(&mut f, dtype, &[n, k]);
-    let op = Op::Matmul {
-        weight,
-        scale: None,
-        bias: None,
-    };
-    let out = f.op(op, &[x], &[n]);
-    let case = Case::new(format!("matmul/crowds/{dtype}"), f, vec![out]);
-    let case = case.ulps(sum_ulps(k)).rounds(Rounds::Matmul(dtype));
+    let case = of_many_rows("crowds", dtype, [n, k]);
     let most = CROWDS.into_iter().max()?;
     Some(
         case.step(vec![Rows::first(most)])

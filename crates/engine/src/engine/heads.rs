@@ -163,21 +163,16 @@ impl Engine {
         Heads::of(&self.program).is_some()
     }
 
-    /// The head that guesses, if one does.
-    pub(super) fn guessing_head(&self) -> Option<Heads> {
-        self.heads
-    }
-
     /// Whether nothing more is launched until what is under way has landed: its states are needed in order.
     pub(super) fn waits_for_states(&self) -> bool {
-        self.guessing_head().is_some()
+        self.heads.is_some()
             && !self.flights.is_empty()
             && self.running.iter().any(Task::keeps_states_for_head)
     }
 
     /// The output to keep of a work whose parts have use for it.
     pub(super) fn kept_for_head(&self, parts: &[Part]) -> Option<ValueId> {
-        let head = self.guessing_head()?;
+        let head = self.heads?;
         let needs = |part: &Part| {
             let task = place_of(&self.running, part.task).map(|i| &self.running[i]);
             task.is_some_and(Task::keeps_states_for_head)
@@ -206,7 +201,7 @@ impl Engine {
     /// Takes the states of a work's rows, and runs the head over the same rows before anything else becomes of them: what a
     /// window passes is given back when they count.
     pub(super) fn follow(&mut self, flight: &Flight) {
-        let Some(head) = self.guessing_head() else {
+        let Some(head) = self.heads else {
             return;
         };
         let mut before = 0;
@@ -222,9 +217,8 @@ impl Engine {
             .iter()
             .filter_map(|part| self.behind(head, part))
             .collect();
-        if !fed.is_empty() && self.run_head(head, &fed).is_none() {
-            fed.iter()
-                .for_each(|fed| self.running[fed.i].head.give_up());
+        if !fed.is_empty() {
+            self.run_head(head, &fed);
         }
     }
 
@@ -250,7 +244,7 @@ impl Engine {
     /// Guesses so many tokens for each of these tasks.
     pub(super) fn guess_by_head(&mut self, asked: &[(usize, usize)]) -> Vec<Guess> {
         let mut guesses = vec![Guess::default(); asked.len()];
-        let Some(head) = self.guessing_head().filter(|_| self.flights.is_empty()) else {
+        let Some(head) = self.heads.filter(|_| self.flights.is_empty()) else {
             return guesses;
         };
         let mut open = Vec::new();
@@ -263,11 +257,7 @@ impl Engine {
         let mut scratch = Scratch::default();
         while !open.is_empty() {
             let (places, fed): (Vec<usize>, Vec<Fed>) = open.into_iter().unzip();
-            let Some(made) = self.run_head(head, &fed) else {
-                fed.iter()
-                    .for_each(|fed| self.running[fed.i].head.off = true);
-                break;
-            };
+            let made = self.run_head(head, &fed);
             open = Vec::new();
             for ((n, fed), made) in places.into_iter().zip(fed).zip(made) {
                 let at = fed.at + fed.tokens.len();
@@ -304,8 +294,10 @@ impl Engine {
             return None;
         }
         let (len, end) = (task.seq.len(), task.tokens.len());
-        let first = task.head.done.max(len.saturating_sub(self.cache.slack()));
-        if end.saturating_sub(first).max(1) > most {
+        // What windows have passed cannot be read again.
+        let from = task.head.done.max(len.saturating_sub(self.cache.slack()));
+        let from = from.min(end - 1);
+        if end - from > most {
             return None;
         }
         let room = (self.limits().ctx as usize).saturating_sub(end);
@@ -316,8 +308,6 @@ impl Engine {
         // Of rows that were tried, those that were wrong left states too.
         let known = len.saturating_sub(task.head.first) * head.width;
         task.head.states.truncate(known);
-        // What windows have passed cannot be read again.
-        let from = first.min(end - 1);
         Some(Fed {
             i,
             at: from,
@@ -328,11 +318,26 @@ impl Engine {
         })
     }
 
-    /// Runs the head over rows of tasks of which nothing is under way, and waits for it.
-    fn run_head(&mut self, head: Heads, fed: &[Fed]) -> Option<Vec<Made>> {
+    /// Runs the head over rows of tasks of which nothing is under way, and waits for it. Where it fails, nobody gets anything,
+    /// and all of them go on without.
+    fn run_head(&mut self, head: Heads, fed: &[Fed]) -> Vec<Made> {
+        let made = self.try_head(head, fed);
+        if made.is_none() {
+            for fed in fed {
+                self.running[fed.i].head.give_up();
+            }
+        }
+        made.unwrap_or_default()
+    }
+
+    fn try_head(&mut self, head: Heads, fed: &[Fed]) -> Option<Vec<Made>> {
+        let guesses = fed.iter().any(|fed| fed.guesses);
         let mut work = Work {
             plan: head.plan,
-            keep: vec![head.logits, head.next],
+            keep: match guesses {
+                true => vec![head.logits, head.next],
+                false => Vec::new(),
+            },
             ..Work::default()
         };
         let mut states = Vec::new();
@@ -361,10 +366,8 @@ impl Engine {
                 Ok(Some(news)) if news.failure.is_some() => return None,
                 Ok(Some(news)) if !news.done => {}
                 Ok(_) => return self.made(head, fed, &ticket),
-                Err(error) => {
-                    self.lose(&error);
-                    return None;
-                }
+                // A lost device says so again to the next work, when nobody is in the middle of anything.
+                Err(_) => return None,
             }
         }
     }
@@ -372,9 +375,12 @@ impl Engine {
     fn made(&mut self, head: Heads, fed: &[Fed], ticket: &Ticket) -> Option<Vec<Made>> {
         let mut row = 0;
         let mut all = Vec::with_capacity(fed.len());
-        let fed = fed.iter().filter(|fed| fed.guesses);
-        for (n, fed) in fed.enumerate() {
+        for fed in fed {
             row += fed.tokens.len();
+            if !fed.guesses {
+                continue;
+            }
+            let n = all.len();
             let (mut logits, mut state) = (vec![0.0; head.n_vocab], vec![0.0; head.width]);
             let executor = &mut self.executor;
             executor

@@ -45,7 +45,7 @@ fn goldens(names: &[String]) -> Result<Vec<Golden>> {
     let mut goldens = Vec::new();
     for name in Golden::list(&folder).map_err(|e| anyhow!(e))? {
         let golden = Golden::read(&folder, &name).map_err(|e| anyhow!(e))?;
-        if names.is_empty() || names.contains(&name) || names.iter().any(|n| n == golden.arch()) {
+        if names.is_empty() || names.contains(&name) || names.iter().any(|n| golden.is_of(n)) {
             goldens.push(golden);
         }
     }
@@ -79,7 +79,8 @@ fn agreement(goldens: &[Golden]) -> Result<()> {
                 .is_some();
             surprises += usize::from(surprise);
             let good = known == surprise;
-            if good { &mut agree } else { &mut disagree }.insert(golden.arch().to_owned());
+            let arch = golden.guest().unwrap_or(golden.arch()).to_owned();
+            if good { &mut agree } else { &mut disagree }.insert(arch);
             println!("{:<20} {:<4} {}", golden.name, device.name(), line(&found));
             if surprise {
                 bisect(golden)?;
@@ -197,7 +198,7 @@ fn docs(goldens: &[Golden]) -> Result<()> {
     let (mut verified, mut from_directories) = (0, 0);
     for name in registry.names() {
         let descriptor = registry.get(name).context("a listed name")?;
-        let own: Vec<&Golden> = goldens.iter().filter(|g| g.arch() == name).collect();
+        let own: Vec<&Golden> = goldens.iter().filter(|g| g.is_of(name)).collect();
         let saved: Vec<&HfGolden> = checkpoints.iter().filter(|g| g.arch() == name).collect();
         let fails = |device: &str| {
             own.iter()
@@ -228,7 +229,9 @@ fn docs(goldens: &[Golden]) -> Result<()> {
         text,
         "\n{verified} architectures are verified, {from_directories} of them from Hugging Face directories too."
     )?;
-    let of_heads = goldens.iter().filter(|g| g.rows == Rows::Heads);
+    let of_heads = goldens
+        .iter()
+        .filter(|g| g.rows == Rows::Heads && g.guest().is_none());
     let with_heads: BTreeSet<String> = of_heads.map(|g| format!("`{}`", g.arch())).collect();
     writeln!(
         text,

@@ -19,6 +19,7 @@ mod notices;
 mod oracle;
 mod peers;
 mod python;
+mod replay;
 mod rules;
 mod shell;
 mod speech;
@@ -56,6 +57,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   fuzz [--seconds N] [TARGET…]      the fuzz targets, each for a while
   host                              what a step costs the host, apart from kernels and draws
   fair [OPTIONS] MODEL.gguf         what a long prompt does to those beside it
+  replay MODEL.gguf [COMMITS]       how often n-grams guess this repository's own edits right
   load [OPTIONS] [MODEL…]           many callers at once, each answer as the request gets it alone
   clients [--program FILE] [--docs] [SUITE…]
                                     what others wrote for servers like ours, run against `tokkata serve`
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         Some("ab") => ab::run(&args[1..]),
         Some("load") => load::run(&args[1..]),
         Some("host") => host(),
+        Some("replay") => replay::run(&args[1..]),
         Some("fair") => fair::run(&args[1..]),
         Some("cuda") => cuda::run(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),

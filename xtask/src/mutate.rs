@@ -74,7 +74,7 @@ fn family<'a>(table: &toml::Table, goldens: &'a [Golden]) -> Vec<&'a Golden> {
     let names: Vec<&str> = names.collect();
     goldens
         .iter()
-        .filter(|g| names.contains(&g.arch()))
+        .filter(|g| names.iter().any(|n| g.is_of(n)))
         .collect()
 }
 

@@ -120,7 +120,8 @@ impl Oracle {
     /// Runs the driver; where it wrote.
     fn run(&self, golden: &Golden, kind: &str, adapter: Option<&[u8]>) -> Result<PathBuf> {
         let model = self.folder.join(format!("goldens/{}.gguf", golden.name));
-        std::fs::write(&model, generate::gguf(golden).map_err(|e| anyhow!(e))?)?;
+        let (bytes, drafter) = generate::apart(golden).map_err(|e| anyhow!(e))?;
+        std::fs::write(&model, bytes)?;
         let out = model.with_extension("bin");
         let mut command = Command::new(&self.driver);
         command.args([&model, &out]).arg(kind);
@@ -132,6 +133,11 @@ impl Oracle {
             let path = model.with_extension("lora");
             std::fs::write(&path, bytes)?;
             command.arg(format!("lora={}", path.display()));
+        }
+        if let Some(bytes) = drafter {
+            let path = model.with_extension("draft");
+            std::fs::write(&path, bytes)?;
+            command.arg(format!("draft={}", path.display()));
         }
         let output = command.output()?;
         if !output.status.success() {

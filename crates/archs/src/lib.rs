@@ -7,7 +7,7 @@
 //!
 //! Reading order: [`schema`] (what a descriptor may say), [`expr`] (the rules), [`resolve`], [`registry`], [`hf`]
 //! (directories in the terms of GGUF),
-//! [`adapter`] (what is added to a model's weights).
+//! [`adapter`] (what is added to a model's weights), [`beside`] (drafters in files of their own).
 //!
 //! ```
 //! use tokkata_archs::Registry;
@@ -16,6 +16,7 @@
 //! ```
 
 pub mod adapter;
+pub mod beside;
 mod check;
 pub mod error;
 pub mod expr;

@@ -6,9 +6,10 @@ use std::path::Path;
 use tokkata_formats::ModelFile;
 use tokkata_ir::ModelSpec;
 
+use crate::beside::{Guest, Trunk, guest_of};
 use crate::error::ArchError;
 use crate::hf::HfView;
-use crate::resolve::{ResolveOptions, resolve};
+use crate::resolve::{ResolveOptions, resolve, resolve_guest};
 use crate::schema::Descriptor;
 use crate::view::{GgufView, View};
 
@@ -147,9 +148,10 @@ impl Registry {
         file: &ModelFile,
         options: &ResolveOptions,
     ) -> Result<ModelSpec, ArchError> {
+        let plain = GgufView(file);
         match file.directory() {
-            Some(_) => self.resolve_view(&HfView::new(self, file)?, options),
-            None => self.resolve_view(&GgufView(file), options),
+            Some(_) => self.resolve_both(&HfView::new(self, file)?, &plain, options),
+            None => self.resolve_view(&plain, options),
         }
     }
 
@@ -180,7 +182,23 @@ impl Registry {
         view: &dyn View,
         options: &ResolveOptions,
     ) -> Result<ModelSpec, ArchError> {
-        resolve(self.descriptor(view)?, view, options)
+        self.resolve_both(view, view, options)
+    }
+
+    /// The model of a view, with the drafter that another one has beside it.
+    fn resolve_both(
+        &self,
+        view: &dyn View,
+        beside: &dyn View,
+        options: &ResolveOptions,
+    ) -> Result<ModelSpec, ArchError> {
+        let descriptor = self.descriptor(view)?;
+        if guest_of(beside.metadata()).is_none() {
+            return resolve(descriptor, view, options);
+        }
+        let spec = resolve(descriptor, &Trunk(view), options)?;
+        let guest = Guest::new(beside);
+        resolve_guest(self.descriptor(&guest)?, &guest, options, spec)
     }
 
     fn descriptor(&self, view: &dyn View) -> Result<&Descriptor, ArchError> {

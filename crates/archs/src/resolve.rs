@@ -12,6 +12,7 @@ mod draft;
 mod env;
 mod ffn;
 mod frames;
+mod guest;
 mod indexer;
 mod meta;
 mod mixers;
@@ -36,10 +37,12 @@ use crate::schema::{Descriptor, Rule, Word};
 use crate::view::View;
 
 pub(crate) use env::builtin_names;
+pub(crate) use guest::resolve_guest;
 use meta::Meta;
 pub(crate) use weights::glob;
 pub(crate) use words::BLOCKS;
 
+const GUEST: &str = "it guesses for another model: give that one, and this with -md";
 /// Largest product of sizes; sums of a few such products fit 32 bits.
 const MAX_PRODUCT: u64 = 1 << 28;
 
@@ -60,6 +63,7 @@ pub fn resolve(
     options: &ResolveOptions,
 ) -> Result<ModelSpec, ArchError> {
     let mut resolver = Resolver::new(descriptor, view, options);
+    resolver.alone()?;
     resolver.require()?;
     resolver.model()?;
     resolver.check_leftovers()?;
@@ -139,12 +143,24 @@ impl<'a> Resolver<'a> {
         }
     }
 
+    fn unsupported(&self, why: String) -> ArchError {
+        ArchError::Unsupported {
+            arch: self.prefix.clone(),
+            why,
+        }
+    }
+
+    /// A drafter is no model by itself.
+    fn alone(&self) -> Result<(), ArchError> {
+        match self.desc.guest {
+            Some(_) => Err(self.unsupported(GUEST.to_owned())),
+            None => Ok(()),
+        }
+    }
+
     fn require(&self) -> Result<(), ArchError> {
         if let Some(why) = &self.desc.unsupported {
-            return Err(ArchError::Unsupported {
-                arch: self.prefix.clone(),
-                why: why.clone(),
-            });
+            return Err(self.unsupported(why.clone()));
         }
         for rule in &self.desc.require {
             if !self.truth(&rule.that)? {

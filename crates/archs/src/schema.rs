@@ -245,6 +245,8 @@ blocks! {
         dim_k: Option<Rule>,
         /// Columns of a value head.
         dim_v: Option<Rule>,
+        /// Columns of what is projected, where these are not the stream's.
+        width: Option<Rule>,
         /// `split`, `fused` or `auto` (whichever the file has).
         qkv: Option<Word>,
         /// Tensor of the queries.
@@ -808,6 +810,22 @@ pub struct DraftRule {
     pub head_norm: Option<NormRule>,
 }
 
+/// A drafter in a file of its own, which reads the states of the model that it guesses for. Its layers are the
+/// descriptor's.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GuestRule {
+    /// Layers that it reads; as many as its file names by default.
+    pub count: Option<Rule>,
+    /// Norm of what it reads.
+    pub before: Option<NormRule>,
+    /// Norm of the state that becomes of it.
+    pub after: Option<NormRule>,
+    /// It fills masked tokens all at once: tokens of such a block. Its layers keep the states as keys and values then;
+    /// otherwise a row reads a token and the state before it.
+    pub block: Option<Rule>,
+}
+
 /// Tensors a descriptor leaves alone.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -899,6 +917,8 @@ pub struct Descriptor {
     pub head: HeadRule,
     /// Multi-token prediction.
     pub draft: Option<DraftRule>,
+    /// A drafter for other models.
+    pub guest: Option<GuestRule>,
     /// Tensors left alone.
     pub unused: Vec<UnusedRule>,
     /// Hugging Face files.
@@ -931,6 +951,8 @@ impl Descriptor {
         let first = self.names.first().is_some_and(|first| first == name);
         if self.unsupported.is_some() {
             "–"
+        } else if self.guest.is_some() {
+            "GGUF, beside a model"
         } else if self.hf.classes.is_empty() || !first {
             "GGUF"
         } else {

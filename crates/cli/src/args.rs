@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
+use tokkata::drafts::STATES;
 use tokkata::{AdapterSource, DType, DraftKind, Drafts, OpenOptions, Preset};
 
 use crate::demo;
@@ -376,10 +377,10 @@ impl SizeArgs {
 /// How several tokens are guessed at once, which changes no text.
 #[derive(Debug, Args)]
 pub(crate) struct DraftArgs {
-    /// Who guesses the next tokens, so that a step gives several: ngram, mtp, draft, auto or none
+    /// Who guesses the next tokens, so that a step gives several: ngram, mtp, draft, eagle3, dflash, auto or none
     #[arg(long, value_name = "TYPE", value_delimiter = ',', default_value = "auto", value_parser = draft_kind, hide_short_help = true)]
     spec_type: Vec<Guesses>,
-    /// A smaller model that guesses (also -md)
+    /// A smaller model that guesses, or a drafter of EAGLE-3 or DFlash (also -md)
     #[arg(
         long,
         visible_alias = "spec-draft-model",
@@ -416,12 +417,13 @@ enum Guesses {
     Ngram,
     Head,
     Model,
+    States,
     /// Whoever there is.
     Auto,
 }
 
 /// Kinds of drafters that others have, with or without "draft-" before them.
-const OTHERS: &str = "eagle3 dflash dspark";
+const OTHERS: &str = "dspark";
 
 fn draft_kind(text: &str) -> Result<Guesses, String> {
     let other = text.strip_prefix("draft-").unwrap_or(text);
@@ -432,11 +434,12 @@ fn draft_kind(text: &str) -> Result<Guesses, String> {
         "ngram" | "ngram-simple" | "ngram-map-k" | "ngram-map-k4v" | "ngram-mod"
         | "ngram-cache" => Ok(Guesses::Ngram),
         "mtp" | "draft-mtp" => Ok(Guesses::Head),
+        _ if STATES.contains(&other) => Ok(Guesses::States),
         _ if OTHERS.split(' ').any(|name| name == other) => Err(format!(
-            "found '{text}', which cannot guess yet, expected ngram, mtp, draft, auto or none"
+            "found '{text}', which cannot guess yet, expected ngram, mtp, draft, eagle3, dflash, auto or none"
         )),
         _ => Err(format!(
-            "found '{text}', expected ngram, mtp, draft, auto or none"
+            "found '{text}', expected ngram, mtp, draft, eagle3, dflash, auto or none"
         )),
     }
 }
@@ -455,14 +458,16 @@ impl DraftArgs {
                 Guesses::Ngram => &[DraftKind::Ngram],
                 Guesses::Head => &[DraftKind::Head],
                 Guesses::Model => &[DraftKind::Model],
+                Guesses::States => &[DraftKind::States],
                 Guesses::Auto if draft.is_some() => &[DraftKind::Ngram, DraftKind::Model],
                 Guesses::Auto => &[DraftKind::Ngram, DraftKind::Head],
             });
         }
         kinds.dedup();
-        if kinds.contains(&DraftKind::Model) && draft.is_none() {
+        let needs = [DraftKind::Model, DraftKind::States];
+        if kinds.iter().any(|kind| needs.contains(kind)) && draft.is_none() {
             return Err(usage(
-                "found --spec-type draft without a model, expected --model-draft",
+                "found a --spec-type that guesses by another model, and none, expected --model-draft",
             ));
         }
         if self.spec_draft_n_max == Some(0) {

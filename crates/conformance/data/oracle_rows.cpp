@@ -1,9 +1,11 @@
 // Rows of llama.cpp for a token sequence, as little-endian f32.
-// usage: oracle_rows MODEL.gguf OUT.bin KIND ID,ID,... [DECODER_ID,...] [lora=ADAPTER.gguf]
+// usage: oracle_rows MODEL.gguf OUT.bin KIND ID,ID,... [DECODER_ID,...] [lora=ADAPTER.gguf | draft=DRAFTER.gguf]
 //   A KIND that ends in +nodes writes every float tensor of the graph to OUT.bin.nodes too: a line of its name, its op and
 //   how many values follow, then these.
 //   KIND logits: T x vocabulary; steps: the same, one token at a time; flash: the same by flash attention; vectors: T x width, no pooling; decoder: logits of the decoder's ids over encoded ids
 //   heads: H x T x vocabulary, each multi-token-prediction head over what the graph before it made of the position before
+//   With a drafter that reads the model's states, heads: of EAGLE-3 its rows over tokens and the states before them (row 0
+//   is zeros), then those over what it made of them itself; of DFlash every masked token of a block behind each position.
 // F32 keys and values, no flash attention but for KIND flash, no repacking, one thread.
 #include "llama.h"
 #include "../../src/llama-ext.h"
@@ -84,8 +86,112 @@ static bool write_heads(llama_model * model, llama_context * trunk, llama_contex
     return true;
 }
 
+// A step of a drafter: tokens or states, or both, at positions from `pos` on; its rows of logits are appended.
+struct rows_of {
+    const std::vector<llama_token> * tokens;
+    const std::vector<float> * states;
+    size_t width;
+    llama_pos pos;
+    bool logits;
+};
+
+static bool run_rows(llama_context * ctx, llama_process_type type, const rows_of & rows) {
+    llama_batch_ext * batch = llama_batch_ext_init(ctx);
+    const size_t count = rows.tokens ? rows.tokens->size() : rows.states->size() / rows.width;
+    for (size_t t = 0; t < count; t++) {
+        const llama_pos pos = rows.pos + (llama_pos) t;
+        int at;
+        const auto state = [&] { return llama_embd { rows.states->data() + t * rows.width, 1, rows.width }; };
+        if (rows.tokens) {
+            at = llama_batch_ext_add_token(batch, 0, (*rows.tokens)[t]);
+            if (rows.states) llama_batch_ext_set_embd_token(batch, at, state());
+        } else {
+            at = llama_batch_ext_add_embd(batch, 0, state());
+        }
+        llama_batch_ext_set_pos(batch, at, &pos);
+        llama_batch_ext_set_output_logits(batch, at, rows.logits);
+    }
+    const bool done = llama_process(ctx, type, batch) == 0;
+    llama_batch_ext_free(batch);
+    return done;
+}
+
+// What goes into some of the model's layers, side by side.
+static std::vector<float> taps_of(llama_model * model, llama_context * trunk, const llama_model * drafter, const std::vector<llama_token> & ids) {
+    const int32_t * layers = llama_model_target_layer_ids(drafter);
+    const size_t taps = llama_model_target_layer_ids_n(drafter), width = llama_model_n_embd(model);
+    const int last = llama_model_n_layer(model);
+    for (size_t k = 0; k < taps; k++) {
+        if (layers[k] < last) llama_set_embeddings_layer_inp(trunk, layers[k], true);
+        else llama_set_embeddings_nextn(trunk, true, false);
+    }
+    std::vector<float> all;
+    if (llama_decode(trunk, batch_of(ids)) != 0) return all;
+    all.resize(ids.size() * taps * width);
+    for (size_t k = 0; k < taps; k++) {
+        const float * from = layers[k] < last ? llama_get_embeddings_layer_inp(trunk, layers[k]) : llama_get_embeddings_nextn(trunk);
+        if (!from) { all.clear(); return all; }
+        for (size_t t = 0; t < ids.size(); t++) memcpy(&all[(t * taps + k) * width], from + t * width, width * sizeof(float));
+    }
+    return all;
+}
+
+static bool write_drafter(llama_model * model, llama_context * trunk, llama_context_params cp, llama_model_params mp, const char * path, const std::vector<llama_token> & ids, FILE * f) {
+    llama_model * drafter = llama_model_load_from_file(path, mp);
+    if (!drafter) return false;
+    const std::vector<float> taps = taps_of(model, trunk, drafter, ids);
+    if (taps.empty()) { fprintf(stderr, "the model gives no states\n"); return false; }
+    const size_t count = ids.size(), wide = taps.size() / count, width = llama_model_n_embd(drafter);
+    const int vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(drafter));
+    cp.ctx_other = trunk;
+    llama_context * ctx = llama_init_from_model(drafter, cp);
+    if (!ctx) return false;
+    llama_set_embeddings_nextn(ctx, true, true);
+    char text[32];
+    if (llama_model_meta_val_str(drafter, "general.architecture", text, sizeof(text)) < 0) return false;
+    if (strcmp(text, "eagle3") == 0) {
+        if (!run_rows(ctx, LLAMA_PROCESS_TYPE_ENCODE, { nullptr, &taps, wide, 0, true })) { fprintf(stderr, "encode failed\n"); return false; }
+        const float * made = llama_get_embeddings_nextn(ctx);
+        std::vector<float> states(made, made + count * width);
+        const std::vector<llama_token> later(ids.begin() + 1, ids.end());
+        for (int pass = 0; pass < 2; pass++) {
+            llama_memory_clear(llama_get_memory(ctx), true);
+            states.resize((count - 1) * width);
+            if (!run_rows(ctx, LLAMA_PROCESS_TYPE_DECODE, { &later, &states, width, 0, true })) { fprintf(stderr, "decode failed\n"); return false; }
+            const std::vector<float> none(vocabulary);
+            fwrite(none.data(), 4, vocabulary, f);
+            for (size_t t = 0; t + 1 < count; t++) fwrite(llama_get_logits_ith(ctx, t), 4, vocabulary, f);
+            const float * own = llama_get_embeddings_nextn(ctx);
+            states.assign(width, 0.0f);
+            states.insert(states.end(), own, own + (count - 2) * width);
+        }
+        return true;
+    }
+    llama_set_causal_attn(ctx, llama_model_meta_val_str(drafter, "dflash.attention.causal", text, sizeof(text)) >= 0 && strcmp(text, "true") == 0);
+    if (llama_model_meta_val_str(drafter, "dflash.block_size", text, sizeof(text)) < 0) return false;
+    const size_t size = atoi(text);
+    if (llama_model_meta_val_str(drafter, "tokenizer.ggml.mask_token_id", text, sizeof(text)) < 0) return false;
+    const llama_token mask = atoi(text);
+    std::vector<std::vector<float>> rows(size);
+    for (size_t t = 0; t < count; t++) {
+        llama_memory_clear(llama_get_memory(ctx), true);
+        const std::vector<float> before(taps.begin(), taps.begin() + t * wide);
+        if (t > 0 && !run_rows(ctx, LLAMA_PROCESS_TYPE_DECODE, { nullptr, &before, wide, 0, false })) { fprintf(stderr, "states failed\n"); return false; }
+        std::vector<llama_token> block(size, mask);
+        block[0] = ids[t];
+        if (!run_rows(ctx, LLAMA_PROCESS_TYPE_DECODE, { &block, nullptr, 0, (llama_pos) t, true })) { fprintf(stderr, "block failed\n"); return false; }
+        for (size_t j = 1; j < size; j++) {
+            const float * row = llama_get_logits_ith(ctx, j);
+            rows[j].insert(rows[j].end(), row, row + vocabulary);
+        }
+    }
+    for (size_t j = 1; j < size; j++) fwrite(rows[j].data(), 4, rows[j].size(), f);
+    return true;
+}
+
 int main(int argc, char ** argv) {
     if (argc < 5) return 2;
+    const char * draft = strncmp(argv[argc - 1], "draft=", 6) == 0 ? argv[argc - 1] + 6 : nullptr;
     const char * lora = strncmp(argv[argc - 1], "lora=", 5) == 0 ? argv[argc - 1] + 5 : nullptr;
     std::string kind = argv[3];
     FILE * nodes = nullptr;
@@ -98,7 +204,7 @@ int main(int argc, char ** argv) {
     auto mp = llama_model_default_params();
     mp.n_gpu_layers = 0;
     mp.use_extra_bufts = false;
-    mp.load_mtp = kind == "heads";
+    mp.load_mtp = kind == "heads" && !draft;
     llama_model * model = llama_model_load_from_file(argv[1], mp);
     if (!model) return 1;
     auto cp = llama_context_default_params();
@@ -120,7 +226,9 @@ int main(int argc, char ** argv) {
     }
     if (kind == "heads") {
         FILE * f = fopen(argv[2], "wb");
-        const bool done = write_heads(model, ctx, cp, ids_of(argv[4]), f);
+        cp.cb_eval = nullptr;
+        const auto ids = ids_of(argv[4]);
+        const bool done = draft ? write_drafter(model, ctx, cp, mp, draft, ids, f) : write_heads(model, ctx, cp, ids, f);
         fclose(f);
         return done ? 0 : 1;
     }

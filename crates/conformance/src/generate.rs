@@ -3,6 +3,7 @@
 //! Norms lie near 1, linear weights have variance 1/fan-in, biases are small and decays stay in the range that
 //! trained models have; every value follows from the tensor's name and its index.
 
+use tokkata_archs::beside::PREFIX;
 use tokkata_core::{Array, DType, Metadata, Value};
 use tokkata_formats::{GgufWriter, ModelFile};
 
@@ -53,11 +54,17 @@ fn listed(name: &str, shape: &[usize]) -> Vec<f32> {
         .collect()
 }
 
+/// Tokens that a drafter of fewer knows: every second one and then some.
+fn known(shape: &[usize]) -> Vec<f32> {
+    (0..shape[0]).map(|i| (i + i / 2) as f32).collect()
+}
+
 /// Tables of numbers are integers in files.
 fn dtype(name: &str) -> DType {
-    match name.contains("tid2eid") {
-        true => DType::I32,
-        false => DType::F32,
+    match name {
+        _ if name.contains("tid2eid") => DType::I32,
+        _ if name.ends_with("d2t") => DType::I64,
+        _ => DType::F32,
     }
 }
 
@@ -76,8 +83,10 @@ fn spread(name: &str, shape: &[usize]) -> Spread {
 /// The values of a tensor.
 #[must_use]
 pub fn values(name: &str, shape: &[usize]) -> Vec<f32> {
-    if dtype(name) == DType::I32 {
-        return listed(name, shape);
+    match dtype(name) {
+        DType::I32 => return listed(name, shape),
+        DType::I64 => return known(shape),
+        _ => {}
     }
     let Spread { centre, spread } = spread(name, shape);
     let len = shape.iter().product();
@@ -97,19 +106,63 @@ pub fn gguf(golden: &Golden) -> Result<Vec<u8>, Failure> {
 /// # Errors
 /// As [`gguf`].
 pub fn changed(golden: &Golden, change: impl Fn(&str, &mut [f32])) -> Result<Vec<u8>, Failure> {
-    let mut writer = GgufWriter::new(format!("{}.gguf", golden.name), with_vocabulary(golden))
-        .map_err(|e| e.to_string())?;
+    let all: Vec<Named<'_>> = golden.tensors.iter().map(|t| (&*t.0, t)).collect();
+    written(&golden.name, with_vocabulary(golden), &all, change)
+}
+
+/// The model of a golden and the drafter beside it as two files, the second under names of its own.
+///
+/// # Errors
+/// As [`gguf`].
+pub fn apart(golden: &Golden) -> Result<(Vec<u8>, Option<Vec<u8>>), Failure> {
+    if golden.guest().is_none() {
+        return Ok((gguf(golden)?, None));
+    }
+    let (mut trunk, mut guest) = (Metadata::default(), Metadata::default());
+    for (key, value) in with_vocabulary(golden).iter() {
+        match key.strip_prefix(PREFIX) {
+            Some(key) => guest.insert(key, value.clone()),
+            None => trunk.insert(key, value.clone()),
+        };
+        if key.starts_with("tokenizer.") {
+            guest.insert(key, value.clone());
+        }
+    }
+    let own = |t| -> Option<Named<'_>> {
+        let (name, _): &(String, Vec<usize>) = t;
+        Some((name.strip_prefix(PREFIX)?, t))
+    };
+    let beside: Vec<Named<'_>> = golden.tensors.iter().filter_map(own).collect();
+    let alone = golden.tensors.iter().filter(|t| own(t).is_none());
+    let alone: Vec<Named<'_>> = alone.map(|t| (&*t.0, t)).collect();
+    let model = written(&golden.name, trunk, &alone, |_, _| {})?;
+    let drafter = written(&golden.name, guest, &beside, |_, _| {})?;
+    Ok((model, Some(drafter)))
+}
+
+/// A tensor of a golden with its name in a file.
+type Named<'a> = (&'a str, &'a (String, Vec<usize>));
+
+fn written(
+    name: &str,
+    metadata: Metadata,
+    tensors: &[Named<'_>],
+    change: impl Fn(&str, &mut [f32]),
+) -> Result<Vec<u8>, Failure> {
+    let mut writer =
+        GgufWriter::new(format!("{name}.gguf"), metadata).map_err(|e| e.to_string())?;
     let mut data = Vec::new();
-    for (name, shape) in &golden.tensors {
+    for (stored, (name, shape)) in tensors {
         writer
-            .declare(name, dtype(name), shape)
+            .declare(stored, dtype(name), shape)
             .map_err(|e| e.to_string())?;
         let mut values = values(name, shape);
         change(name, &mut values);
         let values = values.into_iter();
         let bytes = |v: f32| match dtype(name) {
-            DType::I32 => (v as i32).to_le_bytes(),
-            _ => v.to_le_bytes(),
+            DType::I32 => (v as i32).to_le_bytes().to_vec(),
+            DType::I64 => (v as i64).to_le_bytes().to_vec(),
+            _ => v.to_le_bytes().to_vec(),
         };
         data.push(values.flat_map(bytes).collect::<Vec<u8>>());
     }

@@ -14,6 +14,7 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
+use tokkata_archs::beside::{PREFIX, guest_of};
 use tokkata_core::Metadata;
 
 pub use check::{Outcome, Way, outcomes, verify, ways};
@@ -208,6 +209,26 @@ impl Golden {
     #[must_use]
     pub fn arch(&self) -> &str {
         self.metadata.str("general.architecture").unwrap_or("")
+    }
+
+    /// The architecture of the drafter beside the model, whose keys and tensors have a prefix.
+    #[must_use]
+    pub fn guest(&self) -> Option<&str> {
+        guest_of(&self.metadata)
+    }
+
+    /// Whether it says something about an architecture.
+    #[must_use]
+    pub fn is_of(&self, arch: &str) -> bool {
+        self.guest().unwrap_or(self.arch()) == arch
+    }
+
+    /// Tokens of the block that its drafter fills; 0 where it fills none.
+    #[must_use]
+    pub fn block(&self) -> usize {
+        let size = |guest| format!("{PREFIX}{guest}.block_size");
+        let size = self.guest().and_then(|g| self.metadata.uint(&size(g)));
+        size.unwrap_or(0) as usize
     }
 
     /// Rows of the token table.

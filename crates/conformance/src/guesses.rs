@@ -1,11 +1,14 @@
-//! Heads that guess for their own trunk: no text changes, and a guess is what the head's logits say.
+//! Heads that guess for their own trunk, and drafters that read its states: no text changes, and a guess is what their
+//! logits say.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokkata_archs::{Registry, ResolveOptions};
 use tokkata_core::DType;
 use tokkata_engine::speculate::{DraftCounts, OwnHead, Speculation};
 use tokkata_engine::{Engine, EventKind, Request, Sampling, StopRules};
+use tokkata_ir::spec::DraftForm;
 use tokkata_ir::{Device, Limits, Program};
 use tokkata_plan::BuildOptions;
 
@@ -22,17 +25,28 @@ const ANSWER: usize = 60;
 const SEQS: u32 = 3;
 /// Tokens of a guess.
 const MOST: usize = 3;
+/// Tokens that short heads do not know.
+const RARE: u32 = 3;
 /// Rows of a step, so that prompts take several.
 const ROWS: u32 = 13;
 
-/// A model with its first head, ready for an engine.
+/// A model with its drafter, ready for an engine.
 struct Model {
     golden: Golden,
     program: Arc<Program>,
+    form: DraftForm,
+    /// Drafters that follow each other.
+    heads: usize,
+    /// Tokens that these also tell apart alone; 0 where they do not.
+    short: u32,
 }
 
+/// Tokens of a text, and how few of them may be unknown to a short head for it to guess.
+const RECENT: usize = 256;
+const COMMON: usize = 16;
+
 impl Model {
-    fn new(name: &str) -> Result<Self, Failure> {
+    fn new(name: &str, short: bool) -> Result<Self, Failure> {
         let golden = Golden::read(&Golden::folder(), name)?;
         let file = generate::model(&golden)?;
         let ctx = CTX as u32;
@@ -48,12 +62,27 @@ impl Model {
             ..Limits::default()
         };
         let build = BuildOptions {
-            drafts: 1,
+            drafts: usize::MAX,
+            short: if short { spec.n_vocab - RARE } else { 0 },
             ..BuildOptions::default()
+        };
+        let (form, heads) = match spec.drafts.first() {
+            Some(draft) => (draft.form.clone(), spec.drafts.len()),
+            None => return Err("the model has no drafter".to_owned()),
         };
         let program = tokkata_plan::build_with(&spec, &limits, &build);
         let program = Arc::new(program.map_err(|e| e.to_string())?);
-        Ok(Model { golden, program })
+        Ok(Model {
+            golden,
+            program,
+            short: if form == DraftForm::default() {
+                build.short
+            } else {
+                0
+            },
+            form,
+            heads,
+        })
     }
 
     /// An engine, whose head guesses so many tokens, whether it pays or not; none for 0.
@@ -62,7 +91,10 @@ impl Model {
         let mut engine = engine(&self.golden, device, &self.program, (copies, stores))?;
         if most > 0 {
             engine.speculate(Speculation {
-                drafters: vec![Box::new(OwnHead)],
+                drafters: vec![Box::new(OwnHead {
+                    form: self.form.clone(),
+                    ..OwnHead::default()
+                })],
                 most,
                 adaptive: false,
                 pretended: None,
@@ -75,8 +107,13 @@ impl Model {
         ids(seed, len, self.program.n_vocab)
     }
 
-    /// What the head guesses behind every position of a text, by rows that were fed whole.
-    fn best(&self, device: &dyn Device, tokens: &[u32]) -> Result<Vec<u32>, Failure> {
+    /// Tokens of a guess that the logits of rows fed whole tell: one of each head, or a block's.
+    fn told(&self) -> usize {
+        self.form.block.map_or(self.heads, |b| b.size as usize - 1)
+    }
+
+    /// Logits behind every position of a text, by rows that were fed whole: of each head, or place of a block.
+    fn told_by(&self, device: &dyn Device, tokens: &[u32]) -> Result<Vec<f32>, Failure> {
         let file = generate::model(&self.golden)?;
         let target = Target {
             device,
@@ -88,10 +125,52 @@ impl Model {
             adapters: 0,
         };
         let mut loaded = load_for(&file, &Registry::builtin(), &target)?;
-        let logits = loaded.heads(tokens, None, Feeding::WHOLE)?;
-        let rows = logits.chunks(self.program.n_vocab as usize);
-        let best = |row: &[f32]| tokkata_ir::sample::argmax(row).map_err(|e| format!("{e:?}"));
-        rows.take(tokens.len()).map(best).collect()
+        loaded.heads(tokens, None, Feeding::WHOLE)
+    }
+
+    /// What is guessed by such logits of `count` rows, of the first so many tokens.
+    fn best(&self, logits: &[f32], count: usize, known: usize) -> Result<Vec<Vec<u32>>, Failure> {
+        let best = |row: &[f32]| {
+            let found = tokkata_ir::sample::argmax(&row[..known]);
+            found.map_err(|e| format!("{e:?}"))
+        };
+        let width = self.program.n_vocab as usize;
+        let heads = logits.chunks(width * count).take(self.told());
+        heads.map(|h| h.chunks(width).map(best).collect()).collect()
+    }
+
+    /// Whether short heads guess behind a text.
+    fn is_common(&self, text: &[u32]) -> bool {
+        let recent = &text[text.len().saturating_sub(RECENT)..];
+        let rare = recent.iter().filter(|&&t| t >= self.short).count();
+        self.short > 0 && rare * COMMON <= recent.len()
+    }
+
+    /// The guess behind the first `n` tokens of a text, whose own tokens it is right up to each.
+    fn guess(&self, best: &[Vec<u32>], n: usize) -> Vec<u32> {
+        let place = |j| match self.form.block {
+            Some(_) => n - 1,
+            None => n - 1 + j,
+        };
+        let of = |(j, rows): (usize, &Vec<u32>)| rows.get(place(j)).copied();
+        best.iter().enumerate().map_while(of).collect()
+    }
+
+    /// What becomes of guesses of `most` tokens while a text is written, when these are the best.
+    fn expected(&self, text: &[u32], best: [&[Vec<u32>]; 2], most: usize) -> DraftCounts {
+        let mut counts = DraftCounts::default();
+        let mut n = PROMPT + 1;
+        while n + 1 < text.len() {
+            let guess = self.guess(best[usize::from(self.is_common(&text[..n]))], n);
+            let guess = &guess[..most.min(text.len() - n - 1).min(guess.len())];
+            let right = guess.iter().zip(&text[n..]).take_while(|(a, b)| a == b);
+            let right = right.count();
+            counts.drafts += 1;
+            counts.tried += guess.len() as u64;
+            counts.accepted += right as u64;
+            n += 1 + right;
+        }
+        counts
     }
 }
 
@@ -142,45 +221,42 @@ fn answers(engine: &mut Engine, prompts: &[(Vec<u32>, usize)]) -> Result<Vec<Vec
     Ok(all)
 }
 
-/// What becomes of guesses of one token each while a text is written, when these are the guesses.
-fn expected(text: &[u32], best: &[u32]) -> DraftCounts {
-    let mut counts = DraftCounts::default();
-    let mut n = PROMPT + 1;
-    while n + 1 < text.len() {
-        counts.drafts += 1;
-        counts.tried += 1;
-        let right = best[n - 1] == text[n];
-        counts.accepted += u64::from(right);
-        n += 1 + usize::from(right);
-    }
-    counts
-}
-
-/// A text of a request alone, by guesses of one token; how many were right.
+/// A text of a request alone, by guesses of one token and of as many as logits tell; how many were right.
 fn alone(model: &Model, device: &dyn Device, seed: u32) -> Result<u64, Failure> {
     let prompt = [(model.prompt(seed, PROMPT), 0)];
     let text = answers(&mut model.engine(device, 0, false)?, &prompt)?;
     let text = [&prompt[0].0[..], &text[0]].concat();
-    let mut engine = model.engine(device, 1, false)?;
-    if answers(&mut engine, &prompt)?[0] != text[PROMPT..] {
-        return Err("another text alone".to_owned());
+    let logits = model.told_by(device, &text)?;
+    let of = |known| model.best(&logits, text.len(), known as usize);
+    let (all, common) = (of(model.program.n_vocab)?, of(model.short.max(1))?);
+    let mut right = 0;
+    for most in BTreeSet::from([1, model.told().min(MOST)]) {
+        let mut engine = model.engine(device, most, false)?;
+        if answers(&mut engine, &prompt)?[0] != text[PROMPT..] {
+            return Err("another text alone".to_owned());
+        }
+        let want = model.expected(&text, [&all, &common], most);
+        let counts = engine.draft_counts();
+        let [(_, found)] = counts[..] else {
+            return Err(format!("counts of {counts:?}"));
+        };
+        if found != want {
+            return Err(format!("{most}: {found:?}, by the logits {want:?}"));
+        }
+        right += found.accepted;
     }
-    let want = expected(&text, &model.best(device, &text)?);
-    let counts = engine.draft_counts();
-    let [("mtp", found)] = counts[..] else {
-        return Err(format!("counts of {counts:?}"));
-    };
-    match found == want {
-        true => Ok(found.accepted),
-        false => Err(format!("{found:?}, by the head's logits {want:?}")),
-    }
+    Ok(right)
 }
 
 fn fault(name: &str, device: &dyn Device) -> Result<u64, Failure> {
-    let model = Model::new(name)?;
+    let short = Model::new(name, true)?;
+    let model = Model::new(name, false)?;
     let mut accepted = 0;
     for seed in [5, 6, 7] {
         accepted += alone(&model, device, seed)?;
+        if short.short > 0 {
+            accepted += alone(&short, device, seed)?;
+        }
     }
     // Several at once, of which some go on from what others stored.
     let prompts =
@@ -204,8 +280,8 @@ fn fault(name: &str, device: &dyn Device) -> Result<u64, Failure> {
     Ok(accepted)
 }
 
-/// Every golden of heads: answers are the same with guesses of the first head, alone and among others, and guesses are what
-/// its logits say.
+/// Every golden of heads and of drafters: answers are the same with their guesses, alone and among others, and guesses are
+/// what their logits say.
 ///
 /// # Panics
 /// Where that is not so, or where hardly a guess is right.
@@ -215,7 +291,7 @@ pub fn verify(device: &dyn Device) {
         .into_iter()
         .filter(|n| n.ends_with("+heads"))
         .collect();
-    assert!(names.len() >= 14, "found {} goldens", names.len());
+    assert!(names.len() >= 19, "found {} goldens", names.len());
     let mut accepted = 0;
     let mut faults = Vec::new();
     for name in &names {

@@ -50,7 +50,7 @@ fn fault(
     };
     let on = |device| Target {
         device,
-        ctx: golden.positions,
+        ctx: golden.positions + golden.block(),
         feeding: PIECES,
         output: golden.rows.output(),
         encoder: &encoder,

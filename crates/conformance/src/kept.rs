@@ -16,7 +16,7 @@ const SEQUENCES: usize = 3;
 fn target<'a>(device: &'a dyn Device, golden: &Golden, sequences: usize) -> Target<'a> {
     Target {
         device,
-        ctx: golden.positions,
+        ctx: golden.positions + golden.block(),
         feeding: Feeding {
             chunk: usize::MAX,
             sequences,

@@ -43,6 +43,7 @@ pub mod late;
 pub mod load;
 pub mod models;
 pub mod ops;
+pub mod replay;
 pub mod speech;
 pub mod turns;
 pub mod words;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokkata_archs::{FileWeights, Registry, ResolveOptions};
 use tokkata_core::DType;
 use tokkata_formats::ModelFile;
+use tokkata_ir::spec::DraftForm;
 use tokkata_ir::step::NO_BLOCK;
 use tokkata_ir::{
     Adapter, ArenaLayout, BlockCopy, CacheGroup, CacheKind, Delta, Device, Executor, GroupId,
@@ -71,6 +72,8 @@ pub struct Loaded {
     rows: ValueId,
     keep: Vec<ValueId>,
     bidirectional: bool,
+    /// How its drafter is run.
+    form: DraftForm,
     encoded: usize,
     /// Per sequence: the blocks of its states, by place of the table.
     states: Vec<Vec<usize>>,
@@ -137,8 +140,8 @@ pub fn load_for(
     registry: &Registry,
     target: &Target<'_>,
 ) -> Result<Loaded, Failure> {
-    let (program, bidirectional) = compile(file, registry, target)?;
-    load_program(file, program, bidirectional, target)
+    let compiled = compile(file, registry, target)?;
+    load_program(file, compiled, target)
 }
 
 /// Every float value of the first plan, and of the heads behind it where these are built, when `ids` are fed whole, in the
@@ -152,11 +155,12 @@ pub fn trace(
     target: &Target<'_>,
     ids: &[u32],
 ) -> Result<Vec<Seen>, Failure> {
-    let (mut program, bidirectional) = compile(file, registry, target)?;
+    let mut compiled = compile(file, registry, target)?;
     let of_heads = |plan: &&mut Plan| matches!(plan.role, PlanRole::Draft(_));
-    expose(&mut program.plans[0]);
-    program.plans.iter_mut().filter(of_heads).for_each(expose);
-    let mut loaded = load_program(file, program, bidirectional, target)?;
+    let plans = &mut compiled.program.plans;
+    expose(&mut plans[0]);
+    plans.iter_mut().filter(of_heads).for_each(expose);
+    let mut loaded = load_program(file, compiled, target)?;
     let made = loaded.floats_of(0);
     loaded.keep = made.iter().map(|(value, ..)| *value).collect();
     let (hidden, last) = loaded.feed(ids, 0, Feeding::WHOLE)?;
@@ -186,8 +190,8 @@ pub fn choices(
     target: &Target<'_>,
     ids: &[u32],
 ) -> Result<Vec<Chosen>, Failure> {
-    let (mut program, bidirectional) = compile(file, registry, target)?;
-    let plan = &mut program.plans[0];
+    let mut compiled = compile(file, registry, target)?;
+    let plan = &mut compiled.program.plans[0];
     let select = |node: &Node| match &node.op {
         Op::Select(op) => Some((node.site.layer.unwrap_or(0), op.clone(), node.outs[0])),
         _ => None,
@@ -198,7 +202,7 @@ pub fn choices(
             name: value.to_string(),
             value: *value,
         }));
-    let mut loaded = load_program(file, program, bidirectional, target)?;
+    let mut loaded = load_program(file, compiled, target)?;
     loaded.keep.extend(indexers.iter().map(|i| i.2));
     let (_, last) = loaded.feed(ids, 0, Feeding::WHOLE)?;
     let chosen = |(layer, op, value): (u32, SelectOp, ValueId)| {
@@ -208,36 +212,56 @@ pub fn choices(
     indexers.into_iter().map(chosen).collect()
 }
 
+/// A program, and what it is to be known of its model.
+struct Compiled {
+    program: Program,
+    bidirectional: bool,
+    form: Option<DraftForm>,
+    /// The output of the main plan that is read.
+    output: Option<String>,
+}
+
 fn compile(
     file: &ModelFile,
     registry: &Registry,
     target: &Target<'_>,
-) -> Result<(Program, bool), Failure> {
+) -> Result<Compiled, Failure> {
     let ctx = target.ctx as u32;
     let spec = registry
         .resolve(file, &ResolveOptions { ctx })
         .map_err(|e| e.to_string())?;
+    let heads = target.output == Some(heads::DRAFT_INPUT);
+    // A drafter that the trunk's own plan keeps something for is fed no state.
+    let kept = spec.taps.as_ref().is_some_and(|taps| taps.kept);
+    let output = match heads && kept {
+        true => Some("hidden"),
+        false => target.output,
+    };
     let options = BuildOptions {
         block_size: target.feeding.block_size,
-        outputs: target.output.map(str::to_owned).into_iter().collect(),
-        drafts: match target.output {
-            Some(heads::DRAFT_INPUT) => usize::MAX,
-            _ => 0,
-        },
+        outputs: output.map(str::to_owned).into_iter().collect(),
+        drafts: if heads { usize::MAX } else { 0 },
         ..BuildOptions::default()
     };
     let program = tokkata_plan::build_with(&spec, &limits(target), &options);
-    Ok((program.map_err(|e| e.to_string())?, spec.bidirectional))
+    Ok(Compiled {
+        program: program.map_err(|e| e.to_string())?,
+        bidirectional: spec.bidirectional,
+        form: spec.drafts.first().map(|draft| draft.form.clone()),
+        output: output.map(str::to_owned),
+    })
 }
 
 fn load_program(
     file: &ModelFile,
-    program: Program,
-    bidirectional: bool,
+    compiled: Compiled,
     target: &Target<'_>,
 ) -> Result<Loaded, Failure> {
-    let program = Arc::new(program);
-    let wanted = target.output.map_or(vec!["logits", "hidden"], |o| vec![o]);
+    let program = Arc::new(compiled.program);
+    let wanted = match &compiled.output {
+        Some(output) => vec![output.as_str()],
+        None => vec!["logits", "hidden"],
+    };
     let rows = wanted.iter().find_map(|name| program.plans[0].output(name));
     let rows = rows.ok_or("the model has no such output")?;
     let (weights, options) = (FileWeights(file), LoadOptions::default());
@@ -257,7 +281,8 @@ fn load_program(
         limits,
         rows,
         keep: vec![rows],
-        bidirectional,
+        bidirectional: compiled.bidirectional,
+        form: compiled.form.unwrap_or_default(),
         encoded: target.encoder.len(),
         states: vec![(0..=target.draft as usize).collect(); limits.seqs as usize],
     };

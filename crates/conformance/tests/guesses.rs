@@ -1,4 +1,4 @@
-//! The multi-token-prediction head of every family that has one guesses for its own trunk.
+//! The multi-token-prediction heads of every family that has some, and drafters of files of their own, guess.
 
 use tokkata_backend_cpu::CpuBackend;
 use tokkata_conformance::guesses;

@@ -14,6 +14,8 @@ mod own;
 mod plan;
 mod rates;
 
+use tokkata_ir::spec::DraftForm;
+
 use crate::request::RequestId;
 use crate::sampling::Sampling;
 pub(crate) use own::{Draft, Own};
@@ -57,10 +59,9 @@ pub trait Drafter: Send {
         true
     }
 
-    /// Whether it stands for the first multi-token-prediction head of the engine's own program, which the engine runs
-    /// itself.
-    fn is_own_head(&self) -> bool {
-        false
+    /// How the drafter of the engine's own program is run that it stands for, where it does: the engine runs that itself.
+    fn own_form(&self) -> Option<&DraftForm> {
+        None
     }
 
     /// A guess for each request, in order.
@@ -78,21 +79,35 @@ pub trait Drafter: Send {
     }
 }
 
-/// The first multi-token-prediction head of the engine's own program.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OwnHead;
+/// The drafter of the engine's own program: its multi-token-prediction heads, or one of another file that reads its states.
+#[derive(Clone, Debug)]
+pub struct OwnHead {
+    /// What it is called.
+    pub name: &'static str,
+    /// How it is run.
+    pub form: DraftForm,
+}
+
+impl Default for OwnHead {
+    fn default() -> Self {
+        OwnHead {
+            name: "mtp",
+            form: DraftForm::default(),
+        }
+    }
+}
 
 impl Drafter for OwnHead {
     fn name(&self) -> &'static str {
-        "mtp"
+        self.name
     }
 
     fn is_free(&self) -> bool {
         false
     }
 
-    fn is_own_head(&self) -> bool {
-        true
+    fn own_form(&self) -> Option<&DraftForm> {
+        Some(&self.form)
     }
 
     fn guess(&mut self, wanted: &[Wanted<'_>]) -> Vec<Guess> {
@@ -135,10 +150,10 @@ pub(crate) struct Speculator {
 }
 
 impl Speculator {
-    /// Which drafter stands for the program's own head.
+    /// Which drafter stands for the program's own.
     pub(crate) fn own_head(&self) -> Option<usize> {
         let mut drafters = self.speculation.drafters.iter();
-        drafters.position(|d| d.is_own_head())
+        drafters.position(|d| d.own_form().is_some())
     }
 
     pub(crate) fn new(speculation: Speculation) -> Self {

@@ -48,6 +48,8 @@ pub(crate) struct Task {
     pub(crate) fresh: bool,
     /// Its slot must be told how long it is and how much may come: rows were tried that may not count.
     pub(crate) tried: bool,
+    /// The first position from which its slot must be told its tokens again.
+    pub(crate) told: usize,
     /// Tokens that stay when its context is full and moves.
     pub(crate) shift: Option<usize>,
     /// Its context is moving.
@@ -183,6 +185,7 @@ impl Task {
             passed: 0,
             fresh: true,
             tried: false,
+            told: usize::MAX,
             shift: None,
             turning: false,
             alone: false,

@@ -155,6 +155,45 @@ impl ModelFile {
         })
     }
 
+    /// This model, and beside it a GGUF file of the same byte order: its metadata and tensors with `prefix` before their
+    /// names.
+    ///
+    /// # Errors
+    /// A name that both have.
+    pub fn beside(self, prefix: &str, other: ModelFile) -> Result<Self> {
+        let mut contents = self.contents;
+        let parts = contents.parts.len();
+        for (key, value) in other.contents.metadata.iter() {
+            let key = format!("{prefix}{key}");
+            contents.metadata.insert(key, value.clone());
+        }
+        let tensors = other.contents.tensors.into_iter();
+        contents.tensors.extend(tensors.map(|mut tensor| {
+            tensor.name.insert_str(0, prefix);
+            tensor.part += parts;
+            tensor
+        }));
+        contents.parts.extend(other.contents.parts);
+        Self::new(&self.path, contents)
+    }
+
+    /// This model without what was put [beside](Self::beside) it.
+    ///
+    /// # Errors
+    /// None, in fact.
+    pub fn alone(self, prefix: &str) -> Result<Self> {
+        let mut contents = self.contents;
+        let mut metadata = Metadata::default();
+        for (key, value) in contents.metadata.iter() {
+            if !key.starts_with(prefix) {
+                metadata.insert(key, value.clone());
+            }
+        }
+        contents.metadata = metadata;
+        contents.tensors.retain(|t| !t.name.starts_with(prefix));
+        Self::new(&self.path, contents)
+    }
+
     /// Which kind of file this is.
     #[must_use]
     pub fn container(&self) -> Container {

@@ -3,6 +3,8 @@
 //! A specification names weights, constants and cache slots by id; it holds no rule and no name of a family.
 //! The plan builder walks it once.
 
+use std::sync::Arc;
+
 use crate::ids::{ConstId, GroupId, SlotId, WeightId};
 use crate::op::{
     Act, BucketBias, ExpertGroups, GateClamp, Mask, NormKind, Pairing, PoolKind, Scan, Score,
@@ -35,8 +37,10 @@ pub struct ModelSpec {
     pub main: StackSpec,
     /// The encoder of an encoder–decoder.
     pub encoder: Option<StackSpec>,
-    /// Multi-token-prediction heads.
+    /// Multi-token-prediction heads, or the one drafter of a file beside this one.
     pub drafts: Vec<DraftSpec>,
+    /// What that drafter reads of the trunk.
+    pub taps: Option<TapSpec>,
     /// Slots of each group that belong to no draft; those of drafts come after them.
     pub trunk_slots: Vec<u32>,
 }
@@ -253,6 +257,8 @@ pub enum Source {
     LayerInput,
     /// The output of the branch before it in the same step.
     Previous,
+    /// What a drafter has beside its stream.
+    Beside,
 }
 
 /// A norm and its weights.
@@ -1223,22 +1229,20 @@ pub struct ClassifierSpec {
     pub softmax: bool,
 }
 
-/// A multi-token-prediction head.
+/// A multi-token-prediction head, or a drafter of another file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftSpec {
-    /// Norm of the embedding.
-    pub enorm: NormSpec,
-    /// Norm of the hidden state.
-    pub hnorm: NormSpec,
-    /// `[D, 2D]`.
-    pub proj: Proj,
+    /// Columns of its stream.
+    pub n_embd: u32,
+    /// Where its stream begins.
+    pub input: DraftInput,
     /// Own token table.
     pub table: WeightId,
     /// Scale of the table's rows.
     pub embed_scale: f32,
-    /// Its layer.
-    pub layer: LayerSpec,
-    /// Index of the layer among all.
+    /// Its layers; a head has one.
+    pub layers: Vec<LayerSpec>,
+    /// Index of the first layer among all.
     pub index: u32,
     /// Its head.
     pub head: HeadSpec,
@@ -1248,6 +1252,68 @@ pub struct DraftSpec {
     /// joined with the embedding for itself, and the layer reads and writes them by connections of its own, the only
     /// ones here.
     pub connected: Option<ConnectedSpec>,
+    /// How it is run.
+    pub form: DraftForm,
+}
+
+/// Where a drafter's stream begins.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DraftInput {
+    /// As a product of a token's embedding and the state before it, both normed.
+    Joined {
+        /// Norm of the embedding.
+        enorm: NormSpec,
+        /// Norm of the state.
+        hnorm: NormSpec,
+        /// `[D, 2D]`.
+        proj: Proj,
+    },
+    /// As the state; embedding and state, both normed, stand beside it.
+    Beside {
+        /// Norm of the embedding.
+        enorm: NormSpec,
+        /// Norm of the state.
+        hnorm: NormSpec,
+        /// The stream is the normed state.
+        normed: bool,
+    },
+    /// As a token's embedding.
+    Tokens,
+}
+
+/// How a drafter is run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DraftForm {
+    /// Its rows stand at the position of the state that they read, one before that of their token.
+    pub at_state: bool,
+    /// What the columns of its logits stand for, where these are not all tokens in order.
+    pub ids: Option<Arc<[u32]>>,
+    /// It fills masked tokens behind the newest one, all at once.
+    pub block: Option<MaskedBlock>,
+}
+
+/// The block that a drafter fills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaskedBlock {
+    /// Tokens of it, the newest known one among them.
+    pub size: u32,
+    /// The token that stands for those that are not known.
+    pub mask: u32,
+}
+
+/// What a drafter of another file reads of the trunk: a state, made of what goes into some of its layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TapSpec {
+    /// The layers, in order; their number stands for what the last one gives.
+    pub layers: Vec<u32>,
+    /// Norm of what goes into them, side by side.
+    pub before: Option<NormSpec>,
+    /// `[D of the drafter, layers · D]`.
+    pub proj: Proj,
+    /// Norm of the product.
+    pub after: Option<NormSpec>,
+    /// The drafter's layers keep keys and values of each state, so that no row of the drafter reads it.
+    pub kept: bool,
 }
 
 impl ModelSpec {

@@ -16,7 +16,7 @@ mod streams;
 mod summary;
 
 use tokkata_core::DType;
-use tokkata_ir::spec::{NormSpec, Proj, StackSpec};
+use tokkata_ir::spec::{NormSpec, Proj, TapSpec};
 use tokkata_ir::{
     Act, BinaryKind, CacheGroup, CacheKind, DeviceId, Limits, ModelSpec, Node, Op, Plan, PlanRole,
     Port, Program, Shape, Site, SlotDef, ValType, ValueDef, ValueId, WeightId,
@@ -38,6 +38,9 @@ pub struct BuildOptions {
     pub encoder_outputs: Vec<String>,
     /// Multi-token-prediction heads to build, as far as the model has them. What the first one reads is a usual output then.
     pub drafts: usize,
+    /// Tokens, from the first on, that each of these is built once more for, in plans behind theirs: such a head tells only
+    /// these apart, and costs less. 0 for none.
+    pub short: u32,
     /// Rows of prompts may be given as embeddings, to the port `embeds` of the main plan.
     pub embeds: bool,
     /// Output of a plan for vectors ([`PlanRole::Embed`]) over the same weights, if one is wanted.
@@ -55,6 +58,7 @@ impl Default for BuildOptions {
             outputs: Vec::new(),
             encoder_outputs: Vec::new(),
             drafts: 0,
+            short: 0,
             embeds: false,
             vectors: None,
             product_inputs: false,
@@ -81,7 +85,7 @@ pub fn build_with(
     options: &BuildOptions,
 ) -> Result<Program, PlanError> {
     check(limits)?;
-    let mut plans = vec![plan(spec, &spec.main, PlanRole::Main, options.embeds)];
+    let mut plans = vec![main(spec, options)];
     if let Some(encoder) = &spec.encoder {
         let mut plan = cross::encoder(spec, encoder);
         let asked = |name: &String| options.encoder_outputs.contains(name);
@@ -89,7 +93,13 @@ pub fn build_with(
             .retain(|o| o.name == "hidden" || asked(&o.name));
         plans.push(plan);
     }
-    plans.extend(draft::plans(spec, options.drafts));
+    let short = draft::short(spec, options);
+    plans.extend(draft::plans(spec, (options.drafts, 0)));
+    plans.extend(short.iter().flat_map(|short| {
+        let before = spec.drafts.len().min(options.drafts);
+        draft::plans(short, (options.drafts, before as u32))
+    }));
+    let spec = short.as_ref().unwrap_or(spec);
     if limits.adapters > 0 {
         plans.iter_mut().for_each(passes::adapt);
     }
@@ -101,7 +111,7 @@ pub fn build_with(
         passes::narrow(&mut plans[0]);
     }
     if let Some(output) = &options.vectors {
-        let mut vectors = plan(spec, &spec.main, PlanRole::Embed, false);
+        let mut vectors = vectors(spec);
         if limits.adapters > 0 {
             passes::adapt(&mut vectors);
         }
@@ -195,13 +205,22 @@ fn kv_dtype(group: &tokkata_ir::spec::GroupSpec, limits: &Limits) -> DType {
     if all { limits.kv_dtype } else { DType::F16 }
 }
 
-fn plan(spec: &ModelSpec, stack: &StackSpec, role: PlanRole, embeds: bool) -> Plan {
-    let mut builder = Builder::new(spec, role);
+/// The main plan, with what a drafter reads of it where one is built.
+fn main(spec: &ModelSpec, options: &BuildOptions) -> Plan {
+    let mut builder = Builder::new(spec, PlanRole::Main);
+    builder.tapped = spec.taps.as_ref().filter(|_| options.drafts > 0);
     builder.push(Op::Prepare, &[], &[]);
-    if embeds {
+    if options.embeds {
         builder.input("embeds", spec.n_embd);
     }
-    builder.stack(stack);
+    builder.stack(&spec.main);
+    builder.plan
+}
+
+fn vectors(spec: &ModelSpec) -> Plan {
+    let mut builder = Builder::new(spec, PlanRole::Embed);
+    builder.push(Op::Prepare, &[], &[]);
+    builder.stack(&spec.main);
     builder.plan
 }
 
@@ -216,6 +235,10 @@ pub(crate) struct Builder<'a> {
     pub(crate) first_value: Option<ValueId>,
     /// What the last indexer chose.
     pub(crate) chosen: Option<Chosen>,
+    /// What a drafter has beside its stream.
+    pub(crate) beside: Option<ValueId>,
+    /// What a drafter of another file reads, where one is built.
+    pub(crate) tapped: Option<&'a TapSpec>,
 }
 
 impl<'a> Builder<'a> {
@@ -235,6 +258,8 @@ impl<'a> Builder<'a> {
             layer_start: 0,
             first_value: None,
             chosen: None,
+            beside: None,
+            tapped: None,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use tokkata_archs::beside::PREFIX;
 use tokkata_archs::{HfView, Registry, ResolveOptions, View};
 use tokkata_core::Metadata;
 use tokkata_formats::{Directory, ModelFile};
@@ -46,6 +47,18 @@ impl Checkpoint {
             tokenizer: OnceLock::new(),
             canonical: OnceLock::new(),
         })
+    }
+
+    /// The model with a drafter beside it that reads its states.
+    pub(crate) fn beside(self, drafter: ModelFile) -> Result<Self> {
+        let file = self.file.beside(PREFIX, drafter)?;
+        Ok(Checkpoint { file, ..self })
+    }
+
+    /// The model without that.
+    pub(crate) fn alone(self) -> Result<Self> {
+        let file = self.file.alone(PREFIX)?;
+        Ok(Checkpoint { file, ..self })
     }
 
     /// The file: metadata and tensors.

@@ -10,6 +10,7 @@ use tokkata_engine::Engine;
 use tokkata_engine::speculate::model::{DraftModel, TokenMap};
 use tokkata_engine::speculate::ngram::Ngram;
 use tokkata_engine::speculate::{Drafter, Guess, OwnHead, Speculation, Wanted};
+use tokkata_formats::ModelFile;
 use tokkata_ir::{CacheKind, Limits, ModelSpec};
 use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
 
@@ -23,15 +24,23 @@ const MOST: u32 = 8;
 /// The same for models with states, of which each token of a draft keeps one.
 const MOST_STATES: u32 = 4;
 
+/// Tokens of a vocabulary that is worth making shorter for guesses.
+const MUCH: u32 = 32_768;
+
+/// What drafters that read the model's states are called: as the architecture of their files.
+pub const STATES: [&str; 2] = ["eagle3", "dflash"];
+
 /// Who guesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftKind {
     /// What stood behind the same tokens before.
     Ngram,
-    /// The first multi-token-prediction head in the model's file.
+    /// The multi-token-prediction heads in the model's file.
     Head,
-    /// A smaller model, see [`Drafts::model`].
+    /// A smaller model, see [`Drafts::model`]; where that file is a drafter that reads the model's states, as the next.
     Model,
+    /// A drafter that reads the model's states: EAGLE-3 or DFlash, see [`Drafts::model`].
+    States,
 }
 
 /// Choices of speculation. The default is whatever needs no other file, as far as it pays.
@@ -41,7 +50,7 @@ pub struct Drafts {
     pub kinds: Vec<DraftKind>,
     /// Tokens of a draft at most.
     pub most: Option<NonZeroU32>,
-    /// The smaller model's file.
+    /// The smaller model's file, or the drafter's.
     pub model: Option<PathBuf>,
     /// For measurements: the share of guesses at each place that is taken for right. The text is none then.
     pub pretended: Option<Vec<f64>>,
@@ -68,10 +77,11 @@ impl Drafts {
         }
     }
 
-    /// The choice that is called so: `auto`, `none`, `ngram`, `mtp` or `draft`, with the smaller model's file where one guesses.
+    /// The choice that is called so: `auto`, `none`, `ngram`, `mtp`, `draft`, `eagle3` or `dflash`, with the smaller model's
+    /// file where one guesses.
     ///
     /// # Errors
-    /// Another name; `draft` without a file.
+    /// Another name; `draft`, `eagle3` and `dflash` without a file.
     pub fn named(name: &str, model: Option<PathBuf>, most: Option<NonZeroU32>) -> Result<Self> {
         let kinds = match (name, &model) {
             ("auto", Some(_)) => vec![DraftKind::Ngram, DraftKind::Model],
@@ -80,7 +90,10 @@ impl Drafts {
             ("mtp", _) => vec![DraftKind::Head],
             ("none", _) => Vec::new(),
             ("draft", Some(_)) => vec![DraftKind::Model],
-            ("draft", None) => return Err(Error::NoDraft),
+            (name, Some(_)) if STATES.contains(&name) => vec![DraftKind::States],
+            (name, None) if name == "draft" || STATES.contains(&name) => {
+                return Err(Error::NoDraft);
+            }
             (found, _) => {
                 let found = found.to_owned();
                 return Err(Error::DraftKind { found });
@@ -100,14 +113,81 @@ impl Drafts {
 
     /// Heads of a model that guess: they must be built with the rest, as far as it has them.
     pub(crate) fn heads(&self) -> usize {
-        usize::from(self.kinds.contains(&DraftKind::Head))
+        let builds = [DraftKind::Head, DraftKind::States];
+        match self.kinds.iter().any(|kind| builds.contains(kind)) {
+            true => usize::MAX,
+            false => 0,
+        }
+    }
+
+    /// Tokens that heads also tell apart alone, for texts that hardly have others: a quarter of a vocabulary of which one
+    /// row is a great part of what a guess reads. The first ones are the common ones wherever merges give them their order.
+    pub(crate) fn short(&self, spec: &ModelSpec) -> u32 {
+        match self.kinds.contains(&DraftKind::Head) && spec.n_vocab >= MUCH {
+            true => (spec.n_vocab / 4).next_multiple_of(256),
+            false => 0,
+        }
+    }
+
+    /// The drafter's file, where it reads the model's states; an error where it was said to and does not.
+    pub(crate) fn states(&self, target: &Checkpoint) -> Option<Result<ModelFile>> {
+        let asked = self.kinds.contains(&DraftKind::States);
+        let path = self
+            .model
+            .as_deref()
+            .filter(|_| asked || self.kinds.contains(&DraftKind::Model))?;
+        let file = match ModelFile::open(path) {
+            Ok(file) => file,
+            Err(error) => return asked.then(|| Err(error.into())),
+        };
+        let arch = file
+            .architecture()
+            .and_then(|arch| target.registry().get(arch));
+        let reads = file.directory().is_none() && arch.is_some_and(|arch| arch.guest.is_some());
+        let refused = |why: &'static str| {
+            let file = path.display().to_string();
+            Some(Err(Error::Draft { file, why }))
+        };
+        let endian = |file: &ModelFile| file.layout().map(|layout| layout.endian);
+        let same = target.file().directory().is_some() || endian(&file) == endian(target.file());
+        match (reads, same, asked) {
+            (true, true, _) => Some(Ok(file)),
+            (true, false, _) => refused("its byte order is not the model's"),
+            (false, _, true) => {
+                refused("it reads no states of another model; use --spec-type draft")
+            }
+            (false, _, false) => None,
+        }
+    }
+
+    /// The same choices, where the drafter's file turned out to read states: it takes the place of the model's own heads.
+    pub(crate) fn by_states(&self) -> Drafts {
+        let mut drafts = self.clone();
+        drafts.kinds.retain(|kind| *kind != DraftKind::Head);
+        for kind in &mut drafts.kinds {
+            if *kind == DraftKind::Model {
+                *kind = DraftKind::States;
+            }
+        }
+        drafts.kinds.dedup();
+        drafts
+    }
+
+    /// The same choices without it.
+    pub(crate) fn without_states(&self) -> Drafts {
+        let mut drafts = self.clone();
+        let reads = [DraftKind::Model, DraftKind::States];
+        drafts.kinds.retain(|kind| !reads.contains(kind));
+        drafts
     }
 
     /// Tokens of a draft for a model.
     fn most(&self, spec: &ModelSpec) -> u32 {
-        let usual = match has_states(spec) {
-            true => MOST_STATES,
-            false => MOST,
+        let block = spec.drafts.first().and_then(|d| d.form.block);
+        let usual = match (has_states(spec), block) {
+            (true, _) => MOST_STATES,
+            (false, Some(block)) if self.heads() > 0 => block.size - 1,
+            (false, _) => MOST,
         };
         self.most.map_or(usual, NonZeroU32::get)
     }
@@ -115,7 +195,7 @@ impl Drafts {
     /// Makes room for drafts in the limits of a model that writes.
     pub(crate) fn widen(&self, limits: &mut Limits, spec: &ModelSpec) -> Started<'_> {
         if self.is_off() {
-            return Started(None);
+            return Started::NONE;
         }
         let most = self.most(spec);
         let together = most.max(2 * limits.seqs).min(most * limits.seqs);
@@ -124,12 +204,24 @@ impl Drafts {
         if has_states(spec) {
             limits.draft = limits.draft.max(1 + most);
         }
-        Started(Some((self, most)))
+        Started(Some((self, most, own_head(spec))))
     }
 }
 
 /// Speculation for which there is room, and how many tokens a draft has at most.
-pub(crate) struct Started<'a>(Option<(&'a Drafts, u32)>);
+pub(crate) struct Started<'a>(Option<(&'a Drafts, u32, OwnHead)>);
+
+/// The drafter that is built into a model's program.
+fn own_head(spec: &ModelSpec) -> OwnHead {
+    let form = spec.drafts.first().map(|d| d.form.clone());
+    let form = form.unwrap_or_default();
+    let name = match (&spec.taps, &form.block) {
+        (None, _) => OwnHead::default().name,
+        (Some(_), None) => STATES[0],
+        (Some(_), Some(_)) => STATES[1],
+    };
+    OwnHead { name, form }
+}
 
 impl Started<'_> {
     /// For models that do not write.
@@ -143,17 +235,19 @@ impl Started<'_> {
         options: &OpenOptions,
     ) -> Vec<String> {
         let (mut notes, mut drafters) = (Vec::new(), Vec::<Box<dyn Drafter>>::new());
-        let Some((drafts, most)) = self.0 else {
+        let Some((drafts, most, own)) = &self.0 else {
             return notes;
         };
         for kind in &drafts.kinds {
             match kind {
                 DraftKind::Ngram => drafters.push(Box::new(Ngram::new())),
-                DraftKind::Head if engine.has_head() => drafters.push(Box::new(OwnHead)),
+                DraftKind::Head | DraftKind::States if engine.has_head() => {
+                    drafters.push(Box::new(own.clone()));
+                }
                 DraftKind::Head if *drafts.kinds == [DraftKind::Head] => {
                     notes.push("no head guesses: the file has none that runs".to_owned());
                 }
-                DraftKind::Head => {}
+                DraftKind::Head | DraftKind::States => {}
                 DraftKind::Model => match model(drafts, engine.limits(), checkpoint, options) {
                     Ok(drafter) => drafters.push(Box::new(drafter)),
                     Err(error) => notes.push(format!("no model guesses: {error}")),
@@ -166,7 +260,7 @@ impl Started<'_> {
         }
         engine.speculate(Speculation {
             drafters,
-            most: most as usize,
+            most: *most as usize,
             adaptive: drafts.pretended.is_none(),
             pretended: drafts.pretended.clone(),
         });

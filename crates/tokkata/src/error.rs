@@ -49,7 +49,9 @@ pub enum Error {
     NoTemplate { file: String },
     #[error("found no file of a draft model, expected one with --model-draft")]
     NoDraft,
-    #[error("speculation: found '{found}', expected auto, none, ngram, mtp or draft")]
+    #[error(
+        "speculation: found '{found}', expected auto, none, ngram, mtp, draft, eagle3 or dflash"
+    )]
     DraftKind { found: String },
     #[error(
         "{file}: found {found} beams or draws at once, expected at most {most}; open the model for more recordings at once"

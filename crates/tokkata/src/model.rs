@@ -37,6 +37,33 @@ pub struct Model {
     notes: Vec<String>,
 }
 
+/// A model but for its file.
+struct Parts {
+    engine: Engine,
+    device: &'static str,
+    threads: usize,
+    vectors: Option<VectorShape>,
+    diffusion: Option<Diffusion>,
+    way: Way,
+    notes: Vec<String>,
+}
+
+impl Parts {
+    fn model(self, checkpoint: Checkpoint, mut notes: Vec<String>) -> Model {
+        notes.extend(self.notes);
+        Model {
+            checkpoint,
+            engine: self.engine,
+            device: self.device,
+            threads: self.threads,
+            vectors: self.vectors,
+            diffusion: self.diffusion,
+            way: self.way,
+            notes,
+        }
+    }
+}
+
 impl Model {
     /// Opens and loads the model at `path`.
     ///
@@ -56,6 +83,38 @@ impl Model {
         options: &OpenOptions,
         progress: Option<Progress<'_>>,
     ) -> Result<Self> {
+        let mut options = options.clone();
+        let mut notes = Vec::new();
+        let found = options.drafts.states(&checkpoint);
+        let Some(found) = found else {
+            let parts = Self::parts(&checkpoint, &options, progress)?;
+            return Ok(parts.model(checkpoint, notes));
+        };
+        let without = options.drafts.without_states();
+        let mut checkpoint = checkpoint;
+        match found {
+            Ok(drafter) => {
+                checkpoint = checkpoint.beside(drafter)?;
+                options.drafts = options.drafts.by_states();
+                match Self::parts(&checkpoint, &options, progress) {
+                    Ok(parts) => return Ok(parts.model(checkpoint, notes)),
+                    // Whether it was the drafter's fault shows without it.
+                    Err(error) => notes.push(format!("no model guesses: {error}")),
+                }
+                checkpoint = checkpoint.alone()?;
+            }
+            Err(error) => notes.push(format!("no model guesses: {error}")),
+        }
+        options.drafts = without;
+        let parts = Self::parts(&checkpoint, &options, progress)?;
+        Ok(parts.model(checkpoint, notes))
+    }
+
+    fn parts(
+        checkpoint: &Checkpoint,
+        options: &OpenOptions,
+        progress: Option<Progress<'_>>,
+    ) -> Result<Parts> {
         let backend = device(options.device.as_deref())?;
         let way = checkpoint.generation()?;
         let writes = !matches!(options.purpose, Purpose::Vectors(_));
@@ -94,6 +153,7 @@ impl Model {
         let drafts = match writes && diffusion.is_none() {
             true => {
                 build.drafts = options.drafts.heads();
+                build.short = options.drafts.short(&spec);
                 options.drafts.widen(&mut limits, &spec)
             }
             false => Started::NONE,
@@ -112,9 +172,9 @@ impl Model {
             Some(recast) => recast,
             None => &plain,
         };
-        let adapter = merged(&checkpoint, &options.adapters, (&*program, weights))?;
+        let adapter = merged(checkpoint, &options.adapters, (&*program, weights))?;
         let need = MemoryNeed::of(&program, weights).with(adapter.as_ref());
-        check_memory(&checkpoint, need, &limits)?;
+        check_memory(checkpoint, need, &limits)?;
         let load = options.load_options();
         let loaded = backend.load(program.clone(), weights, &load);
         let loaded = loaded.map_err(Error::backend(checkpoint.path()))?;
@@ -135,17 +195,15 @@ impl Model {
             ..EngineOptions::default()
         };
         let mut engine = Engine::new(program, executor, options)?;
-        let notes = drafts.start(&mut engine, &checkpoint, all);
+        let notes = drafts.start(&mut engine, checkpoint, all);
         if let Some(adapter) = adapter {
             let id = engine.attach(&Arc::new(adapter))?;
             engine.use_adapter(Some(id))?;
         }
-        let (device, threads) = (backend.name(), load.threads);
-        Ok(Model {
-            checkpoint,
+        Ok(Parts {
             engine,
-            device,
-            threads,
+            device: backend.name(),
+            threads: load.threads,
             vectors,
             diffusion,
             way,

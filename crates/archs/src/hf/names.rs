@@ -9,6 +9,7 @@ use tokkata_ir::Recipe;
 use super::config::Config;
 use super::folds::Piece;
 use super::rules::{HfRule, TensorRule, TensorRules, shared};
+use crate::beside::is_guest;
 use crate::error::ArchError;
 use crate::resolve::glob;
 use crate::view::Found;
@@ -28,7 +29,8 @@ pub(crate) fn stored(file: &ModelFile) -> HashMap<&str, (DType, Vec<usize>)> {
     let plain = plain.map(|t| (t.name.as_str(), (t.dtype, t.shape.clone())));
     let packed = file.packed().iter();
     let packed = packed.map(|p| (p.name.as_str(), (p.kept, p.shape.clone())));
-    plain.chain(packed).collect()
+    let all = plain.chain(packed);
+    all.filter(|(name, _)| !is_guest(name)).collect()
 }
 
 /// Finds tensors by the rules of a table.

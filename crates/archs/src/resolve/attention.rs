@@ -182,7 +182,7 @@ impl Resolver<'_> {
     fn fused_qkv(&mut self, rule: &AttentionRule, fused: &str, h: Heads) -> Result<Qkv, ArchError> {
         let parts = [h.n * h.dim_k, h.kv * h.dim_k, h.kv * h.dim_v];
         let n: u32 = parts.iter().sum();
-        let d = self.spec.n_embd;
+        let d = self.size_of(rule.width.as_ref(), "n_embd")?;
         let mut proj = self.biased(
             rule,
             fused,
@@ -246,7 +246,7 @@ impl Resolver<'_> {
         h: Heads,
         shared: bool,
     ) -> Result<Qkv, ArchError> {
-        let d = self.spec.n_embd;
+        let d = self.size_of(rule.width.as_ref(), "n_embd")?;
         let q_rows = h.n * h.dim_k * if rule.q_gate { 2 } else { 1 };
         let (q, k, v) = (
             name(rule.q.as_ref(), "attn_q"),

@@ -1,7 +1,7 @@
 //! Multi-token-prediction heads: the layers behind the trunk, each with its own way in and out.
 
 use tokkata_ir::Axis;
-use tokkata_ir::spec::{DraftSpec, HeadSpec, NormSpec};
+use tokkata_ir::spec::{DraftForm, DraftInput, DraftSpec, HeadSpec, NormSpec};
 
 use super::norm::Normed;
 use super::weights::Want;
@@ -45,26 +45,30 @@ impl Resolver<'_> {
         let steps = self.step_rules(Side::Draft);
         let layer = self.layer_spec(index, &steps)?;
         Ok(DraftSpec {
+            n_embd: d,
             connected: self.draft_frame(&layer)?,
-            enorm: self.draft_norm("nextn.enorm")?,
-            hnorm: self.draft_norm("nextn.hnorm")?,
-            proj: self.proj(
-                "nextn.eh_proj",
-                Want {
-                    shape: &[d, 2 * d],
-                    axes: &[Axis::Embd, Axis::Other],
-                },
-            )?,
+            input: DraftInput::Joined {
+                enorm: self.draft_norm("nextn.enorm")?,
+                hnorm: self.draft_norm("nextn.hnorm")?,
+                proj: self.proj(
+                    "nextn.eh_proj",
+                    Want {
+                        shape: &[d, 2 * d],
+                        axes: &[Axis::Embd, Axis::Other],
+                    },
+                )?,
+            },
             table: self.weight_opt("nextn.embed_tokens", own)?.unwrap_or(table),
             embed_scale,
-            layer,
+            layers: vec![layer],
             index,
             head: self.draft_head(rule)?,
             post_norm: rule.post_norm,
+            form: DraftForm::default(),
         })
     }
 
-    fn draft_norm(&mut self, tensor: &str) -> Result<NormSpec, ArchError> {
+    pub(super) fn draft_norm(&mut self, tensor: &str) -> Result<NormSpec, ArchError> {
         let norm = NormRule::Name(tensor.to_owned());
         let norm = self.norm(&norm, Normed::row(self.spec.n_embd))?;
         Ok(norm.expect("the norm has a tensor"))

@@ -192,7 +192,7 @@ impl Resolver<'_> {
         Ok(Val::Num(if cols { last } else { rest } as f64))
     }
 
-    fn numbers(&self, key: &str) -> Result<Vec<f64>, EvalError> {
+    pub(super) fn numbers(&self, key: &str) -> Result<Vec<f64>, EvalError> {
         let full = format!("{}.{key}", self.prefix);
         let value = self.meta.get(&full).ok_or_else(|| missing(&full))?;
         Ok(match value.as_array() {

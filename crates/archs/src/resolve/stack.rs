@@ -330,6 +330,7 @@ impl Resolver<'_> {
             "stream" => Source::Stream,
             "layer_input" => Source::LayerInput,
             "previous" => Source::Previous,
+            "beside" => Source::Beside,
             other => return Err(self.bad_word("source", other)),
         };
         let post_norm = self.norm_opt(rule.post_norm, Normed::row(d))?;

@@ -53,7 +53,7 @@ pub(crate) fn of(field: &str) -> &'static [&'static str] {
         "mamba.dt_b_c_norm" => &["none", "weighted", "weightless"],
         "delta.flavour" => &["gdn", "kda"],
         "skip" => &["stream", "normed"],
-        "source" => &["stream", "layer_input", "previous"],
+        "source" => &["stream", "layer_input", "previous", "beside"],
         "head.output" => &["tied", "fallback", "untied", "none"],
         "head.pool" => &["none", "mean", "cls", "last"],
         "rope.pairing" => &["adjacent", "halves", "none"],

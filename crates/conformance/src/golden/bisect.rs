@@ -34,7 +34,7 @@ pub fn values(
     };
     let target = Target {
         device,
-        ctx: golden.positions,
+        ctx: golden.positions + golden.block(),
         feeding: Feeding::WHOLE,
         output: golden.rows.output(),
         encoder: &encoder,

@@ -142,7 +142,7 @@ fn error(
     };
     let target = Target {
         device,
-        ctx: golden.positions,
+        ctx: golden.positions + golden.block(),
         feeding: way.feeding,
         output: golden.rows.output(),
         encoder: &encoder,

@@ -595,13 +595,19 @@ impl Task {
                 deltas.push(Delta::Length(start as u32));
             }
         } else if let (true, Goal::Answer(answer)) = (self.tried, &self.goal) {
+            if self.told < start {
+                deltas.push(Delta::Tokens {
+                    first: self.told as u32,
+                    tokens: self.tokens[self.told..start].to_vec(),
+                });
+            }
             deltas.push(Delta::Length(start as u32));
             deltas.push(Delta::Stop {
                 ids: answer.stop_ids.clone(),
                 remaining: answer.remaining(self.stats.generated_tokens),
             });
         }
-        self.tried = false;
+        (self.tried, self.told) = (false, usize::MAX);
         deltas.extend(self.seq.changes());
         if let Some(encode) = self.encode.as_mut().filter(|e| e.done && !e.told) {
             encode.told = true;

@@ -28,10 +28,10 @@ struct Candidate {
 impl Engine {
     /// Speculates from now on.
     pub fn speculate(&mut self, speculation: Speculation) {
-        let asks = speculation.drafters.iter().any(|d| d.is_own_head());
-        self.heads = Heads::of(&self.program).filter(|_| asks);
-        if self.heads.is_some() {
-            self.cache.keep_slack(1 + speculation.most);
+        let form = speculation.drafters.iter().find_map(|d| d.own_form());
+        self.heads = form.and_then(|form| Heads::of(&self.program, form));
+        if let Some(heads) = &self.heads {
+            self.cache.keep_slack(heads.reach(speculation.most));
         }
         self.speculator = Some(Speculator::new(speculation));
     }
@@ -227,7 +227,7 @@ impl Engine {
                 continue;
             }
             let started = (self.clock)();
-            let guesses = if drafter.is_own_head() {
+            let guesses = if drafter.own_form().is_some() {
                 let asked: Vec<_> = asking.iter().map(|(c, count)| (c.i, **count)).collect();
                 self.guess_by_head(&asked)
             } else {

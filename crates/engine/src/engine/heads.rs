@@ -1,166 +1,150 @@
-//! Guesses of the model's own multi-token-prediction heads.
+//! Guesses of the model's own drafters: multi-token-prediction heads, and drafters of another file that read its states.
 //!
 //! A head is a plan of the same program, with slots of its own in the same blocks. At position p it reads token p and the
 //! state that the trunk made of position p − 1, and tells what follows token p. So rows of the trunk leave their states
-//! here until the head has run over the tokens behind them, and a guess goes on from the head's own states. Only the first
-//! head guesses, one token after another.
+//! here until the head has run over the tokens behind them, and a guess goes on from the head's own states. Where there are
+//! several heads, the second reads what the first made of each position, and so on: each guesses one token, the last one all
+//! that come after. The rows of some drafters stand one position earlier, at that of the state.
+//!
+//! A drafter that fills blocks keeps what it reads of the trunk as keys and values, which the trunk's own plan writes: it has
+//! nothing to follow, and one run of masked tokens guesses all.
 //!
 //! What a head left in a block that another request goes on from is as good as if it had run there itself; where it had
 //! not, or read no state, its guesses are worse, and no text is different.
 
+mod own;
+mod run;
+
 use tokkata_ir::sample::{Scratch, sample};
-use tokkata_ir::{
-    BlockCopy, Delta, Lead, LogitRow, PlanRole, RowInput, SeqRows, Source, Ticket, ValueId, Work,
-};
+use tokkata_ir::spec::{DraftForm, MaskedBlock};
+use tokkata_ir::{BlockCopy, Lead, Plan, PlanRole, Program, ValueId};
 
 use super::Engine;
 use crate::flight::{Flight, Part};
 use crate::speculate::Guess;
 use crate::task::{Goal, Task, place_of};
+pub(crate) use own::Own;
 
-/// Tokens in a row for which a head was not worth asking, after which a request has none.
-const USELESS: usize = 24;
-
-/// The head's place in the program.
-#[derive(Clone, Copy, Debug)]
+/// The drafters of a program.
+#[derive(Clone, Debug)]
 pub(crate) struct Heads {
-    /// The trunk's output that the head reads, `[rows, width]`.
-    state: ValueId,
+    /// The trunk's output that the first one reads, `[rows, width]`; `None` where the trunk keeps it.
+    state: Option<ValueId>,
     width: usize,
+    stages: Vec<Stage>,
+    /// The same with fewer columns: they tell only the first tokens of the vocabulary apart. None, or one for each.
+    short: Vec<Stage>,
+    form: DraftForm,
+}
+
+/// The place of one in the program.
+#[derive(Clone, Copy, Debug)]
+struct Stage {
     plan: usize,
-    input: ValueId,
+    input: Option<ValueId>,
     logits: ValueId,
-    n_vocab: usize,
+    columns: usize,
     /// The state that it makes itself.
     next: ValueId,
 }
 
-/// What the head needs to know of a request.
-#[derive(Debug, Default)]
-pub(crate) struct Own {
-    /// Positions that the head has run over.
-    done: usize,
-    /// Position of the first state that is kept.
-    first: usize,
-    /// States `[n, width]` that the head has not read.
-    states: Vec<f32>,
-    /// Tokens since the head was last worth asking.
-    useless: usize,
-    /// The request goes on without.
-    off: bool,
-}
+/// Tokens of a text by whose kind it is seen which heads are enough.
+const RECENT: usize = 256;
+/// Of so many of them all but one are common, where the short heads are.
+const COMMON: usize = 16;
 
-/// Rows of a request for the head.
+/// Rows of a request for a head.
 struct Fed {
     i: usize,
     at: usize,
     tokens: Vec<u32>,
     states: Vec<f32>,
     copies: Vec<BlockCopy>,
-    /// Whether the logits of its last row are wanted.
-    guesses: bool,
+    /// How many of its last rows tell what follows.
+    guesses: usize,
 }
 
-/// What the last row of each request gave.
+/// What the rows of a request gave: logits of those that guess, states of all.
 struct Made {
     logits: Vec<f32>,
-    state: Vec<f32>,
+    states: Vec<f32>,
 }
 
-impl Own {
-    /// Keeps the states of rows from a position on.
-    fn keep(&mut self, start: usize, states: &[f32], width: usize) {
-        let kept = self.first + self.states.len() / width;
-        if self.states.is_empty() || start < self.first || start > kept {
-            // What stands before came from stored blocks.
-            self.states.clear();
-            self.first = start;
-            self.done = self.done.max(start);
-        }
-        if self.done > start + 1 {
-            // Rows run again.
-            self.done = start;
-        }
-        self.states.truncate((start - self.first) * width);
-        self.states.extend_from_slice(states);
-    }
-
-    /// The states before positions `from..to`; zeros where none is known.
-    fn before(&self, from: usize, to: usize, width: usize) -> Vec<f32> {
-        let state = |p: usize| {
-            let at = p.checked_sub(1 + self.first)? * width;
-            self.states.get(at..at + width)
-        };
-        let zeros = vec![0.0; width];
-        (from..to)
-            .flat_map(|p| state(p).unwrap_or(&zeros).to_vec())
-            .collect()
-    }
-
-    /// The request goes on without.
-    pub(super) fn give_up(&mut self) {
-        *self = Own {
-            off: true,
-            ..Own::default()
-        };
-    }
-
-    /// The states before positions `from..to`, over which the head is to run now.
-    fn read(&mut self, from: usize, to: usize, width: usize) -> Vec<f32> {
-        let states = self.before(from, to, width);
-        self.ran(to, width);
-        states
-    }
-
-    /// The head has run over the positions before this one.
-    fn ran(&mut self, to: usize, width: usize) {
-        self.done = to;
-        let read = (to - 1).saturating_sub(self.first) * width;
-        if read >= self.states.len() {
-            self.states.clear();
-        } else {
-            self.states.drain(..read);
-        }
-        self.first = self.first.max(to - 1);
-    }
+/// A request for which something is guessed: its place among those, and what is fed next.
+struct Turn {
+    n: usize,
+    /// Tokens that are known.
+    end: usize,
+    fed: Fed,
 }
 
-impl Fed {
-    fn last_row(&self) -> Vec<LogitRow> {
-        let last = LogitRow {
-            row: self.tokens.len() as u32 - 1,
-            ..LogitRow::default()
-        };
-        self.guesses.then_some(last).into_iter().collect()
-    }
-}
-
-impl Heads {
-    /// The first head of a program that has one.
-    pub(crate) fn of(program: &tokkata_ir::Program) -> Option<Heads> {
-        let (plan, head) = program.plan(PlanRole::Draft(0))?;
-        let (_, main) = program.plan(PlanRole::Main)?;
-        let (state, logits) = (main.output("draft_input")?, head.output("logits")?);
-        if main.value(state).shape.lead != Lead::Rows {
-            return None;
-        }
-        Some(Heads {
-            state,
-            width: main.value(state).shape.width(),
+impl Stage {
+    fn of(program: &Program, number: u32) -> Option<Stage> {
+        let (plan, head): (usize, &Plan) = program.plan(PlanRole::Draft(number))?;
+        let logits = head.output("logits")?;
+        Some(Stage {
             plan,
-            input: head.input("hidden")?,
+            input: head.input("hidden"),
             logits,
-            n_vocab: head.value(logits).shape.width(),
+            columns: head.value(logits).shape.width(),
             next: head.output("hidden")?,
         })
     }
 }
 
+impl Heads {
+    /// The drafters of a program that has any.
+    pub(crate) fn of(program: &Program, form: &DraftForm) -> Option<Heads> {
+        let mut stages: Vec<Stage> = (0..).map_while(|n| Stage::of(program, n)).collect();
+        let whole = form
+            .ids
+            .as_ref()
+            .map_or(program.n_vocab as usize, |ids| ids.len());
+        let fewer = stages.iter().position(|stage| stage.columns < whole);
+        let mut short = stages.split_off(fewer.unwrap_or(stages.len()));
+        short.truncate(stages.len());
+        let (_, main) = program.plan(PlanRole::Main)?;
+        let state = main.output("draft_input");
+        let (first, whole) = (stages.first()?, |v| main.value(v).shape.lead == Lead::Rows);
+        if first.input.is_some() != state.is_some_and(whole) {
+            return None;
+        }
+        Some(Heads {
+            width: state.map_or(0, |state| main.value(state).shape.width()),
+            state,
+            stages,
+            short,
+            form: form.clone(),
+        })
+    }
+
+    /// Whether the short heads know nearly all tokens of a text.
+    fn is_common(&self, tokens: &[u32]) -> bool {
+        let Some(short) = self.short.first() else {
+            return false;
+        };
+        let recent = &tokens[tokens.len().saturating_sub(RECENT)..];
+        let rare = recent.iter().filter(|&&t| t as usize >= short.columns);
+        rare.count() * COMMON <= recent.len()
+    }
+
+    /// Positions by which its rows stand before their tokens.
+    fn shift(&self) -> usize {
+        usize::from(self.form.at_state)
+    }
+
+    /// Positions that a guess of so many tokens takes.
+    pub(crate) fn reach(&self, most: usize) -> usize {
+        let block = self.form.block.map_or(0, |block| block.size as usize);
+        1 + most.max(block)
+    }
+}
+
 impl Engine {
-    /// Whether the program has a multi-token-prediction head that can guess.
+    /// Whether the program has a drafter of its own that can guess.
     #[must_use]
     pub fn has_head(&self) -> bool {
-        Heads::of(&self.program).is_some()
+        Heads::of(&self.program, &DraftForm::default()).is_some()
     }
 
     /// Whether nothing more is launched until what is under way has landed: its states are needed in order.
@@ -172,226 +156,294 @@ impl Engine {
 
     /// The output to keep of a work whose parts have use for it.
     pub(super) fn kept_for_head(&self, parts: &[Part]) -> Option<ValueId> {
-        let head = self.heads?;
+        let state = self.heads.as_ref()?.state?;
         let needs = |part: &Part| {
             let task = place_of(&self.running, part.task).map(|i| &self.running[i]);
             task.is_some_and(Task::keeps_states_for_head)
         };
-        parts.iter().any(needs).then_some(head.state)
+        parts.iter().any(needs).then_some(state)
     }
 
     /// Takes the states of a part's rows, which are those from `before` on in its work.
-    fn take_states(&mut self, head: Heads, flight: &Flight, part: &Part, before: usize) {
+    fn take_states(&mut self, heads: &Heads, flight: &Flight, part: &Part, before: usize) {
         let (Some(i), Some(ticket)) = (place_of(&self.running, part.task), &flight.ticket) else {
+            return;
+        };
+        let Some(state) = heads.state else {
             return;
         };
         if part.encodes || !self.running[i].keeps_states_for_head() {
             return;
         }
-        let mut states = vec![0.0; part.rows * head.width];
+        let mut states = vec![0.0; part.rows * heads.width];
         let rows = before..before + part.rows;
-        let read = self.executor.read(ticket, head.state, rows, &mut states);
+        let read = self.executor.read(ticket, state, rows, &mut states);
         let own = &mut self.running[i].head;
         match read {
-            Ok(()) => own.keep(part.start, &states, head.width),
+            Ok(()) => own.stage(0).keep(part.start, &states, heads.width),
             Err(_) => own.give_up(),
         }
     }
 
-    /// Takes the states of a work's rows, and runs the head over the same rows before anything else becomes of them: what a
+    /// Takes the states of a work's rows, and runs the heads over the same rows before anything else becomes of them: what a
     /// window passes is given back when they count.
     pub(super) fn follow(&mut self, flight: &Flight) {
-        let Some(head) = self.heads else {
+        let Some(heads) = self.heads.clone().filter(|h| h.state.is_some()) else {
             return;
         };
         let mut before = 0;
         for part in &flight.parts {
-            self.take_states(head, flight, part, before);
+            self.take_states(&heads, flight, part, before);
             before += part.rows;
         }
         if !self.flights.is_empty() {
             return;
         }
-        let fed: Vec<Fed> = flight
-            .parts
-            .iter()
-            .filter_map(|part| self.behind(head, part))
-            .collect();
-        if !fed.is_empty() {
-            self.run_head(head, &fed);
+        for stage in 0..heads.stages.len() {
+            let behind = |part| self.behind(&heads, stage, part);
+            let fed: Vec<Fed> = flight.parts.iter().filter_map(behind).collect();
+            let made = match fed.is_empty() {
+                true => break,
+                false => self.run_head(&heads, &heads.stages[stage], &fed),
+            };
+            for (fed, made) in fed.iter().zip(&made) {
+                let to = fed.at + fed.tokens.len();
+                self.pass_on(&heads, stage, (fed, to), made);
+            }
         }
     }
 
-    /// The rows of a part that the head has not run over.
-    fn behind(&mut self, head: Heads, part: &Part) -> Option<Fed> {
+    /// The rows of a part that a head has not run over.
+    fn behind(&mut self, heads: &Heads, stage: usize, part: &Part) -> Option<Fed> {
         let i = place_of(&self.running, part.task)?;
         let task = &mut self.running[i];
         if part.encodes || !task.keeps_states_for_head() || task.fresh {
             return None;
         }
         let to = task.tokens.len().min(part.start + part.rows - part.tried);
-        let from = task.head.done;
+        let kept = task.head.stage(stage);
+        let from = kept.done.max(heads.shift());
         (part.start..to).contains(&from).then(|| Fed {
             i,
             at: from,
             tokens: task.tokens[from..to].to_vec(),
-            states: task.head.read(from, to, head.width),
+            states: kept.read(from, to, heads.width),
             copies: Vec::new(),
-            guesses: false,
+            guesses: 0,
         })
+    }
+
+    /// What a head made of rows before `to` is what the next one reads of them.
+    fn pass_on(&mut self, heads: &Heads, stage: usize, (fed, to): (&Fed, usize), made: &Made) {
+        if stage + 1 < heads.stages.len() {
+            let known = (to - fed.at) * heads.width;
+            let next = self.running[fed.i].head.stage(stage + 1);
+            next.keep(fed.at, &made.states[..known], heads.width);
+        }
     }
 
     /// Guesses so many tokens for each of these tasks.
     pub(super) fn guess_by_head(&mut self, asked: &[(usize, usize)]) -> Vec<Guess> {
         let mut guesses = vec![Guess::default(); asked.len()];
-        let Some(head) = self.heads.filter(|_| self.flights.is_empty()) else {
-            return guesses;
-        };
-        let mut open = Vec::new();
-        let mut rows = self.limits().rows as usize;
-        for (n, &(i, count)) in asked.iter().enumerate() {
-            let fed = self.open(head, (i, count), rows);
-            rows -= fed.as_ref().map_or(0, |fed| fed.tokens.len());
-            open.extend(fed.map(|fed| (n, fed)));
-        }
-        let mut scratch = Scratch::default();
-        while !open.is_empty() {
-            let (places, fed): (Vec<usize>, Vec<Fed>) = open.into_iter().unzip();
-            let made = self.run_head(head, &fed);
-            open = Vec::new();
-            for ((n, fed), made) in places.into_iter().zip(fed).zip(made) {
-                let at = fed.at + fed.tokens.len();
-                let Some(token) = self.draw(
-                    fed.i,
-                    at - 1,
-                    &guesses[n].tokens,
-                    &made.logits,
-                    &mut scratch,
-                ) else {
-                    continue;
-                };
-                guesses[n].tokens.push(token);
-                if guesses[n].tokens.len() < asked[n].1 {
-                    let next = Fed {
-                        i: fed.i,
-                        at,
-                        tokens: vec![token],
-                        states: made.state,
-                        copies: Vec::new(),
-                        guesses: true,
-                    };
-                    open.push((n, next));
-                }
+        if let Some(heads) = self.heads.clone().filter(|_| self.flights.is_empty()) {
+            match heads.form.block {
+                Some(block) => self.guess_blocks(&heads, block, asked, &mut guesses),
+                None => self.guess_chains(&heads, asked, &mut guesses),
             }
         }
         guesses
     }
 
-    /// What the head is fed first for a guess: the newest tokens of a task, with room for the guess behind them.
-    fn open(&mut self, head: Heads, (i, count): (usize, usize), most: usize) -> Option<Fed> {
+    /// One token after another, all requests at once.
+    fn guess_chains(&mut self, heads: &Heads, asked: &[(usize, usize)], guesses: &mut [Guess]) {
+        let mut open = Vec::new();
+        let mut rows = self.limits().rows as usize;
+        for (n, &ask) in asked.iter().enumerate() {
+            let turn = self.open(heads, n, ask, rows);
+            // The last head is fed what all before it guessed.
+            rows -= turn.as_ref().map_or(0, |t| {
+                (t.fed.tokens.len() + heads.stages.len() - 1).min(rows)
+            });
+            open.extend(turn);
+        }
+        let (mut scratch, mut stage) = (Scratch::default(), 0);
+        while !open.is_empty() {
+            let (turns, fed): (Vec<(usize, usize)>, Vec<Fed>) = open
+                .into_iter()
+                .map(|t: Turn| ((t.n, t.end), t.fed))
+                .unzip();
+            let common = |fed: &Fed| heads.is_common(&self.running[fed.i].tokens);
+            let of = match heads.short.get(stage) {
+                Some(short) if fed.iter().all(common) => short,
+                _ => &heads.stages[stage],
+            };
+            let made = self.run_head(heads, of, &fed);
+            open = Vec::new();
+            for (((n, end), fed), made) in turns.into_iter().zip(fed).zip(made) {
+                let at = fed.at + fed.tokens.len();
+                let guess = &mut guesses[n].tokens;
+                let logits = heads.spread(&made.logits, self.program.n_vocab);
+                let Some(token) = self.draw(fed.i, at - 1, guess, &logits, &mut scratch) else {
+                    continue;
+                };
+                guess.push(token);
+                if guess.len() < asked[n].1 {
+                    let fed = self.next(heads, stage, (&fed, end), (&made, guess));
+                    open.push(Turn { n, end, fed });
+                }
+            }
+            stage = (stage + 1).min(heads.stages.len() - 1);
+        }
+    }
+
+    /// What is fed behind a guess: to the head after this one all that it has not seen, to the last one the guess.
+    fn next(
+        &mut self,
+        heads: &Heads,
+        stage: usize,
+        (fed, end): (&Fed, usize),
+        (made, guess): (&Made, &[u32]),
+    ) -> Fed {
+        let (i, width) = (fed.i, heads.width);
+        let last = |rows: usize| made.states[made.states.len() - rows * width..].to_vec();
+        if stage + 1 == heads.stages.len() {
+            return Fed {
+                i,
+                at: fed.at + fed.tokens.len(),
+                tokens: guess[guess.len() - 1..].to_vec(),
+                states: last(1),
+                copies: Vec::new(),
+                guesses: 1,
+            };
+        }
+        self.pass_on(heads, stage, (fed, end), made);
+        let least = heads.shift().max(end.saturating_sub(self.cache.slack()));
+        let task = &mut self.running[i];
+        let kept = task.head.stage(stage + 1);
+        let from = kept.done.max(least).min(end - 1);
+        let known = kept.read(from, end, width);
+        Fed {
+            i,
+            at: from,
+            tokens: [&task.tokens[from..end], guess].concat(),
+            states: [known, last(guess.len())].concat(),
+            copies: Vec::new(),
+            guesses: 1,
+        }
+    }
+
+    /// Blocks of masked tokens behind the newest ones, all requests at once.
+    fn guess_blocks(
+        &mut self,
+        heads: &Heads,
+        block: MaskedBlock,
+        asked: &[(usize, usize)],
+        guesses: &mut [Guess],
+    ) {
+        let (mut rows, mut told) = (self.limits().rows, self.limits().logit_rows);
+        let mut turns = Vec::new();
+        for (n, &(i, count)) in asked.iter().enumerate() {
+            let most = count.min(block.size as usize - 1).min(told as usize);
+            let Some(fed) = self
+                .masked(block, (i, most))
+                .filter(|f| f.tokens.len() <= rows as usize)
+            else {
+                continue;
+            };
+            rows -= fed.tokens.len() as u32;
+            told -= fed.guesses as u32;
+            let end = self.running[i].tokens.len();
+            turns.push((n, end, fed));
+        }
+        if turns.is_empty() {
+            return;
+        }
+        let (places, fed): (Vec<(usize, usize)>, Vec<Fed>) = turns
+            .into_iter()
+            .map(|(n, end, fed)| ((n, end), fed))
+            .unzip();
+        let made = self.run_head(heads, &heads.stages[0], &fed);
+        let mut scratch = Scratch::default();
+        for (((n, end), fed), made) in places.into_iter().zip(fed).zip(made) {
+            let guess = &mut guesses[n].tokens;
+            for (j, row) in made.logits.chunks(heads.stages[0].columns).enumerate() {
+                let logits = heads.spread(row, self.program.n_vocab);
+                match self.draw(fed.i, end - 1 + j, guess, &logits, &mut scratch) {
+                    Some(token) => guess.push(token),
+                    None => break,
+                }
+            }
+        }
+    }
+
+    /// The newest tokens of a task with the rest of a block behind them, of which so many masked ones are read at most.
+    fn masked(&mut self, block: MaskedBlock, (i, most): (usize, usize)) -> Option<Fed> {
         let task = &self.running[i];
+        if !task.keeps_states_for_head() || task.fresh || most == 0 {
+            return None;
+        }
+        let (len, end) = (task.seq.len(), task.tokens.len());
+        let room = (self.limits().ctx as usize).saturating_sub(end);
+        let masks = (block.size as usize - 1).min(room);
+        if masks == 0 {
+            return None;
+        }
+        let copies = self.reserve_ahead(i, end - len + masks)?;
+        let task = &self.running[i];
+        let mut tokens = task.tokens[len..end].to_vec();
+        tokens.resize(end - len + masks, block.mask);
+        Some(Fed {
+            i,
+            at: len,
+            tokens,
+            states: Vec::new(),
+            copies,
+            guesses: most.min(masks),
+        })
+    }
+
+    /// Blocks for rows that are fed to a drafter before the trunk's.
+    fn reserve_ahead(&mut self, i: usize, rows: usize) -> Option<Vec<BlockCopy>> {
+        let task = &mut self.running[i];
+        let copies = self.cache.reserve(&mut task.seq, rows).ok()?;
+        task.seq.ahead -= rows;
+        Some(copies)
+    }
+
+    /// What the first head is fed for a guess: the newest tokens of a task, with room for the guess behind them.
+    fn open(
+        &mut self,
+        heads: &Heads,
+        n: usize,
+        (i, count): (usize, usize),
+        most: usize,
+    ) -> Option<Turn> {
+        let task = &mut self.running[i];
         if !task.keeps_states_for_head() || task.fresh {
             return None;
         }
         let (len, end) = (task.seq.len(), task.tokens.len());
         // What windows have passed cannot be read again.
-        let from = task.head.done.max(len.saturating_sub(self.cache.slack()));
-        let from = from.min(end - 1);
-        if end - from > most {
+        let done = task.head.stage(0).done;
+        let from = done.max(len.saturating_sub(self.cache.slack()));
+        let from = from.max(heads.shift()).min(end - 1);
+        if end - from + heads.stages.len() - 1 > most {
             return None;
         }
         let room = (self.limits().ctx as usize).saturating_sub(end);
-        let rows = end - len + (count - 1).min(room);
+        let copies = self.reserve_ahead(i, end - len + (count - 1).min(room))?;
         let task = &mut self.running[i];
-        let copies = self.cache.reserve(&mut task.seq, rows).ok()?;
-        task.seq.ahead -= rows;
-        // Of rows that were tried, those that were wrong left states too.
-        let known = len.saturating_sub(task.head.first) * head.width;
-        task.head.states.truncate(known);
-        Some(Fed {
+        let kept = task.head.stage(0);
+        kept.forget(len, heads.width);
+        let fed = Fed {
             i,
             at: from,
             tokens: task.tokens[from..end].to_vec(),
-            states: task.head.read(from, end, head.width),
+            states: kept.read(from, end, heads.width),
             copies,
-            guesses: true,
-        })
-    }
-
-    /// Runs the head over rows of tasks of which nothing is under way, and waits for it. Where it fails, nobody gets anything,
-    /// and all of them go on without.
-    fn run_head(&mut self, head: Heads, fed: &[Fed]) -> Vec<Made> {
-        let made = self.try_head(head, fed);
-        if made.is_none() {
-            for fed in fed {
-                self.running[fed.i].head.give_up();
-            }
-        }
-        made.unwrap_or_default()
-    }
-
-    fn try_head(&mut self, head: Heads, fed: &[Fed]) -> Option<Vec<Made>> {
-        let guesses = fed.iter().any(|fed| fed.guesses);
-        let mut work = Work {
-            plan: head.plan,
-            keep: match guesses {
-                true => vec![head.logits, head.next],
-                false => Vec::new(),
-            },
-            ..Work::default()
+            guesses: 1,
         };
-        let mut states = Vec::new();
-        for fed in fed {
-            let task = &mut self.running[fed.i];
-            let slot = task.slot?;
-            work.copies.extend(fed.copies.iter().copied());
-            let changes = task.seq.changes().into_iter();
-            let length = Delta::Length(fed.at as u32);
-            work.deltas
-                .extend(changes.chain([length]).map(|d| (slot, d)));
-            // Its slot is set right again with its next rows.
-            task.tried = true;
-            work.rows.push(SeqRows {
-                input: RowInput::Tokens(fed.tokens.clone()),
-                logits: fed.last_row(),
-                adapter: task.seq.adapter_number(),
-                ..SeqRows::tokens(slot, &[])
-            });
-            states.extend_from_slice(&fed.states);
-        }
-        work.feeds = vec![(head.input, Source::Host(states))];
-        let ticket = self.executor.submit(work).ok()?;
-        loop {
-            match self.executor.wait() {
-                Ok(Some(news)) if news.failure.is_some() => return None,
-                Ok(Some(news)) if !news.done => {}
-                Ok(_) => return self.made(head, fed, &ticket),
-                // A lost device says so again to the next work, when nobody is in the middle of anything.
-                Err(_) => return None,
-            }
-        }
-    }
-
-    fn made(&mut self, head: Heads, fed: &[Fed], ticket: &Ticket) -> Option<Vec<Made>> {
-        let mut row = 0;
-        let mut all = Vec::with_capacity(fed.len());
-        for fed in fed {
-            row += fed.tokens.len();
-            if !fed.guesses {
-                continue;
-            }
-            let n = all.len();
-            let (mut logits, mut state) = (vec![0.0; head.n_vocab], vec![0.0; head.width]);
-            let executor = &mut self.executor;
-            executor
-                .read(ticket, head.logits, n..n + 1, &mut logits)
-                .ok()?;
-            executor
-                .read(ticket, head.next, row - 1..row, &mut state)
-                .ok()?;
-            all.push(Made { logits, state });
-        }
-        Some(all)
+        Some(Turn { n, end, fed })
     }
 
     /// Draws from a head's logits as the task's next row will from the trunk's: with the same noise.
@@ -415,64 +467,20 @@ impl Engine {
         sample(&sampler.record, &row, scratch).ok()
     }
 
-    /// Notes whether the head was worth asking for a token of a task.
+    /// Notes whether the heads were worth asking for a token of a task.
     pub(super) fn note_head(&mut self, i: usize, asked: bool) {
-        let own = &mut self.running[i].head;
-        own.useless = if asked { 0 } else { own.useless + 1 };
-        if own.useless >= USELESS {
-            own.give_up();
-        }
+        self.running[i].head.note(asked);
     }
 }
 
 impl Task {
-    /// Whether states of its rows are kept for the head.
+    /// Whether states of its rows are kept for the heads.
     fn keeps_states_for_head(&self) -> bool {
         let answers = matches!(&self.goal, Goal::Answer(answer) if !answer.own.never);
-        answers && !self.head.off && self.media.is_empty() && !self.alone && self.encode.is_none()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Own;
-
-    /// States of one number each, ten times their position.
-    fn states(rows: std::ops::Range<usize>) -> Vec<f32> {
-        rows.map(|p| 10.0 * p as f32).collect()
-    }
-
-    #[test]
-    fn a_row_reads_the_state_of_the_position_before() {
-        let mut own = Own::default();
-        own.keep(0, &states(0..3), 1);
-        assert_eq!(own.read(0, 3, 1), [0.0, 0.0, 10.0]);
-        own.keep(3, &states(3..4), 1);
-        assert_eq!((own.done, own.read(3, 5, 1)), (3, vec![20.0, 30.0]));
-    }
-
-    #[test]
-    fn rows_that_were_tried_are_read_again() {
-        let mut own = Own::default();
-        own.keep(0, &states(0..4), 1);
-        assert_eq!(own.read(0, 5, 1).len(), 5);
-        // Rows 4 to 6, of which 5 and 6 were guesses: the head ran over the newest token alone.
-        own.keep(4, &states(4..7), 1);
-        assert_eq!(own.done, 5);
-        own.keep(5, &[1.0], 1);
-        assert_eq!(
-            own.read(5, 7, 1),
-            [40.0, 1.0],
-            "a wrong guess leaves nothing"
-        );
-    }
-
-    #[test]
-    fn what_came_from_stored_blocks_is_not_run_again() {
-        let mut own = Own::default();
-        own.keep(64, &states(64..66), 1);
-        assert_eq!((own.done, own.read(64, 66, 1)), (64, vec![0.0, 640.0]));
-        own.keep(8, &states(8..9), 1);
-        assert_eq!(own.done, 8, "the task began again");
+        answers
+            && !self.head.is_off()
+            && self.media.is_empty()
+            && !self.alone
+            && self.encode.is_none()
     }
 }

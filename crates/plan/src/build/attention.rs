@@ -84,6 +84,20 @@ impl Builder<'_> {
         }
     }
 
+    /// Writes the keys and values of rows that nothing attends from.
+    pub(crate) fn keep(&mut self, a: &AttentionSpec, x: ValueId) {
+        let (Qkv::Split { k: Some(k), v, .. }, KvPlace::Own(slot)) = (&a.qkv, a.kv) else {
+            unreachable!("a drafter's layers have keys of their own");
+        };
+        let raw = self.at("attn_k").matmul(x, k);
+        let k = self.positioned(raw, a.k_norm.as_ref(), a.rope.as_ref(), a.dim_k);
+        let v = v.as_ref().map_or(raw, |v| self.at("attn_v").matmul(x, v));
+        let v = self
+            .at("attn_v")
+            .positioned(v, a.v_norm.as_ref(), None, a.dim_v);
+        self.at("attn").push(Op::CacheWrite { slot }, &[k, v], &[]);
+    }
+
     fn qkv(&mut self, a: &AttentionSpec, x: ValueId) -> Parts {
         let (nq, nk, nv) = (
             a.n_heads * a.dim_k,

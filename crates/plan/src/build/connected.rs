@@ -2,7 +2,9 @@
 //!
 //! Streams travel side by side in one value `[T, n·D]`.
 
-use tokkata_ir::spec::{BankedSpec, ConnectedSpec, Connection, DraftSpec, LayerSpec, StackSpec};
+use tokkata_ir::spec::{
+    BankedSpec, ConnectedSpec, Connection, DraftSpec, LayerSpec, Proj, StackSpec,
+};
 use tokkata_ir::{Act, BinaryKind, Op, ValueId, WeightId};
 
 use super::Builder;
@@ -53,19 +55,19 @@ impl Builder<'_> {
         &mut self,
         d: &DraftSpec,
         c: &ConnectedSpec,
-        (embed, hidden): (ValueId, ValueId),
+        ((embed, hidden), proj): ((ValueId, ValueId), &Proj),
     ) -> (ValueId, ValueId) {
         let width = self.width(embed);
         let streams: Vec<ValueId> = (0..c.n)
             .map(|i| {
                 let own = self.slice(hidden, c.n * width, i * width, width);
                 let both = self.one(Op::Concat { groups: 1 }, &[embed, own], 2 * width);
-                self.matmul(both, &d.proj)
+                self.matmul(both, proj)
             })
             .collect();
         let all = self.join(&streams);
         let connections = c.layers.first().map_or(&[][..], Vec::as_slice);
-        let all = self.connected_layer(c, &d.layer, connections, all);
+        let all = self.connected_layer(c, &d.layers[0], connections, all);
         (all, self.collapse_streams(c, all))
     }
 

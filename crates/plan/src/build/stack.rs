@@ -44,17 +44,23 @@ impl Builder<'_> {
 
     fn layers(&mut self, stack: &StackSpec, mut x: ValueId, carry: Carry) -> ValueId {
         let mut states = self.states(stack, x);
+        let mut inputs = Vec::with_capacity(stack.layers.len() + 1);
         for (i, layer) in stack.layers.iter().enumerate() {
             self.enter(Some(i as u32));
             if let (true, Some(states)) = (layer.join_states, states) {
                 x = self.joined(states);
             }
+            inputs.push(x);
             x = self.layer(layer, i as u32, x, carry);
             if let (Some(which), Some(states)) = (layer.store_state, &mut states) {
                 states.store(which, x);
             }
         }
         self.enter(None);
+        inputs.push(x);
+        if let Some(taps) = self.tapped {
+            self.taps(taps, &inputs);
+        }
         x
     }
 
@@ -245,6 +251,9 @@ impl Builder<'_> {
             Source::Stream => x,
             Source::LayerInput => layer_input,
             Source::Previous => previous,
+            Source::Beside => self
+                .beside
+                .expect("a drafter has something beside its stream"),
         };
         let role = block_role(&b.block);
         let n = self.at(role).norm_opt(source, b.norm.as_ref());
@@ -269,7 +278,8 @@ impl Builder<'_> {
         let hidden = self.norm_opt(x, head.norm.as_ref());
         self.output("hidden", hidden);
         let draft = self.spec.drafts.first();
-        if let Some(draft) = draft.filter(|d| d.connected.is_none()) {
+        let own = draft.filter(|d| d.connected.is_none() && self.spec.taps.is_none());
+        if let Some(draft) = own {
             self.draft_input(if draft.post_norm { hidden } else { x });
         }
         if head.output.is_some() {

@@ -1,0 +1,144 @@
+//! A head's rows on the device.
+
+use std::borrow::Cow;
+
+use tokkata_ir::{Delta, LogitRow, RowInput, SeqRows, Source, Ticket, Work};
+
+use super::{Fed, Heads, Made, Stage};
+use crate::engine::Engine;
+
+impl Fed {
+    /// The rows that tell what follows: so many from the first of those on. Of a block they are those behind the newest token.
+    fn logit_rows(&self, block: bool, known: usize) -> Vec<LogitRow> {
+        let first = match block {
+            true => known,
+            false => self.tokens.len() - self.guesses,
+        };
+        let row = |row: usize| LogitRow {
+            row: row as u32,
+            ..LogitRow::default()
+        };
+        (first..first + self.guesses).map(row).collect()
+    }
+}
+
+impl Heads {
+    /// Whether somebody has use for the states that a head makes of rows: another one, or a guess that goes on.
+    fn reads_states(&self, fed: &[Fed]) -> bool {
+        let guesses = fed.iter().any(|fed| fed.guesses > 0);
+        self.state.is_some() && (self.stages.len() > 1 || guesses)
+    }
+
+    /// Logits of all tokens, of a drafter that knows some of them.
+    pub(super) fn spread<'a>(&self, logits: &'a [f32], n_vocab: u32) -> Cow<'a, [f32]> {
+        let n_vocab = n_vocab as usize;
+        match &self.form.ids {
+            None if logits.len() == n_vocab => logits.into(),
+            None => {
+                let mut all = logits.to_vec();
+                all.resize(n_vocab, f32::NEG_INFINITY);
+                all.into()
+            }
+            Some(ids) => {
+                let mut all = vec![f32::NEG_INFINITY; n_vocab];
+                for (&id, &x) in ids.iter().zip(logits) {
+                    all[id as usize] = x;
+                }
+                all.into()
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Runs a head over rows of tasks of which nothing is under way, and waits for it. Where it fails, nobody gets anything,
+    /// and all of them go on without.
+    pub(super) fn run_head(&mut self, heads: &Heads, stage: &Stage, fed: &[Fed]) -> Vec<Made> {
+        let made = self.try_head(heads, stage, fed);
+        if made.is_none() {
+            for fed in fed {
+                self.running[fed.i].head.give_up();
+            }
+        }
+        made.unwrap_or_default()
+    }
+
+    fn try_head(&mut self, heads: &Heads, at: &Stage, fed: &[Fed]) -> Option<Vec<Made>> {
+        let block = heads.form.block.is_some();
+        let keep = [
+            fed.iter().any(|fed| fed.guesses > 0).then_some(at.logits),
+            heads.reads_states(fed).then_some(at.next),
+        ];
+        let mut work = Work {
+            plan: at.plan,
+            keep: keep.into_iter().flatten().collect(),
+            ..Work::default()
+        };
+        let mut states = Vec::new();
+        for fed in fed {
+            let task = &mut self.running[fed.i];
+            let slot = task.slot?;
+            work.copies.extend(fed.copies.iter().copied());
+            let changes = task.seq.changes().into_iter();
+            let first = fed.at - heads.shift();
+            let length = Delta::Length(first as u32);
+            work.deltas
+                .extend(changes.chain([length]).map(|d| (slot, d)));
+            // Its slot is set right again with its next rows.
+            task.tried = true;
+            if first < fed.at {
+                task.told = task.told.min(first);
+            }
+            let known = task.tokens.len().saturating_sub(fed.at);
+            work.rows.push(SeqRows {
+                input: RowInput::Tokens(fed.tokens.clone()),
+                logits: fed.logit_rows(block, known),
+                adapter: task.seq.adapter_number(),
+                ..SeqRows::tokens(slot, &[])
+            });
+            states.extend_from_slice(&fed.states);
+        }
+        work.feeds
+            .extend(at.input.map(|input| (input, Source::Host(states))));
+        let ticket = self.executor.submit(work).ok()?;
+        loop {
+            match self.executor.wait() {
+                Ok(Some(news)) if news.failure.is_some() => return None,
+                Ok(Some(news)) if !news.done => {}
+                Ok(_) => return self.made(heads, at, fed, &ticket),
+                // A lost device says so again to the next work, when nobody is in the middle of anything.
+                Err(_) => return None,
+            }
+        }
+    }
+
+    fn made(
+        &mut self,
+        heads: &Heads,
+        at: &Stage,
+        fed: &[Fed],
+        ticket: &Ticket,
+    ) -> Option<Vec<Made>> {
+        let reads_states = heads.reads_states(fed);
+        let (mut row, mut logit_row) = (0, 0);
+        let mut all = Vec::with_capacity(fed.len());
+        for fed in fed {
+            let (rows, told) = (fed.tokens.len(), fed.guesses);
+            let mut logits = vec![0.0; told * at.columns];
+            let mut states = Vec::new();
+            let executor = &mut self.executor;
+            if told > 0 {
+                let places = logit_row..logit_row + told;
+                executor.read(ticket, at.logits, places, &mut logits).ok()?;
+            }
+            if reads_states {
+                states.resize(rows * heads.width, 0.0);
+                let places = row..row + rows;
+                executor.read(ticket, at.next, places, &mut states).ok()?;
+            }
+            (row, logit_row) = (row + rows, logit_row + told);
+            all.push(Made { logits, states });
+        }
+        Some(all)
+    }
+}

@@ -75,3 +75,47 @@ fn gates_that_are_missing() {
         "the file lacks the tensor blk.1.attn_compressor_gate.weight [128, 64]"
     );
 }
+
+#[test]
+fn drafters_that_do_not_fit() {
+    let eagle = |set: &[(&str, &str)], without| refusal("eagle3+heads", set, without);
+    assert_eq!(
+        eagle(&[("u32 draft.eagle3.target_hidden_size", "32")], None),
+        "\"target_hidden_size\": found 32 columns, expected the 64 of the model's stream"
+    );
+    let layers = |list| eagle(&[("[i32] draft.eagle3.target_layers", list)], None);
+    assert_eq!(
+        layers("[0,2,5]"),
+        "\"target_layers\": found the layers [0.0, 2.0, 5.0], expected 3 of the 4 that the model has"
+    );
+    assert_eq!(
+        layers("[0,2]"),
+        "\"target_layers\": found the layers [0.0, 2.0], expected 3 of the 4 that the model has"
+    );
+    assert_eq!(
+        eagle(&[], Some("draft.fc.weight")),
+        "the file lacks the tensor fc.weight [64, 192]"
+    );
+    let narrow = refusal("eagle3+own+heads", &[], Some("draft.token_embd.weight"));
+    assert_eq!(
+        narrow,
+        "n_embd: found 32 columns, expected 64 to borrow the model's token table"
+    );
+    let block = |set: &[(&str, &str)]| refusal("dflash+heads", set, None);
+    assert_eq!(
+        block(&[("u32 draft.tokenizer.ggml.mask_token_id", "64")]),
+        "\"block_size\": found 5 tokens of a block, masked by token 64"
+    );
+    assert_eq!(
+        block(&[("u32 draft.dflash.hyper_connection.count", "4")]),
+        "architecture 'dflash': it is a DSpark drafter for DeepSeek V4, expected a plain DFlash one"
+    );
+    assert_eq!(
+        block(&[("str draft.general.architecture", "gemma4-assistant")]),
+        "architecture 'gemma4-assistant' cannot be run: it is a draft model that reads the cache of another model"
+    );
+    assert_eq!(
+        block(&[("str draft.general.architecture", "qwen3")]),
+        "architecture 'qwen3' cannot be run: it does not guess for other models by their states"
+    );
+}

@@ -241,7 +241,7 @@ impl Started<'_> {
         for kind in &drafts.kinds {
             match kind {
                 DraftKind::Ngram => drafters.push(Box::new(Ngram::new())),
-                DraftKind::Head | DraftKind::States if engine.has_head() => {
+                DraftKind::Head | DraftKind::States if engine.has_head(&own.form) => {
                     drafters.push(Box::new(own.clone()));
                 }
                 DraftKind::Head if *drafts.kinds == [DraftKind::Head] => {

@@ -7,7 +7,7 @@ use super::Takes::{self, Maybe, Nothing, Value};
 pub(super) type Flag = (&'static str, Takes, Meaning);
 
 const DRAFT: &str = "the draft model runs as the model does";
-const HEADS: &str = "heads and taps cannot guess yet; n-grams and draft models can";
+const HEADS: &str = "heads of the file guess by themselves, drafters with -md FILE";
 const ITSELF: &str = "drafts are as long as they pay; --spec-draft-n-max limits them";
 const RUNS: &str = "the server runs no tools; who asks runs them";
 const SERVER: &str = "it is for `tokkata serve`";

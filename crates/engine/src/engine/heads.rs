@@ -141,10 +141,10 @@ impl Heads {
 }
 
 impl Engine {
-    /// Whether the program has a drafter of its own that can guess.
+    /// Whether the program has a drafter of its own that can guess when it is run so.
     #[must_use]
-    pub fn has_head(&self) -> bool {
-        Heads::of(&self.program, &DraftForm::default()).is_some()
+    pub fn has_head(&self, form: &DraftForm) -> bool {
+        Heads::of(&self.program, form).is_some()
     }
 
     /// Whether nothing more is launched until what is under way has landed: its states are needed in order.

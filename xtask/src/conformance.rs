@@ -208,7 +208,8 @@ fn docs(goldens: &[Golden]) -> Result<()> {
             (Some(why), _) => format!("not supported: {why}"),
             (None, Some(_)) if !fails(names[0]) => {
                 verified += 1;
-                from_directories += usize::from(descriptor.containers(name) != "GGUF");
+                let kinds = descriptor.containers(name);
+                from_directories += usize::from(kinds.contains("Hugging Face"));
                 let where_it_runs = match names[1..].iter().any(|d| fails(d)) {
                     true => ", on the reference backend only",
                     false => "",

@@ -48,6 +48,8 @@ const NAMES: &[&str] = &[
     "crates/formats/src/ggml/",
     "crates/cli/src/commands/run/named.rs",
     "crates/hub/src/known.rs",
+    // The words of a choice, some of which drafters are called by.
+    "crates/tokkata/src/drafts.rs",
     // The word of a request for what reasoning is called.
     "crates/requests/src/chat.rs",
     "crates/quant/src/mix",

@@ -43,7 +43,7 @@ struct Model {
 
 /// Tokens of a text, and how few of them may be unknown to a short head for it to guess.
 const RECENT: usize = 256;
-const COMMON: usize = 16;
+const COMMON: usize = 8;
 
 impl Model {
     fn new(name: &str, short: bool) -> Result<Self, Failure> {

@@ -51,7 +51,7 @@ struct Stage {
 /// Tokens of a text by whose kind it is seen which heads are enough.
 const RECENT: usize = 256;
 /// Of so many of them all but one are common, where the short heads are.
-const COMMON: usize = 16;
+const COMMON: usize = 8;
 
 /// Rows of a request for a head.
 struct Fed {

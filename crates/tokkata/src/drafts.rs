@@ -98,9 +98,9 @@ impl Drafts {
         self.kinds.is_empty() && self.pretended.is_none()
     }
 
-    /// Whether a head of this model guesses: it must be built with the rest.
-    pub(crate) fn ask_head(&self, spec: &ModelSpec) -> bool {
-        self.kinds.contains(&DraftKind::Head) && !spec.drafts.is_empty()
+    /// Heads of a model that guess: they must be built with the rest, as far as it has them.
+    pub(crate) fn heads(&self) -> usize {
+        usize::from(self.kinds.contains(&DraftKind::Head))
     }
 
     /// Tokens of a draft for a model.

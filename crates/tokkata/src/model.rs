@@ -92,15 +92,12 @@ impl Model {
             }
         }
         let drafts = match writes && diffusion.is_none() {
-            true => options.drafts.widen(&mut limits, &spec),
+            true => {
+                build.drafts = options.drafts.heads();
+                options.drafts.widen(&mut limits, &spec)
+            }
             false => Started::NONE,
         };
-        if writes && diffusion.is_none() && options.drafts.ask_head(&spec) {
-            build.drafts = 1;
-            build.outputs = ["logits", "tokens", "draft_input"]
-                .map(str::to_owned)
-                .into();
-        }
         let (program, vectors) = match options.purpose {
             Purpose::Text => (checkpoint.program_of(&spec, &limits, &build)?, None),
             Purpose::Vectors(pooling) | Purpose::Both(pooling) => {

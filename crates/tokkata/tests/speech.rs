@@ -211,7 +211,7 @@ fn compare(ours: &Whole, golden: &Value) {
 }
 
 #[test]
-#[ignore = "minutes where kernels are not optimised; not yet seen passing"]
+#[ignore = "a minute; `cargo xtask speech` runs it"]
 fn transcripts_are_those_of_openai_alone_and_side_by_side() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/speech/transcripts.json");
     let golden = std::fs::read_to_string(path).expect("what goldens.py wrote");

@@ -24,7 +24,7 @@ pub(crate) fn run() -> Result<()> {
     for test in tests {
         command.args(["--test", test]);
     }
-    command.args(["--", "--nocapture", "--test-threads=1"]);
+    command.args(["--", "--nocapture", "--include-ignored", "--test-threads=1"]);
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()

@@ -54,9 +54,10 @@ pub fn median(row: &mut [f32], width: usize) {
     }
 }
 
-/// The cheapest way through a matrix of costs `[rows, columns]`, from corner to corner: its steps, row and column.
+/// The cheapest way through a matrix of costs `[rows, columns]`, from corner to corner: its steps, row and column. Where
+/// costs are no numbers (a single column is no different from token to token), it runs outside, at −1.
 #[must_use]
-pub fn cheapest_path(costs: &[f64], rows: usize, columns: usize) -> Vec<(usize, usize)> {
+pub fn cheapest_path(costs: &[f64], rows: usize, columns: usize) -> Vec<(isize, isize)> {
     let width = columns + 1;
     let mut sums = vec![f32::INFINITY; (rows + 1) * width];
     let mut from = vec![0u8; (rows + 1) * width];
@@ -79,7 +80,7 @@ pub fn cheapest_path(costs: &[f64], rows: usize, columns: usize) -> Vec<(usize, 
     }
     let (mut i, mut j, mut path) = (rows, columns, Vec::new());
     while i > 0 || j > 0 {
-        path.push((i.saturating_sub(1), j.saturating_sub(1)));
+        path.push((i as isize - 1, j as isize - 1));
         let way = match (i, j) {
             (0, _) => 2,
             (_, 0) => 1,
@@ -106,6 +107,12 @@ mod tests {
         let on: usize = path.iter().filter(|(i, j)| j / 2 == *i).count();
         assert_eq!(on, 10);
         assert_eq!((path[0], path[path.len() - 1]), ((0, 0), (4, 9)));
+    }
+
+    #[test]
+    fn without_numbers_a_path_runs_before_the_first_column() {
+        let path = cheapest_path(&[f64::NAN; 3], 3, 1);
+        assert_eq!(path, [(0, -1), (1, -1), (2, -1), (2, 0)]);
     }
 
     #[test]

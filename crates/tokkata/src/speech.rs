@@ -4,6 +4,7 @@
 //! has the rows of every hypothesis of every recording. Beams and repeated tries share what the encoder wrote of a window.
 //! What is asked and what counts is decided by [`tokkata_speech`]; this module moves tokens, caches and logits.
 
+mod heads;
 mod hear;
 mod job;
 mod listener;
@@ -144,11 +145,15 @@ impl Transcriber {
         let bands = frames.channels as usize;
         let layers = spec.main.layers.len() as u32;
         let n_heads = heads_of(&checkpoint);
-        let heads = named_heads(&checkpoint).unwrap_or_else(|| {
-            let last = layers / 2..layers;
-            last.flat_map(|l| (0..n_heads).map(move |h| (l, h)))
-                .collect()
-        });
+        let name = checkpoint.path().file_name().unwrap_or_default();
+        let published = || heads::published(&name.to_string_lossy(), (layers, n_heads));
+        let heads = named_heads(&checkpoint)
+            .or_else(published)
+            .unwrap_or_else(|| {
+                let last = layers / 2..layers;
+                last.flat_map(|l| (0..n_heads).map(move |h| (l, h)))
+                    .collect()
+            });
         let tokens = Tokens::of_vocab(spec.n_vocab).ok_or_else(|| Error::SpeechVocabulary {
             file: file.clone(),
             found: spec.n_vocab,

@@ -5,7 +5,7 @@ Usage: speed.py FOLDER --tokkata PROGRAM [--whisper FOLDER OF whisper-cli, whisp
 Seconds of a window are those of a longer recording less those of a shorter one, by the clock of whole commands, so that loading
 is not in them; programs take turns. `--ct2` needs ctranslate2, transformers and torch.
 """
-import argparse, os, statistics, struct, subprocess, time
+import argparse, os, statistics, struct, subprocess, sys, time
 import numpy as np
 from fixture import ranks
 from signals import noise
@@ -86,7 +86,9 @@ def ct2(path, d, kind):
     loader = WhisperLoader()
     model = transformers_model(d)
     spec = loader.get_model_spec(model)
-    spec.register_vocabulary([f"t{i}" for i in range(EOT)] + ["<|endoftext|>", "<|startoftranscript|>"] + [f"s{i}" for i in range(d["n_vocab"] - EOT - 2)])
+    special = ["<|endoftext|>", "<|startoftranscript|>", *[f"<|l{i}|>" for i in range(d["n_vocab"] - 51766)], "<|translate|>", "<|transcribe|>",
+               "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>", *[f"<|{i * 0.02:.2f}|>" for i in range(1501)]]
+    spec.register_vocabulary([f"t{i}" for i in range(EOT)] + special)
     spec.config.suppress_ids, spec.config.suppress_ids_begin, spec.config.lang_ids = [], [EOT], list(range(50259, 50358))
     spec.config.alignment_heads = [[d["n_text_layer"] - 1, 0]]
     spec.validate(); spec.optimize(quantization=kind); os.makedirs(path); spec.save(path)
@@ -129,7 +131,9 @@ def main():
         w = ranks()[WORD].decode().strip()
         return text.count(w)
     found = {}
-    def note(what, value): found.setdefault(what, []).append(value)
+    def note(what, value):
+        found.setdefault(what, []).append(value)
+        print(*what, f"{value:.2f} s a window", file=sys.stderr, flush=True)
     if a.ct2:
         import ctranslate2, torch
         from whisper.audio import log_mel_spectrogram, pad_or_trim

@@ -1,15 +1,13 @@
-// Integers of 64 bits as two words, and what a draw makes of them: fixed point, exponentials, logarithms, noise.
+// What a draw computes with: integers of 64 bits, fixed point, exponentials, logarithms, noise.
 //
 // As `ir::sample` says, with nothing wider than a word and no float behind the logits.
 
-const EXCLUDED: i32 = i32(-0x7fffffff - 1);
+#include "wide.wgsl"
+
+const EXCLUDED: i32 = i32(-2147483648);
 const MOST: i32 = 1073741760;
 const LN_2: u32 = 11629080u;
 const LOG2_E: u32 = 3098164009u;
-
-struct Wide { high: u32, low: u32 }
-
-fn word_of(x: u32) -> Wide { return Wide(0u, x); }
 
 // The product of two words, by halves.
 fn product(a: u32, b: u32) -> Wide {
@@ -23,22 +21,11 @@ fn product(a: u32, b: u32) -> Wide {
     return Wide(a1 * b1 + (middle >> 16u) + (other >> 16u), (other << 16u) | (low & 0xffffu));
 }
 
-fn sum_of(a: Wide, b: Wide) -> Wide {
-    let low = a.low + b.low;
-    return Wide(a.high + b.high + select(0u, 1u, low < a.low), low);
-}
-
-fn difference(a: Wide, b: Wide) -> Wide {
-    return Wide(a.high - b.high - select(0u, 1u, a.low < b.low), a.low - b.low);
-}
-
 // The lower 64 bits of a product.
 fn multiplied(a: Wide, factor: u32) -> Wide {
     let low = product(a.low, factor);
     return Wide(low.high + a.high * factor, low.low);
 }
-
-fn at_least(a: Wide, b: Wide) -> bool { return a.high > b.high || (a.high == b.high && a.low >= b.low); }
 
 fn lowered(a: Wide, n: u32) -> Wide {
     if (n == 0u) { return a; }

@@ -10,6 +10,7 @@
 
 #include "common.wgsl"
 #include "num.wgsl"
+#include "wide_reduce.wgsl"
 #include "row_known.wgsl"
 
 const THREADS: u32 = 256u;
@@ -24,46 +25,6 @@ const REPORT_WORDS: u32 = 42u;
 const NOT_A_NUMBER: u32 = 0xffffffffu;
 const NO_CANDIDATE: u32 = 0xfffffffeu;
 const STOPPED: u32 = 0xfffffffdu;
-
-// Numbers whose order is that of signed ones.
-fn biased(x: i32) -> u32 { return bitcast<u32>(x) ^ 0x80000000u; }
-
-var<workgroup> lane_words: array<Wide, THREADS>;
-
-fn largest(x: Wide, lid: u32) -> Wide {
-    workgroupBarrier();
-    lane_words[lid] = x;
-    for (var d = THREADS / 2u; d > 0u; d >>= 1u) {
-        workgroupBarrier();
-        if (lid < d) {
-            let other = lane_words[lid + d];
-            if (at_least(other, lane_words[lid])) { lane_words[lid] = other; }
-        }
-    }
-    return workgroupUniformLoad(&lane_words[0]);
-}
-
-fn total(x: Wide, lid: u32) -> Wide {
-    workgroupBarrier();
-    lane_words[lid] = x;
-    for (var d = THREADS / 2u; d > 0u; d >>= 1u) {
-        workgroupBarrier();
-        if (lid < d) { lane_words[lid] = sum_of(lane_words[lid], lane_words[lid + d]); }
-    }
-    return workgroupUniformLoad(&lane_words[0]);
-}
-
-// The sum of what the threads before this one have.
-fn sum_before(x: Wide, lid: u32) -> Wide {
-    var sum = x;
-    for (var d = 1u; d < THREADS; d <<= 1u) {
-        workgroupBarrier();
-        lane_words[lid] = sum;
-        workgroupBarrier();
-        if (lid >= d) { sum = sum_of(sum, lane_words[lid - d]); }
-    }
-    return difference(sum, x);
-}
 
 // What a workgroup found in its part of a row: the best value, its logit and its id (none: NONE), and whether there is what is
 // not a number. Rows for which more than their logits counts have their values written down.

@@ -1,0 +1,125 @@
+// Products of many rows with weights of any format: a workgroup for 128 outputs of 64 rows, 16 columns at a time.
+//
+// A thread sums eight outputs of four rows in registers, column after column: the order of a row's sum is that of its columns.
+#include "common.wgsl"
+#include "formats.wgsl"
+
+const GROUPS: u32 = BLOCK / 8u;
+const OUTPUTS: u32 = 128u;
+const TILE_ROWS: u32 = 64u;
+// Vectors of 16 columns, and one between rows, so that threads read from different banks.
+const PITCH: u32 = 5u;
+
+var<workgroup> tile_w: array<vec4<f32>, OUTPUTS * PITCH>;
+var<workgroup> tile_x: array<vec4<f32>, TILE_ROWS * PITCH>;
+var<workgroup> any_row: atomic<u32>;
+
+// Four columns of a row of x, zeros behind its end.
+#if ALIGNED
+fn row4(x: u32, c: u32, k: u32) -> vec4<f32> {
+    if (c >= k) { return vec4<f32>(); }
+    return wf4(x + c);
+}
+#else
+fn one(x: u32, c: u32, k: u32) -> f32 {
+    if (c >= k) { return 0.0; }
+    return wf(x + c);
+}
+
+fn row4(x: u32, c: u32, k: u32) -> vec4<f32> {
+    return vec4<f32>(one(x, c, k), one(x, c + 1u, k), one(x, c + 2u, k), one(x, c + 3u, k));
+}
+#endif
+
+// Whether a row is stored by this launch.
+fn is_wanted(row: u32, count: u32) -> bool {
+    if (row >= count) { return false; }
+#if KIND
+    return (row_flags(step_row(p(8u), row)) & ROW_PROMPT) != 0u;
+#else
+    return true;
+#endif
+}
+
+fn dot4(w: vec4<f32>, x: vec4<f32>, sum: f32) -> f32 { return fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum)))); }
+
+// Sums of eight outputs, 16 apart.
+struct Sums { a: vec4<f32>, b: vec4<f32> }
+
+fn with_columns(s: Sums, w: array<vec4<f32>, 8>, x: vec4<f32>) -> Sums {
+    return Sums(vec4<f32>(dot4(w[0], x, s.a.x), dot4(w[1], x, s.a.y), dot4(w[2], x, s.a.z), dot4(w[3], x, s.a.w)),
+                vec4<f32>(dot4(w[4], x, s.b.x), dot4(w[5], x, s.b.y), dot4(w[6], x, s.b.z), dot4(w[7], x, s.b.w)));
+}
+
+fn store(row: u32, count: u32, o: u32, part: u32, sum: f32) {
+    if (!is_wanted(row, count) || o >= p(9u)) { return; }
+    let at = p(15u) + o;
+    var y = sum;
+    if (p(5u) != NONE) { y *= vf(p(5u) + at % p(16u)); }
+    if (p(6u) != NONE) { y += vf(p(6u) + at); }
+    set_wf(p(4u) + row * p(13u) + part * p(14u) + at, y);
+}
+
+fn store_row(row: u32, count: u32, o: u32, part: u32, s: Sums) {
+    store(row, count, o, part, s.a.x);
+    store(row, count, o + 16u, part, s.a.y);
+    store(row, count, o + 32u, part, s.a.z);
+    store(row, count, o + 48u, part, s.a.w);
+    store(row, count, o + 64u, part, s.b.x);
+    store(row, count, o + 80u, part, s.b.y);
+    store(row, count, o + 96u, part, s.b.z);
+    store(row, count, o + 112u, part, s.b.w);
+}
+
+// Parameters are those of `matvec`, without experts. With KIND only rows of prompts are stored.
+@compute @workgroup_size(256)
+fn tiles(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>) {
+    let k = p(10u);
+    let count = rows_of(p(8u));
+    let part = wg.z;
+    let first = wg.y * TILE_ROWS;
+    if (lid == 0u) { atomicStore(&any_row, 0u); }
+    workgroupBarrier();
+    if (lid < TILE_ROWS && is_wanted(first + lid, count)) { atomicStore(&any_row, 1u); }
+    workgroupBarrier();
+    if (same(atomicLoad(&any_row), lid) == 0u) { return; }
+    // What a thread fetches: eight columns of an output's weights, four of a row.
+    let w_output = min(wg.x * OUTPUTS + (lid >> 1u), p(9u) - 1u);
+    let w = p(0u) + part * p(2u) + w_output * p(1u);
+    let w_place = (lid >> 1u) * PITCH + (lid & 1u) * 2u;
+    let x = p(3u) + min(first + (lid >> 2u), count - 1u) * p(11u) + part * p(12u);
+    let x_place = (lid >> 2u) * PITCH + (lid & 3u);
+    // What it sums: outputs o, o + 16 and so on, rows r, r + 16 and so on.
+    let o = lid & 15u;
+    let r = lid >> 4u;
+    var s0: Sums;
+    var s1: Sums;
+    var s2: Sums;
+    var s3: Sums;
+    for (var c = 0u; c < k; c += 16u) {
+        var v: Eight;
+        let g = (c >> 3u) + (lid & 1u);
+        if (g * 8u < k) { v = load8(w + g / GROUPS * BLOCK_WORDS, g % GROUPS); }
+        let f = row4(x, c + (lid & 3u) * 4u, k);
+        workgroupBarrier();
+        tile_w[w_place] = v.a;
+        tile_w[w_place + 1u] = v.b;
+        tile_x[x_place] = f;
+        workgroupBarrier();
+        for (var i = 0u; i < 4u; i++) {
+            let at = o * PITCH + i;
+            let four = array<vec4<f32>, 8>(tile_w[at], tile_w[at + 16u * PITCH], tile_w[at + 32u * PITCH], tile_w[at + 48u * PITCH],
+                tile_w[at + 64u * PITCH], tile_w[at + 80u * PITCH], tile_w[at + 96u * PITCH], tile_w[at + 112u * PITCH]);
+            let row = r * PITCH + i;
+            s0 = with_columns(s0, four, tile_x[row]);
+            s1 = with_columns(s1, four, tile_x[row + 16u * PITCH]);
+            s2 = with_columns(s2, four, tile_x[row + 32u * PITCH]);
+            s3 = with_columns(s3, four, tile_x[row + 48u * PITCH]);
+        }
+    }
+    let out = wg.x * OUTPUTS + o;
+    store_row(first + r, count, out, part, s0);
+    store_row(first + r + 16u, count, out, part, s1);
+    store_row(first + r + 32u, count, out, part, s2);
+    store_row(first + r + 48u, count, out, part, s3);
+}

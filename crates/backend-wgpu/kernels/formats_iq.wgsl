@@ -3,7 +3,7 @@
 
 const FORMAT_MINS: bool = false;
 
-fn point(table: u32, n: u32) -> u32 { return (vecs[table + (n >> 1u)] >> ((n & 1u) << 4u)) & 0xffffu; }
+fn point(table: u32, n: u32) -> u32 { return (vu(table + (n >> 1u)) >> ((n & 1u) << 4u)) & 0xffffu; }
 
 // Fields of a point as bytes.
 fn fields2(x: u32) -> u32 { return (x | (x << 6u) | (x << 12u) | (x << 18u)) & 0x03030303u; }

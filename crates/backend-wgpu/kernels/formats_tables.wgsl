@@ -5,8 +5,8 @@ const FORMAT_MINS: bool = false;
 #if FORMAT == 20 || FORMAT == 23
 // By pairs of nibbles: the number of the low one, and that of the high one 16 bits above.
 fn looked_up(word: u32) -> Pair {
-    let x = vecs[T_IQ4 + (word & 255u)] | (vecs[T_IQ4 + ((word >> 8u) & 255u)] << 8u);
-    let y = vecs[T_IQ4 + ((word >> 16u) & 255u)] | (vecs[T_IQ4 + (word >> 24u)] << 8u);
+    let x = vu(T_IQ4 + (word & 255u)) | (vu(T_IQ4 + ((word >> 8u) & 255u)) << 8u);
+    let y = vu(T_IQ4 + ((word >> 16u) & 255u)) | (vu(T_IQ4 + (word >> 24u)) << 8u);
     return Pair((x & 0xffffu) | (y << 16u), (x >> 16u) | (y & 0xffff0000u));
 }
 #else

@@ -115,8 +115,8 @@ fn exp_of(d: u32) -> u32 {
     let turns = product(d << 10u, LOG2_E).high;
     let n = turns >> 25u;
     let i = (turns >> 17u) & 255u;
-    let e = vecs[T_EXPS + i];
-    let v = e - product(e - vecs[T_EXPS + i + 1u], turns << 15u).high;
+    let e = vu(T_EXPS + i);
+    let v = e - product(e - vu(T_EXPS + i + 1u), turns << 15u).high;
     if (n == 0u) { return v; }
     if (n < 32u) { return (v + (1u << (n - 1u))) >> n; }
     return 0u;
@@ -128,8 +128,8 @@ fn neg_ln(a: Wide) -> u32 {
     let mantissa = raised(v, zeros).high;
     let i = (mantissa >> 22u) & 511u;
     let rest = (mantissa >> 6u) & 0xffffu;
-    let ln = vecs[T_LNS + i];
-    return zeros * LN_2 + ln - (((ln - vecs[T_LNS + i + 1u]) * rest) >> 16u);
+    let ln = vu(T_LNS + i);
+    return zeros * LN_2 + ln - (((ln - vu(T_LNS + i + 1u)) * rest) >> 16u);
 }
 
 fn gumbel(v: Wide) -> i32 {
@@ -139,8 +139,8 @@ fn gumbel(v: Wide) -> i32 {
     }
     let i = v.high >> 23u;
     let rest = (v.high >> 7u) & 0xffffu;
-    let low = vecs[T_LN_LNS + i];
-    let bend = low + (((vecs[T_LN_LNS + i + 1u] - low) * rest) >> 16u);
+    let low = vu(T_LN_LNS + i);
+    let bend = low + (((vu(T_LN_LNS + i + 1u) - low) * rest) >> 16u);
     return bitcast<i32>(neg_ln(v) - bend);
 }
 

@@ -137,18 +137,6 @@ fn edge_of(before: Wide, target_mass: Wide, lid: u32) -> array<u32, 3> {
     return workgroupUniformLoad(&edge);
 }
 
-// The candidates up to an edge of 16 fraction bits as a list, where there are few.
-fn listed(l: List, o: Order, target_mass: Wide, lists: u32, lid: u32) -> List {
-    clear_bins(lid);
-    for (var j = lid; j < l.n; j += THREADS) {
-        let v = value_at(l, j);
-        if (v != EXCLUDED) { add_mass(min(sort_key(o, v) >> 16u, 255u), mass_of(o, v), o.weighted); }
-    }
-    let found = edge_of(Wide(0u, 0u), target_mass, lid);
-    if (found[0] >= 255u) { return l; }
-    return gathered(l, o, (found[0] << 16u) | 0xffffu, lists, lid);
-}
-
 // The candidates whose keys are no larger as a list, where there are few; the same ones as before otherwise.
 fn gathered(l: List, o: Order, most: u32, lists: u32, lid: u32) -> List {
     if (lid == 0u) { atomicStore(&at_edge, 0u); }
@@ -169,179 +157,163 @@ fn gathered(l: List, o: Order, most: u32, lists: u32, lid: u32) -> List {
     return List(lists, lists + LISTED, n);
 }
 
-// Keeps the first candidates, lower ids first among equals, up to the one with which their mass reaches the target.
-fn keep_mass(all: List, o: Order, asked: Wide, lists: u32, lid: u32) -> List {
-    var wanted = asked;
-    if (wanted.high == 0u && wanted.low == 0u) { wanted.low = 1u; }
+// How filters keep candidates: up to a key; up to the one, lower ids first among equals, with which their mass reaches a target; or
+// all but the likely ones.
+struct Cut { order: Order, near: bool, most: u32, wanted: Wide }
+
+// Removes candidates behind a cut.
+fn kept(all: List, cut: Cut, lists: u32, lid: u32) -> List {
     var l = all;
-    if (all.ids == NONE) { l = listed(all, o, wanted, lists, lid); }
+    let o = cut.order;
     var key = 0u;
     var before = Wide(0u, 0u);
     var reached = true;
-    for (var digit = 4u; digit > 0u; digit--) {
-        let shift = (digit - 1u) * 8u;
-        clear_bins(lid);
-        for (var j = lid; j < l.n; j += THREADS) {
-            let v = value_at(l, j);
-            if (v == EXCLUDED) { continue; }
-            let s = sort_key(o, v);
-            if (digit == 4u || ((s ^ key) >> ((shift + 8u) & 31u)) == 0u) {
-                add_mass((s >> shift) & 255u, mass_of(o, v), o.weighted);
+    // First an edge of 16 fraction bits, where there is no list yet; then the key's bytes.
+    for (var pass_ = 0u; pass_ < 5u; pass_++) {
+        if (pass_ == 0u && all.ids != NONE) { continue; }
+        if (pass_ > 0u && cut.near) { break; }
+        var most = cut.most;
+        if (!cut.near) {
+            let shift = select(32u - 8u * pass_, 16u, pass_ == 0u);
+            clear_bins(lid);
+            for (var j = lid; j < l.n; j += THREADS) {
+                let v = value_at(l, j);
+                if (v == EXCLUDED) { continue; }
+                let s = sort_key(o, v);
+                if (pass_ <= 1u || ((s ^ key) >> ((shift + 8u) & 31u)) == 0u) {
+                    add_mass(select((s >> shift) & 255u, min(s >> 16u, 255u), pass_ == 0u), mass_of(o, v), o.weighted);
+                }
+            }
+            let found = edge_of(before, cut.wanted, lid);
+            if (pass_ == 0u) {
+                most = select(NONE, (found[0] << 16u) | 0xffffu, found[0] < 255u);
+            } else {
+                // Where nothing reaches the target, the next bytes find nothing either.
+                reached = reached && found[0] != 256u;
+                key |= (found[0] & 255u) << shift;
+                before = Wide(found[1], found[2]);
             }
         }
-        let found = edge_of(before, wanted, lid);
-        // Nothing reaches the target: the next digits find nothing either.
-        reached = reached && found[0] != 256u;
-        key |= (found[0] & 255u) << shift;
-        before = Wide(found[1], found[2]);
+        if (pass_ == 0u && most != NONE) { l = gathered(l, o, most, lists, lid); }
     }
-    if (!reached) { return l; }
-    keep_ties(l, o, key, before, wanted, lid);
+    if (cut.near) {
+        for (var j = lid; j < l.n; j += THREADS) {
+            let v = value_at(l, j);
+            if (v != EXCLUDED && sort_key(o, v) > cut.most) { exclude(l, j); }
+        }
+        storageBarrier();
+    } else if (reached) {
+        keep_ties(l, o, key, before, cut.wanted, lid);
+    }
     return l;
 }
 
+fn is_tie(o: Order, v: i32, key: u32) -> bool { return v != EXCLUDED && sort_key(o, v) == key; }
+
+// Removes what is behind a key, and those of the key itself, higher ids first, without which the mass reaches the target.
 fn keep_ties(l: List, o: Order, key: u32, before: Wide, wanted: Wide, lid: u32) {
     if (lid == 0u) { atomicStore(&at_edge, 0u); }
     workgroupBarrier();
     for (var j = lid; j < l.n; j += THREADS) {
         let v = value_at(l, j);
-        if (v == EXCLUDED) { continue; }
-        let s = sort_key(o, v);
-        if (s > key) { exclude(l, j); }
-        if (s == key) { atomicAdd(&at_edge, 1u); }
+        if (v != EXCLUDED && sort_key(o, v) > key) { exclude(l, j); }
+        if (is_tie(o, v, key)) { atomicAdd(&at_edge, 1u); }
     }
     storageBarrier();
     workgroupBarrier();
-    let ties = same(atomicLoad(&at_edge), lid);
-    if (ties <= 1u) { return; }
+    if (same(atomicLoad(&at_edge), lid) <= 1u) { return; }
     if (l.ids == NONE) {
         // Each thread takes a run of ids, and knows the mass of those before it.
         let run = (l.n + THREADS - 1u) / THREADS;
         let first = min(lid * run, l.n);
         let end = min(first + run, l.n);
         var own = Wide(0u, 0u);
-        for (var j = first; j < end; j++) {
-            let v = value_at(l, j);
-            if (v != EXCLUDED && sort_key(o, v) == key) { own = sum_of(own, word_of(mass_of(o, v))); }
-        }
-        var sum = sum_of(before, sum_before(own, lid));
-        for (var j = first; j < end; j++) {
-            let v = value_at(l, j);
-            if (v == EXCLUDED || sort_key(o, v) != key) { continue; }
-            if (at_least(sum, wanted)) { exclude(l, j); }
-            sum = sum_of(sum, word_of(mass_of(o, v)));
+        var sum = before;
+        for (var twice = 0u; twice < 2u; twice++) {
+            if (twice == 1u) { sum = sum_of(before, sum_before(own, lid)); }
+            for (var j = first; j < end; j++) {
+                let v = value_at(l, j);
+                if (!is_tie(o, v, key)) { continue; }
+                let mass = word_of(mass_of(o, v));
+                if (twice == 0u) {
+                    own = sum_of(own, mass);
+                } else {
+                    if (at_least(sum, wanted)) { exclude(l, j); }
+                    sum = sum_of(sum, mass);
+                }
+            }
         }
     } else {
         // A list has no order: the mass of equals that have lower ids, for each.
-        var gone = array<u32, LISTED / THREADS>();
+        var gone = 0u;
         for (var j = lid; j < l.n; j += THREADS) {
-            let v = value_at(l, j);
-            if (v == EXCLUDED || sort_key(o, v) != key) { continue; }
+            if (!is_tie(o, value_at(l, j), key)) { continue; }
             let id = id_at(l, j);
             var sum = before;
             for (var e = 0u; e < l.n; e++) {
                 let w = value_at(l, e);
-                if (w != EXCLUDED && sort_key(o, w) == key && id_at(l, e) < id) { sum = sum_of(sum, word_of(mass_of(o, w))); }
+                if (is_tie(o, w, key) && id_at(l, e) < id) { sum = sum_of(sum, word_of(mass_of(o, w))); }
             }
-            if (at_least(sum, wanted)) { gone[j / THREADS] = 1u; }
+            if (at_least(sum, wanted)) { gone |= 1u << (j / THREADS); }
         }
         storageBarrier();
         for (var j = lid; j < l.n; j += THREADS) {
-            if (gone[j / THREADS] == 1u) { exclude(l, j); }
+            if (((gone >> (j / THREADS)) & 1u) == 1u) { exclude(l, j); }
         }
     }
     storageBarrier();
 }
 
-fn keep_near(l: List, top: i32, most: u32, lists: u32, lid: u32) -> List {
-    let o = Order(top, false, 0u, false);
-    if (l.ids == NONE) {
-        let few = gathered(l, o, most, lists, lid);
-        if (few.ids != NONE) { return few; }
-    }
-    for (var j = lid; j < l.n; j += THREADS) {
-        let v = value_at(l, j);
-        if (v != EXCLUDED && below(v, top) > most) { exclude(l, j); }
-    }
-    storageBarrier();
-    return l;
-}
+// Three sums over candidates: of distances with 8 fraction bits, of their squares, of ones; or of masses and of surprises.
+struct Three { a: Wide, b: Wide, c: Wide }
 
-fn top_n_sigma(l: List, n: u32, lists: u32, lid: u32) -> List {
-    let top = best_of(l, lid);
-    var sum = Wide(0u, 0u);
-    var squares = Wide(0u, 0u);
-    var count = 0u;
-    for (var j = lid; j < l.n; j += THREADS) {
-        let v = value_at(l, j);
-        if (v == EXCLUDED) { continue; }
-        let d = min(below(v, top) >> 8u, 0x3fffffu);
-        sum = sum_of(sum, word_of(d));
-        squares = sum_of(squares, product(d, d));
-        count++;
-    }
-    sum = total(sum, lid);
-    squares = total(squares, lid);
-    let n_all = total(word_of(count), lid);
-    let mean = quotient(sum, n_all).low;
-    let about = difference(sum_of(squares, multiplied(product(mean, mean), n_all.low)), multiplied(sum, 2u * mean));
-    let deviation = root(raised(quotient(about, n_all), 16u));
-    let wide = lowered(product(deviation, n), 16u);
-    return keep_near(l, top, select(wide.low, NONE, wide.high != 0u), lists, lid);
-}
-
-fn total_mass(l: List, top: i32, lid: u32) -> Wide {
-    var sum = Wide(0u, 0u);
-    for (var j = lid; j < l.n; j += THREADS) {
-        let v = value_at(l, j);
-        if (v != EXCLUDED) { sum = sum_of(sum, word_of(exp_of(below(v, top)))); }
-    }
-    return total(sum, lid);
-}
-
-fn typical(l: List, share_of_mass: u32, lists: u32, lid: u32) -> List {
-    let top = best_of(l, lid);
-    var surprise = Wide(0u, 0u);
+fn sums_of(l: List, top: i32, squares: bool, lid: u32) -> Three {
+    var s = Three();
     for (var j = lid; j < l.n; j += THREADS) {
         let v = value_at(l, j);
         if (v == EXCLUDED) { continue; }
         let d = below(v, top);
-        surprise = sum_of(surprise, lowered(product(exp_of(d), d), 8u));
+        let short = min(d >> 8u, 0x3fffffu);
+        var x = word_of(short);
+        if (!squares) { x = word_of(exp_of(d)); }
+        s.a = sum_of(s.a, x);
+        s.b = sum_of(s.b, lowered(product(x.low, select(d, short, squares)), select(8u, 0u, squares)));
+        s.c = sum_of(s.c, word_of(1u));
     }
-    surprise = total(surprise, lid);
-    let mass = total_mass(l, top, lid);
-    let mean = quotient(surprise, lowered(mass, 8u)).low;
-    return keep_mass(l, Order(top, true, mean, true), sum_of(share(mass, share_of_mass), word_of(1u)), lists, lid);
+    var sums = array<Wide, 3>(s.a, s.b, s.c);
+    for (var i = 0u; i < 3u; i++) { sums[i] = total(sums[i], lid); }
+    return Three(sums[0], sums[1], sums[2]);
 }
 
-fn top_p(l: List, share_of_mass: u32, lists: u32, lid: u32) -> List {
-    let top = best_of(l, lid);
-    let mass = total_mass(l, top, lid);
-    return keep_mass(l, Order(top, false, 0u, true), share(mass, share_of_mass), lists, lid);
+// How far from the best candidates may be: so many standard deviations.
+fn deviations(s: Three, n: u32) -> u32 {
+    let mean = quotient(s.a, s.c).low;
+    let about = difference(sum_of(s.b, multiplied(product(mean, mean), s.c.low)), multiplied(s.a, 2u * mean));
+    let deviation = root(raised(quotient(about, s.c), 16u));
+    let wide = lowered(product(deviation, n), 16u);
+    return select(wide.low, NONE, wide.high != 0u);
 }
 
 // Removes the candidates above the threshold except the least of them: the lowest value, of the highest id.
-fn xtc(l: List, threshold_share: u32, lid: u32) {
-    let top = best_of(l, lid);
-    let threshold = share(total_mass(l, top, lid), threshold_share);
+fn xtc(l: List, top: i32, threshold: Wide, lid: u32) {
     var least = Wide(0u, 0u);
-    for (var j = lid; j < l.n; j += THREADS) {
-        let v = value_at(l, j);
-        if (v == EXCLUDED || !at_least(word_of(exp_of(below(v, top))), threshold)) { continue; }
-        let rank = Wide(below(v, top) + 1u, id_at(l, j));
-        if (at_least(rank, least)) { least = rank; }
-    }
-    least = largest(least, lid);
-    for (var j = lid; j < l.n; j += THREADS) {
-        let v = value_at(l, j);
-        if (v == EXCLUDED || !at_least(word_of(exp_of(below(v, top))), threshold)) { continue; }
-        if (id_at(l, j) != least.low) { exclude(l, j); }
+    for (var twice = 0u; twice < 2u; twice++) {
+        if (twice == 1u) { least = largest(least, lid); }
+        for (var j = lid; j < l.n; j += THREADS) {
+            let v = value_at(l, j);
+            if (v == EXCLUDED || !at_least(word_of(exp_of(below(v, top))), threshold)) { continue; }
+            let rank = Wide(below(v, top) + 1u, id_at(l, j));
+            if (twice == 1u) {
+                if (rank.low != least.low) { exclude(l, j); }
+            } else if (at_least(rank, least)) {
+                least = rank;
+            }
+        }
     }
     storageBarrier();
 }
 
-fn drawn(l: List, k: array<u32, K_WORDS>, lid: u32) -> u32 {
-    let top = best_of(l, lid);
+fn drawn(l: List, top: i32, k: array<u32, K_WORDS>, lid: u32) -> u32 {
     let shift = min(k[1], 63u);
     var best = Wide(0u, 0u);
     for (var j = lid; j < l.n; j += THREADS) {
@@ -355,6 +327,55 @@ fn drawn(l: List, k: array<u32, K_WORDS>, lid: u32) -> u32 {
         if (at_least(rank, best)) { best = rank; }
     }
     return NONE - largest(best, lid).low;
+}
+
+const SIGMA: u32 = 0u;
+const TOP_K: u32 = 1u;
+const TYPICAL: u32 = 2u;
+const TOP_P: u32 = 3u;
+const MIN_P: u32 = 4u;
+const XTC: u32 = 5u;
+const DRAW: u32 = 6u;
+
+fn is_on(step: u32, k: array<u32, K_WORDS>) -> bool {
+    switch (step) {
+        case SIGMA: { return k[6] != 0u; }
+        case TOP_K: { return k[2] != 0u; }
+        case TYPICAL: { return k[4] != OFF; }
+        case TOP_P: { return k[3] != OFF; }
+        case MIN_P: { return k[5] != OFF; }
+        case XTC: { return k[7] == OFF || (k[7] != 0u && noise(k[14], k[15], k[K_POSITION], OFF).high < k[7]); }
+        default: { return true; }
+    }
+}
+
+// The token that is drawn behind all filters. One loop, so that compilers see each part once.
+fn filtered(row: List, k: array<u32, K_WORDS>, lists: u32, lid: u32) -> u32 {
+    var l = row;
+    var token = NO_CANDIDATE;
+    for (var step = 0u; step <= DRAW; step++) {
+        if (!is_on(step, k)) { continue; }
+        let top = best_of(l, lid);
+        if (top == EXCLUDED) { break; }
+        var s = Three();
+        if (step == SIGMA || step == TYPICAL || step == TOP_P || step == XTC) { s = sums_of(l, top, step == SIGMA, lid); }
+        if (step == DRAW) {
+            token = drawn(l, top, k, lid);
+        } else if (step == XTC) {
+            xtc(l, top, share(s.a, k[8]), lid);
+        } else {
+            let weighted = step == TYPICAL || step == TOP_P;
+            var cut = Cut(Order(top, step == TYPICAL, 0u, weighted), step == SIGMA || step == MIN_P, k[5], word_of(k[2]));
+            if (step == SIGMA) { cut.most = deviations(s, k[6]); }
+            if (step == TYPICAL) { cut.order.mean = quotient(s.b, lowered(s.a, 8u)).low; }
+            if (weighted) {
+                let mass = share(s.a, select(k[3], k[4], step == TYPICAL));
+                cut.wanted = sum_of(mass, word_of(select(0u, 1u, step == TYPICAL || (mass.high | mass.low) == 0u)));
+            }
+            l = kept(l, cut, lists, lid);
+        }
+    }
+    return token;
 }
 
 // The largest value; of equals the largest logit as it came, then the lowest id.
@@ -373,18 +394,6 @@ fn greedy(l: List, logits: u32, lid: u32) -> u32 {
     let best = largest(own, lid);
     if (best.high == 0u) { return NO_CANDIDATE; }
     return NONE - largest(Wide(0u, select(0u, NONE - id, own.high == best.high && own.low == best.low)), lid).low;
-}
-
-// The token of a row of which the best candidate is known to be there.
-fn filtered(row: List, k: array<u32, K_WORDS>, lists: u32, lid: u32) -> u32 {
-    var l = row;
-    if (k[6] != 0u) { l = top_n_sigma(l, k[6], lists, lid); }
-    if (k[2] != 0u && k[2] < l.n) { l = keep_mass(l, Order(best_of(l, lid), false, 0u, false), word_of(k[2]), lists, lid); }
-    if (k[4] != OFF) { l = typical(l, k[4], lists, lid); }
-    if (k[3] != OFF) { l = top_p(l, k[3], lists, lid); }
-    if (k[5] != OFF) { l = keep_near(l, best_of(l, lid), k[5], lists, lid); }
-    if (k[7] == OFF || (k[7] != 0u && noise(k[14], k[15], k[K_POSITION], OFF).high < k[7])) { xtc(l, k[8], lid); }
-    return drawn(l, k, lid);
 }
 
 @compute @workgroup_size(THREADS)
@@ -409,8 +418,6 @@ fn sample(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index)
             if (best.high == 0u) { token = NO_CANDIDATE; }
         } else if (k[0] == 0u) {
             token = greedy(row, p(0u) + i * vocab, lid);
-        } else if (best_of(row, lid) == EXCLUDED) {
-            token = NO_CANDIDATE;
         } else {
             token = filtered(row, k, p(6u) + i * 2u * LISTED, lid);
         }

@@ -3,16 +3,13 @@
 // A thread sums eight outputs of four rows in registers, column after column: the order of a row's sum is that of its columns.
 #include "common.wgsl"
 #include "formats.wgsl"
+#include "tile_rows.wgsl"
 
-const GROUPS: u32 = BLOCK / 8u;
-const OUTPUTS: u32 = 128u;
-const TILE_ROWS: u32 = 64u;
 // Vectors of 16 columns, and one between rows, so that threads read from different banks.
 const PITCH: u32 = 5u;
 
 var<workgroup> tile_w: array<vec4<f32>, OUTPUTS * PITCH>;
 var<workgroup> tile_x: array<vec4<f32>, TILE_ROWS * PITCH>;
-var<workgroup> any_row: atomic<u32>;
 
 // Four columns of a row of x, zeros behind its end.
 #if ALIGNED
@@ -31,16 +28,6 @@ fn row4(x: u32, c: u32, k: u32) -> vec4<f32> {
 }
 #endif
 
-// Whether a row is stored by this launch.
-fn is_wanted(row: u32, count: u32) -> bool {
-    if (row >= count) { return false; }
-#if KIND
-    return (row_flags(step_row(p(8u), row)) & ROW_PROMPT) != 0u;
-#else
-    return true;
-#endif
-}
-
 fn dot4(w: vec4<f32>, x: vec4<f32>, sum: f32) -> f32 { return fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum)))); }
 
 // Sums of eight outputs, 16 apart.
@@ -49,15 +36,6 @@ struct Sums { a: vec4<f32>, b: vec4<f32> }
 fn with_columns(s: Sums, w: array<vec4<f32>, 8>, x: vec4<f32>) -> Sums {
     return Sums(vec4<f32>(dot4(w[0], x, s.a.x), dot4(w[1], x, s.a.y), dot4(w[2], x, s.a.z), dot4(w[3], x, s.a.w)),
                 vec4<f32>(dot4(w[4], x, s.b.x), dot4(w[5], x, s.b.y), dot4(w[6], x, s.b.z), dot4(w[7], x, s.b.w)));
-}
-
-fn store(row: u32, count: u32, o: u32, part: u32, sum: f32) {
-    if (!is_wanted(row, count) || o >= p(9u)) { return; }
-    let at = p(15u) + o;
-    var y = sum;
-    if (p(5u) != NONE) { y *= vf(p(5u) + at % p(16u)); }
-    if (p(6u) != NONE) { y += vf(p(6u) + at); }
-    set_wf(p(4u) + row * p(13u) + part * p(14u) + at, y);
 }
 
 fn store_row(row: u32, count: u32, o: u32, part: u32, s: Sums) {
@@ -78,11 +56,7 @@ fn tiles(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: v
     let count = rows_of(p(8u));
     let part = wg.z;
     let first = wg.y * TILE_ROWS;
-    if (lid == 0u) { atomicStore(&any_row, 0u); }
-    workgroupBarrier();
-    if (lid < TILE_ROWS && is_wanted(first + lid, count)) { atomicStore(&any_row, 1u); }
-    workgroupBarrier();
-    if (same(atomicLoad(&any_row), lid) == 0u) { return; }
+    if (!is_any_wanted(first, count, lid)) { return; }
     // What a thread fetches: eight columns of an output's weights, four of a row.
     let w_output = min(wg.x * OUTPUTS + (lid >> 1u), p(9u) - 1u);
     let w = p(0u) + part * p(2u) + w_output * p(1u);

@@ -280,9 +280,9 @@ fn sums_of(l: List, top: i32, squares: bool, lid: u32) -> Three {
         s.b = sum_of(s.b, lowered(product(x.low, select(d, short, squares)), select(8u, 0u, squares)));
         s.c = sum_of(s.c, word_of(1u));
     }
-    var sums = array<Wide, 3>(s.a, s.b, s.c);
-    for (var i = 0u; i < 3u; i++) { sums[i] = total(sums[i], lid); }
-    return Three(sums[0], sums[1], sums[2]);
+    let a = total(s.a, lid);
+    let b = total(s.b, lid);
+    return Three(a, b, total(s.c, lid));
 }
 
 // How far from the best candidates may be: so many standard deviations.

@@ -49,27 +49,17 @@ fn store_row(row: u32, count: u32, o: u32, part: u32, s: Sums) {
     store(row, count, o + 112u, part, s.b.w);
 }
 
-// Parameters are those of `matvec`, without experts. With KIND only rows of prompts are stored.
-@compute @workgroup_size(256)
-fn tiles(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>) {
-    let k = p(10u);
-    let count = rows_of(p(8u));
-    let part = wg.z;
-    let first = wg.y * TILE_ROWS;
-    if (!is_any_wanted(first, count, lid)) { return; }
-    // What a thread fetches: eight columns of an output's weights, four of a row.
-    let w_output = min(wg.x * OUTPUTS + (lid >> 1u), p(9u) - 1u);
-    let w = p(0u) + part * p(2u) + w_output * p(1u);
+// Of a thread: outputs o, o + 16 and so on of rows r, r + 16 and so on, where o is its number's low half and r its high one.
+struct Tile { a: Sums, b: Sums, c: Sums, d: Sums }
+
+// The sums of a tile. Every thread fetches eight columns of the row of weights `w`, that of output lid / 2, and four of the row of
+// x at `x`, that of row lid / 4.
+fn tile_of(w: u32, x: u32, k: u32, lid: u32) -> Tile {
     let w_place = (lid >> 1u) * PITCH + (lid & 1u) * 2u;
-    let x = p(3u) + min(first + (lid >> 2u), count - 1u) * p(11u) + part * p(12u);
     let x_place = (lid >> 2u) * PITCH + (lid & 3u);
-    // What it sums: outputs o, o + 16 and so on, rows r, r + 16 and so on.
     let o = lid & 15u;
     let r = lid >> 4u;
-    var s0: Sums;
-    var s1: Sums;
-    var s2: Sums;
-    var s3: Sums;
+    var t = Tile();
     for (var c = 0u; c < k; c += 16u) {
         var v: Eight;
         let g = (c >> 3u) + (lid & 1u);
@@ -85,15 +75,29 @@ fn tiles(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: v
             let four = array<vec4<f32>, 8>(tile_w[at], tile_w[at + 16u * PITCH], tile_w[at + 32u * PITCH], tile_w[at + 48u * PITCH],
                 tile_w[at + 64u * PITCH], tile_w[at + 80u * PITCH], tile_w[at + 96u * PITCH], tile_w[at + 112u * PITCH]);
             let row = r * PITCH + i;
-            s0 = with_columns(s0, four, tile_x[row]);
-            s1 = with_columns(s1, four, tile_x[row + 16u * PITCH]);
-            s2 = with_columns(s2, four, tile_x[row + 32u * PITCH]);
-            s3 = with_columns(s3, four, tile_x[row + 48u * PITCH]);
+            t.a = with_columns(t.a, four, tile_x[row]);
+            t.b = with_columns(t.b, four, tile_x[row + 16u * PITCH]);
+            t.c = with_columns(t.c, four, tile_x[row + 32u * PITCH]);
+            t.d = with_columns(t.d, four, tile_x[row + 48u * PITCH]);
         }
     }
-    let out = wg.x * OUTPUTS + o;
-    store_row(first + r, count, out, part, s0);
-    store_row(first + r + 16u, count, out, part, s1);
-    store_row(first + r + 32u, count, out, part, s2);
-    store_row(first + r + 48u, count, out, part, s3);
+    return t;
+}
+
+// Parameters are those of `matvec`, without experts. With KIND only rows of prompts are stored.
+@compute @workgroup_size(256)
+fn tiles(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>) {
+    let count = rows_of(p(8u));
+    let part = wg.z;
+    let first = wg.y * TILE_ROWS;
+    if (!is_any_wanted(first, count, lid)) { return; }
+    let w = p(0u) + part * p(2u) + min(wg.x * OUTPUTS + (lid >> 1u), p(9u) - 1u) * p(1u);
+    let x = p(3u) + min(first + (lid >> 2u), count - 1u) * p(11u) + part * p(12u);
+    let t = tile_of(w, x, p(10u), lid);
+    let out = wg.x * OUTPUTS + (lid & 15u);
+    let row = first + (lid >> 4u);
+    store_row(row, count, out, part, t.a);
+    store_row(row + 16u, count, out, part, t.b);
+    store_row(row + 32u, count, out, part, t.c);
+    store_row(row + 48u, count, out, part, t.d);
 }

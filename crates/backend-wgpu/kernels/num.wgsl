@@ -144,6 +144,12 @@ fn gumbel(v: Wide) -> i32 {
     return bitcast<i32>(neg_ln(v) - bend);
 }
 
+// What `gumbel` cannot exceed.
+fn gumbel_bound(v: Wide) -> i32 {
+    let zeros = select(countLeadingZeros(v.high), 32u + countLeadingZeros(v.low), v.high == 0u);
+    return i32((zeros + 1u) * LN_2) + 1;
+}
+
 fn turned(x: u32, n: u32) -> u32 { return (x << n) | (x >> (32u - n)); }
 
 fn four_rounds(x: vec2<u32>, n: vec4<u32>) -> vec2<u32> {

@@ -322,8 +322,9 @@ fn drawn(l: List, top: i32, k: array<u32, K_WORDS>, lid: u32) -> u32 {
         let id = id_at(l, j);
         let cold = lowered(product(below(v, top), k[0]), shift);
         let loss = select(i32(min(cold.low, 0x40000000u)), 0x40000000, cold.high != 0u);
-        let score = gumbel(noise(k[14], k[15], k[K_POSITION], id)) - loss;
-        let rank = Wide(biased(score), NONE - id);
+        let random = noise(k[14], k[15], k[K_POSITION], id);
+        if (biased(gumbel_bound(random) - loss) < best.high) { continue; }
+        let rank = Wide(biased(gumbel(random) - loss), NONE - id);
         if (at_least(rank, best)) { best = rank; }
     }
     return NONE - largest(best, lid).low;
@@ -349,13 +350,17 @@ fn is_on(step: u32, k: array<u32, K_WORDS>) -> bool {
     }
 }
 
-// The token that is drawn behind all filters. One loop, so that compilers see each part once.
-fn filtered(row: List, k: array<u32, K_WORDS>, lists: u32, lid: u32) -> u32 {
+// The token that is drawn behind all filters, of which `best` is the largest value that was found. One loop, so that compilers see each part once.
+fn filtered(row: List, best: i32, k: array<u32, K_WORDS>, lists: u32, lid: u32) -> u32 {
     var l = row;
     var token = NO_CANDIDATE;
+    // What was found is the largest value where nothing was touched since, and as long as nothing was removed.
+    var top = best;
+    var unknown = is_touched(k);
     for (var step = 0u; step <= DRAW; step++) {
         if (!is_on(step, k)) { continue; }
-        let top = best_of(l, lid);
+        if (unknown) { top = best_of(l, lid); }
+        unknown = true;
         if (top == EXCLUDED) { break; }
         var s = Three();
         if (step == SIGMA || step == TYPICAL || step == TOP_P || step == XTC) { s = sums_of(l, top, step == SIGMA, lid); }
@@ -419,7 +424,7 @@ fn sample(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index)
         } else if (k[0] == 0u) {
             token = greedy(row, p(0u) + i * vocab, lid);
         } else {
-            token = filtered(row, k, p(6u) + i * 2u * LISTED, lid);
+            token = filtered(row, bitcast<i32>(best.high ^ 0x80000000u), k, p(6u) + i * 2u * LISTED, lid);
         }
     }
     if (lid == 0u) { set_wu(p(1u) + i, token); }

@@ -169,23 +169,23 @@ fn kept(all: List, cut: Cut, lists: u32, lid: u32) -> List {
     var before = Wide(0u, 0u);
     var reached = true;
     // First an edge of 16 fraction bits, where there is no list yet; then the key's bytes.
-    for (var pass_ = 0u; pass_ < 5u; pass_++) {
-        if (pass_ == 0u && all.ids != NONE) { continue; }
-        if (pass_ > 0u && cut.near) { break; }
+    for (var turn = 0u; turn < 5u; turn++) {
+        if (turn == 0u && all.ids != NONE) { continue; }
+        if (turn > 0u && cut.near) { break; }
         var most = cut.most;
         if (!cut.near) {
-            let shift = select(32u - 8u * pass_, 16u, pass_ == 0u);
+            let shift = select(32u - 8u * turn, 16u, turn == 0u);
             clear_bins(lid);
             for (var j = lid; j < l.n; j += THREADS) {
                 let v = value_at(l, j);
                 if (v == EXCLUDED) { continue; }
                 let s = sort_key(o, v);
-                if (pass_ <= 1u || ((s ^ key) >> ((shift + 8u) & 31u)) == 0u) {
-                    add_mass(select((s >> shift) & 255u, min(s >> 16u, 255u), pass_ == 0u), mass_of(o, v), o.weighted);
+                if (turn <= 1u || ((s ^ key) >> ((shift + 8u) & 31u)) == 0u) {
+                    add_mass(select((s >> shift) & 255u, min(s >> 16u, 255u), turn == 0u), mass_of(o, v), o.weighted);
                 }
             }
             let found = edge_of(before, cut.wanted, lid);
-            if (pass_ == 0u) {
+            if (turn == 0u) {
                 most = select(NONE, (found[0] << 16u) | 0xffffu, found[0] < 255u);
             } else {
                 // Where nothing reaches the target, the next bytes find nothing either.
@@ -194,7 +194,7 @@ fn kept(all: List, cut: Cut, lists: u32, lid: u32) -> List {
                 before = Wide(found[1], found[2]);
             }
         }
-        if (pass_ == 0u && most != NONE) { l = gathered(l, o, most, lists, lid); }
+        if (turn == 0u && most != NONE) { l = gathered(l, o, most, lists, lid); }
     }
     if (cut.near) {
         for (var j = lid; j < l.n; j += THREADS) {

@@ -49,7 +49,7 @@ pub(super) fn bits_of_bytes(b: &[u8], out: &mut [u32]) {
 /// A word of bits, from one whose bit `i` is that of weight `i`.
 #[inline(always)]
 pub(super) fn bits_of_word(bits: u32) -> u32 {
-    let spread = |four: u32| (four & 15) * 0x0020_4081 & 0x0101_0101;
+    let spread = |four: u32| ((four & 15) * 0x0020_4081) & 0x0101_0101;
     (0..8).fold(0, |all, k| all | spread(bits >> (4 * k)) << k)
 }
 

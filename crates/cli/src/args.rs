@@ -191,7 +191,7 @@ pub(crate) fn refuse(rest: &[OsString]) -> Result<()> {
 /// How a model is run.
 #[derive(Debug, Args)]
 pub(crate) struct DeviceArgs {
-    /// Where to compute: cpu, cuda:N for an NVIDIA GPU, auto, or ref for the slow reference
+    /// Where to compute: cpu, cuda:N for an NVIDIA GPU, wgpu:N for a GPU of any maker, auto, or ref for the slow reference
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Use no more than these instruction sets: amx, avx512, avx512bw, avxvnni, avx2, i8mm, dotprod, neon or portable

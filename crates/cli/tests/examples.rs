@@ -47,6 +47,7 @@ fn the_version_comes_with_what_was_built() {
         ("demo", cfg!(feature = "demo")),
         ("hub", cfg!(feature = "hub")),
         ("server", cfg!(feature = "server")),
+        ("wgpu", cfg!(feature = "wgpu")),
     ] {
         assert_eq!(features.contains(&name), is_on, "{name}: {long}");
     }

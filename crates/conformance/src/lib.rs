@@ -27,6 +27,7 @@
 use tokkata_backend_cpu::CpuBackend;
 use tokkata_backend_cuda::CudaDevice;
 use tokkata_backend_ref::RefBackend;
+use tokkata_backend_wgpu::WgpuDevice;
 use tokkata_ir::Device;
 
 pub mod adapters;
@@ -58,6 +59,10 @@ pub fn devices() -> Vec<Box<dyn Device>> {
         Ok(cuda) => devices.push(Box::new(cuda)),
         Err(why) => eprintln!("skipped: cuda: {why}"),
     }
+    match wgpu() {
+        Ok(wgpu) => devices.push(Box::new(wgpu)),
+        Err(why) => eprintln!("skipped: wgpu: {why}"),
+    }
     devices
 }
 
@@ -69,5 +74,19 @@ pub fn cuda() -> Result<CudaDevice, String> {
     match std::env::var_os("TOKKATA_CUDA_IMAGES") {
         Some(path) => CudaDevice::with_images(0, &std::fs::read(path).map_err(|e| e.to_string())?),
         None => CudaDevice::open(0),
+    }
+}
+
+/// The first adapter of wgpu, or that with the number in `TOKKATA_WGPU`; with the kernels that every adapter can run where a
+/// `p` stands behind it.
+///
+/// # Errors
+/// One line that says why there is none.
+pub fn wgpu() -> Result<WgpuDevice, String> {
+    let wanted = std::env::var("TOKKATA_WGPU").unwrap_or_default();
+    let number = wanted.trim_end_matches('p').parse().unwrap_or(0);
+    match wanted.ends_with('p') {
+        true => WgpuDevice::open_plain(number),
+        false => WgpuDevice::open(number),
     }
 }

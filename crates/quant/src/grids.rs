@@ -4,6 +4,23 @@
 //! levels of three bits for the 3-bit formats, the first level in the lowest bits. The numbers are
 //! part of the file formats; the position in a table is the index that a block stores.
 
+use tokkata_core::DType;
+
+/// The points of a lattice format by the index that a block stores: eight levels of two bits or, for the 3-bit formats,
+/// four of three, the first in the lowest bits. `None` for other types.
+#[must_use]
+pub fn points(dtype: DType) -> Option<&'static [u16]> {
+    match dtype {
+        DType::IQ2_XXS => Some(&IQ2_XXS),
+        DType::IQ2_XS => Some(&IQ2_XS),
+        DType::IQ2_S => Some(&IQ2_S),
+        DType::IQ3_XXS => Some(&IQ3_XXS),
+        DType::IQ3_S => Some(&IQ3_S),
+        DType::IQ1_S | DType::IQ1_M => Some(&IQ1),
+        _ => None,
+    }
+}
+
 /// Points of `IQ2_XXS`: levels 0 to 2.
 #[rustfmt::skip]
 pub(crate) const IQ2_XXS: [u16; 256] = [

@@ -39,4 +39,5 @@ mod tables;
 pub use block::{Layout, Unpacked};
 pub use dequantize::{dequantize, dequantize_vec};
 pub use error::QuantError;
+pub use grids::points;
 pub use quantize::{can_quantize, needs_importance, quantize};

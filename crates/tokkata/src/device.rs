@@ -2,6 +2,8 @@
 
 #[cfg_attr(not(feature = "cuda"), path = "device/no_cuda.rs")]
 mod cuda;
+#[cfg_attr(not(feature = "wgpu"), path = "device/no_wgpu.rs")]
+mod wgpu;
 
 use tokkata_ir::Device;
 
@@ -11,6 +13,10 @@ use crate::error::{Error, Result};
 const DEVICES: &[(&str, &str)] = &[
     ("cpu", "this machine's processor"),
     ("cuda:N", "the N-th NVIDIA GPU, counted from 0"),
+    (
+        "wgpu:N",
+        "the N-th GPU of any maker, by Vulkan, Metal or DirectX 12",
+    ),
     (
         "auto",
         "the first GPU, or the processor where there is none",
@@ -34,11 +40,17 @@ pub fn device(name: Option<&str>) -> Result<Box<dyn Device>> {
         .strip_prefix("cuda:")
         .or_else(|| wanted.strip_prefix("CUDA").filter(|n| !n.is_empty()));
     let index = index.map(str::parse);
+    if let Some(Ok(index)) = wanted.strip_prefix("wgpu:").map(str::parse) {
+        return adapter(wanted, index);
+    }
     match (wanted, index) {
         ("cpu", _) => Ok(Box::new(tokkata_backend_cpu::CpuBackend)),
         ("ref", _) => Ok(Box::new(tokkata_backend_ref::RefBackend::default())),
         ("cuda", _) => gpu(wanted, 0),
-        ("auto", _) => gpu(wanted, 0).or_else(|_| device(Some("cpu"))),
+        ("wgpu", _) => adapter(wanted, 0),
+        ("auto", _) => gpu(wanted, 0)
+            .or_else(|_| wgpu::first())
+            .or_else(|_| device(Some("cpu"))),
         (_, Some(Ok(index))) => gpu(wanted, index),
         _ => {
             let names: Vec<&str> = DEVICES.iter().map(|d| d.0).collect();
@@ -57,6 +69,13 @@ fn gpu(name: &str, index: usize) -> Result<Box<dyn Device>> {
     })
 }
 
+fn adapter(name: &str, index: usize) -> Result<Box<dyn Device>> {
+    wgpu::open(index).map_err(|why| Error::NoDevice {
+        device: name.to_owned(),
+        why,
+    })
+}
+
 /// What can compute on this machine: names, and what each is or why it cannot be used.
 #[must_use]
 pub fn present() -> Vec<(String, String)> {
@@ -64,6 +83,14 @@ pub fn present() -> Vec<(String, String)> {
     match cuda::count() {
         Ok(count) => found.extend((0..count).map(|i| (format!("cuda:{i}"), cuda::said(i)))),
         Err(why) => found.push(("cuda".to_owned(), why)),
+    }
+    match wgpu::said() {
+        Ok(said) => found.extend(
+            (0..)
+                .zip(said)
+                .map(|(i, s): (usize, _)| (format!("wgpu:{i}"), s)),
+        ),
+        Err(why) => found.push(("wgpu".to_owned(), why)),
     }
     found
 }
@@ -77,9 +104,10 @@ mod tests {
         for name in ["cpu", "ref"] {
             assert_eq!(device(Some(name)).unwrap().name(), name);
         }
-        for name in ["tpu", "cuda:x", "cuda:-1", "CUDA", "CUDAx"] {
+        for name in ["tpu", "cuda:x", "cuda:-1", "CUDA", "CUDAx", "wgpu:x"] {
             let error = device(Some(name)).err().unwrap().to_string();
-            let want = format!("found device '{name}', expected one of cpu, cuda:N, auto, ref");
+            let want =
+                format!("found device '{name}', expected one of cpu, cuda:N, wgpu:N, auto, ref");
             assert_eq!(error, want);
         }
     }
@@ -94,6 +122,12 @@ mod tests {
         assert_eq!(error.lines().count(), 1);
         let theirs = device(Some("CUDA99")).err().unwrap().to_string();
         assert_eq!(theirs, error.replace("cuda:99", "CUDA99"));
+        let error = device(Some("wgpu:99")).err().unwrap().to_string();
+        assert!(
+            error.starts_with("device wgpu:99 cannot be used: "),
+            "{error}"
+        );
+        assert_eq!(error.lines().count(), 1);
         let found = device(Some("auto")).unwrap();
         assert_eq!(found.name() == "cuda", cuda::count().is_ok_and(|n| n > 0));
         assert_eq!(present()[0].0, "cpu");

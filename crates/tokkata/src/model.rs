@@ -191,7 +191,11 @@ impl Model {
         let options = EngineOptions {
             cache,
             // A device that works by itself is given the next step before it is done with the last.
-            ahead: if backend.name() == "cuda" { 3 } else { 1 },
+            ahead: if matches!(backend.name(), "cuda" | "wgpu") {
+                3
+            } else {
+                1
+            },
             ..EngineOptions::default()
         };
         let mut engine = Engine::new(program, executor, options)?;

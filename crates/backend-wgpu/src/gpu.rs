@@ -1,0 +1,372 @@
+//! An adapter that was opened: buffers, pipelines, submissions, and what went wrong with them.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tokkata_ir::BackendError;
+
+use crate::error::lost;
+use crate::params::PARAM_BYTES;
+use crate::preprocess::Constants;
+
+/// Storage buffers that a kernel sees, besides its parameters.
+pub(crate) const STORAGES: u32 = 7;
+
+/// Most bytes of an arena: a binding of this size works on all adapters that have as much.
+const MOST_BINDING: u64 = 1 << 30;
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The value of a future that never waits, as those of native adapters are.
+pub(crate) fn now<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// What decides which variants of kernels are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Abilities {
+    /// Subgroups of 32 lanes and more.
+    pub(crate) subgroups: bool,
+}
+
+/// The pipelines of a device, by source, entry point and constants.
+type Pipelines = BTreeMap<(&'static str, &'static str, Constants), wgpu::ComputePipeline>;
+
+/// A device and its queue.
+pub(crate) struct Gpu {
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    pub(crate) abilities: Abilities,
+    pub(crate) bindings: wgpu::BindGroupLayout,
+    layout: wgpu::PipelineLayout,
+    pipelines: Mutex<Pipelines>,
+    fault: Arc<Mutex<Option<String>>>,
+}
+
+impl std::fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Gpu({})", self.device.adapter_info().name)
+    }
+}
+
+/// Whether subgroups have 32 lanes at least, so that a run of 32 threads lies in one.
+pub(crate) fn has_subgroups(adapter: &wgpu::Adapter) -> bool {
+    let info = adapter.get_info();
+    adapter.features().contains(wgpu::Features::SUBGROUP)
+        && info.subgroup_min_size >= 32
+        && info.subgroup_max_size <= 128
+}
+
+impl Gpu {
+    /// Opens an adapter, with what it has of what kernels use.
+    pub(crate) fn open(adapter: &wgpu::Adapter, plain: bool) -> Result<Self, String> {
+        let has = adapter.limits();
+        let limits = wgpu::Limits {
+            max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
+            max_buffer_size: has.max_buffer_size,
+            ..wgpu::Limits::downlevel_defaults()
+        };
+        let limits = wgpu::Limits {
+            max_storage_buffers_per_shader_stage: 8,
+            max_compute_invocations_per_workgroup: 256,
+            max_compute_workgroup_size_x: 256,
+            ..limits
+        };
+        let subgroups = !plain && has_subgroups(adapter);
+        let features = match subgroups {
+            true => wgpu::Features::SUBGROUP,
+            false => wgpu::Features::empty(),
+        };
+        let opened = now(adapter.request_device(&wgpu::DeviceDescriptor {
+            label: None,
+            required_features: features,
+            required_limits: limits,
+            ..wgpu::DeviceDescriptor::default()
+        }));
+        let (device, queue) = opened.map_err(|e| e.to_string())?;
+        Ok(Self::of(device, queue, Abilities { subgroups }))
+    }
+
+    pub(crate) fn of(device: wgpu::Device, queue: wgpu::Queue, abilities: Abilities) -> Self {
+        let fault = Arc::new(Mutex::new(None));
+        let note = Arc::clone(&fault);
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            locked(&note).get_or_insert(error.to_string());
+        }));
+        let note = Arc::clone(&fault);
+        device.set_device_lost_callback(move |reason, why| {
+            if reason != wgpu::DeviceLostReason::Destroyed {
+                locked(&note).get_or_insert(why);
+            }
+        });
+        let bindings = bindings(&device);
+        let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: None,
+            bind_group_layouts: &[Some(&bindings)],
+            immediate_size: 0,
+        });
+        Gpu {
+            device,
+            queue,
+            abilities,
+            bindings,
+            layout,
+            pipelines: Mutex::default(),
+            fault,
+        }
+    }
+
+    /// Fails once anything has gone wrong that nobody asked about.
+    pub(crate) fn healthy(&self) -> Result<(), BackendError> {
+        match &*locked(&self.fault) {
+            Some(why) => Err(lost(one_line(why))),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes that one binding may have.
+    pub(crate) fn binding_bytes(&self) -> u64 {
+        let limits = self.device.limits();
+        let most = limits
+            .max_storage_buffer_binding_size
+            .min(limits.max_buffer_size);
+        most / 256 * 256
+    }
+
+    /// Bytes of an arena of weights.
+    pub(crate) fn arena_bytes(&self) -> u64 {
+        self.binding_bytes().min(MOST_BINDING)
+    }
+
+    /// Storage of zeros.
+    pub(crate) fn alloc(&self, what: &str, bytes: u64) -> Result<wgpu::Buffer, BackendError> {
+        let usage = wgpu::BufferUsages::STORAGE
+            | wgpu::BufferUsages::COPY_SRC
+            | wgpu::BufferUsages::COPY_DST;
+        self.buffer(what, bytes, usage)
+    }
+
+    pub(crate) fn buffer(
+        &self,
+        what: &str,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+    ) -> Result<wgpu::Buffer, BackendError> {
+        let size = bytes.next_multiple_of(4).max(256);
+        let short = |available| BackendError::OutOfMemory {
+            what: format!("{what} on the GPU"),
+            needed: bytes,
+            available,
+        };
+        let mappable = usage.contains(wgpu::BufferUsages::MAP_READ);
+        let most = match mappable {
+            true => self.device.limits().max_buffer_size,
+            false => self.binding_bytes(),
+        };
+        if size > most {
+            return Err(short(most));
+        }
+        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size,
+            usage,
+            mapped_at_creation: false,
+        });
+        if now(memory.pop()).is_some() {
+            return Err(short(0));
+        }
+        Ok(buffer)
+    }
+
+    /// Storage that begins with these words.
+    pub(crate) fn upload(&self, what: &str, words: &[u32]) -> Result<wgpu::Buffer, BackendError> {
+        let buffer = self.alloc(what, words.len() as u64 * 4)?;
+        self.queue
+            .write_buffer(&buffer, 0, bytemuck::cast_slice(words));
+        Ok(buffer)
+    }
+
+    /// Parameters of dispatches, and room behind them.
+    pub(crate) fn params(&self, params: &[u32], room: usize) -> Result<wgpu::Buffer, BackendError> {
+        let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
+        let bytes = (params.len() * 4 + room * PARAM_BYTES) as u64;
+        let buffer = self.buffer("parameters", bytes, usage)?;
+        self.queue
+            .write_buffer(&buffer, 0, bytemuck::cast_slice(params));
+        Ok(buffer)
+    }
+
+    /// Memory that the host reads.
+    pub(crate) fn readback(&self, bytes: u64) -> Result<wgpu::Buffer, BackendError> {
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        self.buffer("results", bytes, usage)
+    }
+
+    /// Bytes of a buffer, once everything that was submitted is done.
+    pub(crate) fn read(
+        &self,
+        buffer: &wgpu::Buffer,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), BackendError> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        let to = self.readback(out.len() as u64)?;
+        let mut encoder = self
+            .device
+            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        encoder.copy_buffer_to_buffer(buffer, offset, &to, 0, out.len() as u64);
+        self.queue.submit([encoder.finish()]);
+        let done = Mapping::start(&to, out.len() as u64);
+        let bytes = loop {
+            let waited = self.device.poll(wgpu::PollType::wait_indefinitely());
+            waited.map_err(|e| lost(e.to_string()))?;
+            self.healthy()?;
+            // Another thread that waits may be the one that is told.
+            match done.bytes(&to) {
+                Some(bytes) => break bytes?,
+                None => std::thread::yield_now(),
+            }
+        };
+        out.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    /// The pipeline of a kernel, made once.
+    pub(crate) fn pipeline(
+        &self,
+        (file, entry): (&'static str, &'static str),
+        constants: &Constants,
+    ) -> Result<wgpu::ComputePipeline, BackendError> {
+        let key = (file, entry, constants.clone());
+        if let Some(found) = locked(&self.pipelines).get(&key) {
+            return Ok(found.clone());
+        }
+        let text = crate::kernels::text(file, constants);
+        let invalid = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let module = self.module(text);
+        let pipeline = self
+            .device
+            .create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                label: Some(entry),
+                layout: Some(&self.layout),
+                module: &module,
+                entry_point: Some(entry),
+                compilation_options: wgpu::PipelineCompilationOptions {
+                    zero_initialize_workgroup_memory: false,
+                    ..wgpu::PipelineCompilationOptions::default()
+                },
+                cache: None,
+            });
+        if let Some(error) = now(invalid.pop()) {
+            let why = format!("kernel {entry} of {file}: {error}");
+            return Err(lost(why));
+        }
+        locked(&self.pipelines).insert(key, pipeline.clone());
+        Ok(pipeline)
+    }
+
+    /// A module without the checks that wgpu would add: every index follows from places that were laid out.
+    #[allow(unsafe_code)]
+    fn module(&self, text: String) -> wgpu::ShaderModule {
+        let source = wgpu::ShaderModuleDescriptor {
+            label: None,
+            source: wgpu::ShaderSource::Wgsl(text.into()),
+        };
+        let checks = wgpu::ShaderRuntimeChecks {
+            force_loop_bounding: false,
+            bounds_checks: cfg!(debug_assertions),
+            ..wgpu::ShaderRuntimeChecks::checked()
+        };
+        // SAFETY: kernels are this crate's own; their loops end, since each counts up to a bound.
+        unsafe { self.device.create_shader_module_trusted(source, checks) }
+    }
+}
+
+/// The text of an error without its line breaks.
+pub(crate) fn one_line(text: &str) -> String {
+    let parts: Vec<&str> = text.split_whitespace().collect();
+    parts.join(" ")
+}
+
+/// Parameters, then storage: what plans write, and what they read.
+fn bindings(device: &wgpu::Device) -> wgpu::BindGroupLayout {
+    let entry = |binding, ty, has_dynamic_offset, size: Option<u64>| wgpu::BindGroupLayoutEntry {
+        binding,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer {
+            ty,
+            has_dynamic_offset,
+            min_binding_size: size.and_then(std::num::NonZero::new),
+        },
+        count: None,
+    };
+    let mut entries = vec![entry(
+        0,
+        wgpu::BufferBindingType::Uniform,
+        true,
+        Some(PARAM_BYTES as u64),
+    )];
+    for binding in 1..=STORAGES {
+        let read_only = matches!(binding, 4..=6);
+        let ty = wgpu::BufferBindingType::Storage { read_only };
+        entries.push(entry(binding, ty, false, None));
+    }
+    entries.push(entry(
+        STORAGES + 1,
+        wgpu::BufferBindingType::Uniform,
+        false,
+        None,
+    ));
+    device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+        label: None,
+        entries: &entries,
+    })
+}
+
+/// A buffer on its way to the host.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapping {
+    state: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Mapping {
+    pub(crate) fn start(buffer: &wgpu::Buffer, bytes: u64) -> Self {
+        let state = Arc::new(AtomicU64::new(0));
+        let set = Arc::clone(&state);
+        buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |result| {
+            set.store(if result.is_ok() { 1 } else { 2 }, Ordering::Release);
+        });
+        Mapping { state, bytes }
+    }
+
+    /// What arrived, and the buffer is free again; `None` while it is under way.
+    pub(crate) fn bytes(&self, buffer: &wgpu::Buffer) -> Option<Result<Vec<u8>, BackendError>> {
+        match self.state.load(Ordering::Acquire) {
+            0 => None,
+            1 => {
+                let view = buffer.get_mapped_range(0..self.bytes);
+                let bytes = view.map(|v| v.to_vec()).map_err(|e| lost(e.to_string()));
+                buffer.unmap();
+                Some(bytes)
+            }
+            _ => Some(Err(lost("memory cannot be read"))),
+        }
+    }
+}

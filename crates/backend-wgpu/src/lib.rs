@@ -1,0 +1,38 @@
+//! The wgpu backend: plans as dispatches on any GPU that Vulkan, Metal or DirectX 12 drive.
+//!
+//! Adapters are looked for when they are asked for, so a program that holds this crate runs on machines without one. Kernels are
+//! WGSL in `kernels/`, cut to their variants and translated by wgpu when a program is loaded.
+//!
+//! Invariants: everything that changes between replays lies in device memory at fixed places (`StepLayout`), so a replay is given
+//! nothing but how many rows there are; rows of slots that have stopped stay in their places and change nothing; sums have an
+//! order that follows from their length or from absolute positions, over 32 threads whatever a subgroup's width, so a row's
+//! numbers follow from that row and its sequence alone; a kernel sees seven buffers and asks for nothing that WebGPU does not
+//! promise, unless the adapter has it.
+//!
+//! Reading order: `gpu` (the adapter), `preprocess` and `kernels` (sources), `formats` and `weights`, `layout` (places), `lower`
+//! (ops to dispatches), `work` (works as words), `exec` (the executor), `device`.
+//!
+//! ```
+//! use tokkata_backend_wgpu::WgpuDevice;
+//! for (i, adapter) in WgpuDevice::adapters().iter().enumerate() {
+//!     println!("wgpu:{i}: {} by {}", adapter.name, adapter.api);
+//! }
+//! ```
+
+mod device;
+mod error;
+mod exec;
+mod formats;
+mod gpu;
+mod kept;
+mod kernels;
+mod launch;
+mod layout;
+mod lower;
+mod params;
+mod preprocess;
+mod select;
+mod weights;
+mod work;
+
+pub use device::{Description, WgpuDevice};

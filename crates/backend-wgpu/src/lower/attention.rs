@@ -1,0 +1,196 @@
+//! Cache writes, attention and chosen keys.
+
+use tokkata_ir::op::BucketBias;
+use tokkata_ir::{
+    AttentionOp, BackendError, CompressOp, KvSource, Lead, Mask, Node, SelectOp, SlotId, ValueId,
+};
+
+use super::{Lowering, too_large};
+use crate::launch::Extent;
+use crate::params::{NONE, Params};
+
+/// Columns of the values that attention sums at most, and columns of a key.
+const MOST_VALUES: u32 = 1024;
+const MOST_KEYS: u32 = 1024;
+
+/// Workgroups that choose units, each with room for the scores of one row.
+const CHOOSERS: u32 = 264;
+
+impl Lowering<'_, '_> {
+    pub(super) fn cache_write(
+        &mut self,
+        planes: &[ValueId],
+        slot: SlotId,
+    ) -> Result<(), BackendError> {
+        for (plane, &value) in (0..).zip(planes) {
+            let params = self.cache(slot, Params::new());
+            let params = params.u32s(&[plane, self.at(value)]);
+            let runs = self.width(value).div_ceil(32);
+            let grid = [
+                Extent::fixed(runs.div_ceil(32)),
+                Extent::rows(Lead::Rows),
+                Extent::ONE,
+            ];
+            self.launch(("attention.wgsl", "cache_write"), OWN, grid, &params)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn attention(&mut self, node: &Node, op: &AttentionOp) -> Result<(), BackendError> {
+        too_large("attention", "columns of a value", op.dim_v, MOST_VALUES)?;
+        too_large("attention", "columns of a key", op.dim_k, MOST_KEYS)?;
+        let (mask, mask_n) = match op.mask {
+            Mask::Causal => (0, 0),
+            Mask::Full => (1, 0),
+            Mask::Window(n) => (2, n),
+            Mask::Chunk(n) => (3, n),
+            Mask::Symmetric(n) => (4, n),
+        };
+        let (source, slot) = match op.source {
+            KvSource::Cache(slot) => (0, Some(slot)),
+            KvSource::Rows => (1, None),
+            KvSource::Cross(slot) => (2, Some(slot)),
+        };
+        let chosen = op.selection.map(|_| node.ins[node.ins.len() - 1]);
+        // The step's own rows: keys, then values, which are the keys where there are no others.
+        let own = &node.ins[1..node.ins.len() - usize::from(chosen.is_some())];
+        let keys_only = match source {
+            1 => own.len() == 1,
+            _ => self.keys_only(op.source),
+        };
+        let stride_v = if keys_only { op.dim_k } else { op.dim_v };
+        let cached = |params: Params, slot: Option<SlotId>| match slot {
+            Some(slot) => self.cache(slot, params),
+            None => Self::no_cache(params),
+        };
+        let params = cached(cached(Params::new(), slot), op.entries);
+        let of = |id: Option<&ValueId>| id.map_or((0, 0), |&id| (self.at(id), self.width(id)));
+        let ((k, k_width), (v, v_width)) = (of(own.first()), of(own.last()));
+        let params = params.u32s(&[self.at(node.ins[0]), k, v]);
+        let params = params.u32(self.maybe(op.sinks));
+        let slopes = op.alibi.map(|c| self.constant(c));
+        let (buckets, distances) = match &op.bucket {
+            Some(bias) => self.buckets(bias),
+            None => (NONE, 1),
+        };
+        let params = params.u32(slopes.unwrap_or(NONE));
+        let params = params.u32(op.bucket.map_or(NONE, |b| self.floats(b.table)));
+        let params = params.u32s(&[buckets, chosen.map_or(NONE, |v| self.at(v))]);
+        let params = params.u32s(&[self.at(node.outs[0]), distances]);
+        let params = params.u32s(&[op.n_heads, op.n_kv_heads, op.dim_k, op.dim_v, stride_v]);
+        let params = params.u32s(&[k_width, v_width]).f32(op.scale);
+        let params = params
+            .f32(op.cap.unwrap_or(0.0))
+            .u32s(&[mask, mask_n, source]);
+        let params = params.u32(op.entries.is_some().into());
+        let selection = op.selection.map_or([0, 1, 1, 0], |s| {
+            let width = chosen.map_or(0, |v| self.width(v));
+            [width, s.choices, s.unit, s.tail.into()]
+        });
+        let params = params.u32s(&selection);
+        let grid = [
+            Extent::fixed(op.n_heads),
+            Extent::rows(Lead::Rows),
+            Extent::ONE,
+        ];
+        let own = [
+            ("THREADS", 128),
+            ("DIM_K", op.dim_k),
+            ("FOURS", op.dim_k.is_multiple_of(4).into()),
+        ];
+        self.launch(("attention.wgsl", "attention"), &own, grid, &params)
+    }
+
+    /// The bucket of every distance, of keys up to the row and then of those after it.
+    fn buckets(&mut self, bias: &BucketBias) -> (u32, u32) {
+        let limits = self.limits();
+        let distances = limits.ctx.max(limits.enc_rows).max(limits.rows) + 1;
+        let behind = (0..distances).map(|d| bucket(bias, d, false));
+        let ahead = (0..distances).map(|d| bucket(bias, d, true));
+        let all: Vec<u32> = behind.chain(ahead).map(|b| b as u32).collect();
+        (self.upload(all), distances)
+    }
+
+    pub(super) fn select(&mut self, node: &Node, op: &SelectOp) -> Result<(), BackendError> {
+        let def = self.ground.program.group(op.slot.group);
+        let entry = self.ground.groups[op.slot.group.index()].entry;
+        let positions = self.limits().ctx.next_multiple_of(def.block_size);
+        let units = (positions / entry).div_ceil(op.unit) + 1;
+        let scores = self.shared_scratch(u64::from(units) * u64::from(CHOOSERS))?;
+        let weights = node.ins.get(1).map_or(0, |&v| self.at(v));
+        let params = self.cache(op.slot, Params::new());
+        let params = params.u32s(&[self.at(node.ins[0]), weights, scores]);
+        let params = params.u32s(&[self.at(node.outs[0]), units]);
+        let params = params.u32s(&[op.n_heads, op.dim, op.summed.into()]);
+        let params = params.u32s(&[op.top_k, op.unit, op.local]).f32(op.scale);
+        let jobs = Extent::elements(Lead::Rows, op.choices().into(), 1).at_most(CHOOSERS);
+        let grid = [jobs, Extent::ONE, Extent::ONE];
+        self.launch(("attention.wgsl", "select_units"), OWN, grid, &params)
+    }
+
+    pub(super) fn compress(&mut self, node: &Node, op: &CompressOp) -> Result<(), BackendError> {
+        self.cache_write(&node.ins, op.slot)?;
+        let (width, wide) = (self.width(node.outs[0]), self.width(node.ins[0]));
+        let params = self.cache(op.slot, Params::new());
+        let params = params.u32s(&[self.floats(op.ape), self.at(node.outs[0])]);
+        let params = params.u32s(&[op.ratio, op.overlap.into(), width, wide]);
+        let grid = [Extent::rows(Lead::Rows), Extent::ONE, Extent::ONE];
+        self.launch(("attention.wgsl", "compress"), OWN, grid, &params)
+    }
+}
+
+/// Constants of kernels that have no use for them.
+const OWN: &[(&str, u32)] = &[("THREADS", 256), ("DIM_K", 1)];
+
+/// T5's bucket of a distance: exact for near keys, then logarithmic up to the farthest (Raffel et al., 2019). In f32, as
+/// every implementation has it: bucket borders depend on the rounding.
+fn bucket(bias: &BucketBias, distance: u32, after: bool) -> i32 {
+    let buckets = if bias.bidirectional {
+        bias.buckets / 2
+    } else {
+        bias.buckets
+    };
+    let distance = if after && !bias.bidirectional {
+        0
+    } else {
+        distance
+    };
+    let exact = buckets / 2;
+    let near = if distance < exact {
+        distance
+    } else {
+        let ratio = (distance as f32 / exact as f32).ln();
+        let range = (f64::from(bias.max_distance) / f64::from(exact)).ln();
+        let far = f64::from(ratio * (buckets - exact) as f32) / range;
+        (f64::from(exact) + far).floor().min(f64::from(buckets - 1)) as u32
+    };
+    let ahead = bias.bidirectional && after;
+    (near + if ahead { buckets } else { 0 }) as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use tokkata_ir::WeightId;
+
+    use super::*;
+
+    #[test]
+    fn buckets_are_exact_then_logarithmic() {
+        let bias = BucketBias {
+            table: WeightId(0),
+            buckets: 8,
+            max_distance: 16,
+            bidirectional: false,
+        };
+        let found: Vec<i32> = [0, 3, 4, 6, 8, 12, 16, 99]
+            .map(|d| bucket(&bias, d, false))
+            .into();
+        assert_eq!(found, [0, 3, 4, 5, 6, 7, 7, 7]);
+        assert_eq!(bucket(&bias, 5, true), 0);
+        let both = BucketBias {
+            bidirectional: true,
+            ..bias
+        };
+        assert_eq!([bucket(&both, 1, false), bucket(&both, 1, true)], [1, 5]);
+    }
+}

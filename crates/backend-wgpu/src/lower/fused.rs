@@ -1,0 +1,148 @@
+//! Products of one value together with what comes before and after them, and heads on their way to attention.
+
+use tokkata_ir::{BackendError, Lead, Op, Pairing, WeightId};
+
+use super::{Lowering, unsupported};
+use crate::launch::{Extent, Kernel, RowKind};
+use crate::layout::lead_code;
+use crate::lower::rows::gate_params;
+use crate::params::{NONE, Params};
+use crate::select::{Heads, Products};
+use crate::weights::Segment;
+
+/// Outputs of a workgroup.
+const OUTPUTS: u32 = 16;
+const GATED_OUTPUTS: u32 = 8;
+
+/// Powers of two of the rows of a workgroup.
+const MOST_ROWS: u32 = 2;
+
+impl Lowering<'_, '_> {
+    /// Rows of prompts op by op, rows of replies at once.
+    pub(super) fn products(&mut self, found: &Products) -> Result<(), BackendError> {
+        let nodes = &self.plan.nodes;
+        self.prompts_only = true;
+        let before = found.norm.into_iter().chain(found.nodes.iter().copied());
+        let after = found.gate.into_iter().chain(found.add.map(|a| a.0));
+        for n in before.chain(after) {
+            self.node(&nodes[n])?;
+        }
+        self.prompts_only = false;
+        self.kind = Some(RowKind::Reply);
+        let made = self.replies(found);
+        self.kind = None;
+        made
+    }
+
+    fn replies(&mut self, found: &Products) -> Result<(), BackendError> {
+        let nodes = &self.plan.nodes;
+        let (mut parts, mut end) = (Vec::new(), 0);
+        let outputs = if found.gate.is_some() {
+            GATED_OUTPUTS
+        } else {
+            OUTPUTS
+        };
+        let results = found.results(self.plan);
+        let mut first: Option<Segment> = None;
+        for (i, &n) in found.nodes.iter().enumerate() {
+            let Op::Matmul {
+                weight,
+                scale,
+                bias,
+            } = nodes[n].op
+            else {
+                return Err(unsupported(nodes[n].op.name()));
+            };
+            let segment = self.alone(weight)?;
+            if found.gate.is_none() || i == 0 {
+                end += segment.rows.div_ceil(outputs);
+            }
+            let y = self.at(results[i.min(results.len() - 1)]);
+            parts.extend([segment.at as u32, y, end, segment.rows]);
+            let scale_len = scale.map_or(1, |s| self.weight_len(s));
+            parts.extend([self.maybe(scale), scale_len, self.maybe(bias), 0]);
+            first.get_or_insert(segment);
+        }
+        let segment = first.ok_or_else(|| unsupported("no products"))?;
+        let x = found.norm.unwrap_or(found.nodes[0]);
+        let lead = self.lead(nodes[found.nodes[0]].outs[0]);
+        let (norm, eps) = match found.norm.map(|n| &nodes[n].op) {
+            Some(Op::Norm {
+                weight: Some(w),
+                eps,
+                ..
+            }) => (self.floats(*w), *eps),
+            _ => (NONE, 0.0),
+        };
+        let x = nodes[x].ins[0];
+        let params = Params::new().u32s(&[segment.row_words, self.at(x), lead_code(lead)]);
+        let params = params.u32s(&[self.width(x), norm]).f32(eps);
+        let params = params.u32(found.add.map_or(NONE, |a| self.at(a.1)));
+        let params = params.u32(found.nodes.len() as u32);
+        let params = match found.gate.map(|n| &nodes[n].op) {
+            Some(Op::Gate { act, clamp }) => gate_params(params, *act, *clamp),
+            _ => params.u32s(&[0; 7]),
+        };
+        let params = params.u32(0).u32s(&parts);
+        let pipeline = |by: u32| {
+            let own = [
+                ("FORMAT", segment.dtype.ggml()),
+                ("THREADS", 256),
+                ("WORK_VEC4", 1),
+                ("VECS_VEC4", 1),
+                ("GATED", found.gate.is_some().into()),
+                ("NORMED", found.norm.is_some().into()),
+                ("ROWS", 1 << by),
+            ];
+            self.pipeline(("products.wgsl", "products"), &own)
+        };
+        let pipelines = (0..=MOST_ROWS).map(pipeline).collect();
+        let kernel = Kernel::ByRows(lead, 1, pipelines);
+        let grid = [Extent::fixed(end), Extent::ONE, Extent::ONE];
+        self.push(kernel, grid, segment.arena, &params);
+        Ok(())
+    }
+
+    /// The rows of a weight that lies in one piece.
+    fn alone(&self, weight: WeightId) -> Result<Segment, BackendError> {
+        match &self.ground.weights.place(weight).segments[..] {
+            [one] => Ok(one.clone()),
+            _ => Err(unsupported("products of weights in pieces")),
+        }
+    }
+
+    pub(super) fn heads(&mut self, heads: &Heads) -> Result<(), BackendError> {
+        let nodes = &self.plan.nodes;
+        let (Op::Rope(rope), Op::CacheWrite { slot }) =
+            (&nodes[heads.rope_q].op, &nodes[heads.write].op)
+        else {
+            return Err(unsupported("heads without a rotation"));
+        };
+        let (turns, pairs) = self.turns(rope)?;
+        let v = nodes[heads.write].ins[1];
+        let dim = rope.head_dim;
+        let (n_q, n_k) = (self.width(heads.q) / dim, self.width(heads.k) / dim);
+        let params = self.cache(*slot, Params::new());
+        let params = params.u32s(&[self.at(heads.q), self.at(heads.k), self.at(v)]);
+        let params = params.u32s(&[self.at(nodes[heads.rope_q].outs[0]), n_q, n_k, dim]);
+        let norm = |params: Params, node: Option<usize>| match node.map(|n| &nodes[n].op) {
+            Some(Op::Norm {
+                weight: Some(w),
+                eps,
+                ..
+            }) => params
+                .u32s(&[self.floats(*w), self.weight_len(*w)])
+                .f32(*eps),
+            _ => params.u32s(&[NONE, 1, 0]),
+        };
+        let params = norm(norm(params, heads.norm_q), heads.norm_k);
+        let halves = u32::from(rope.pairing == Pairing::Halves);
+        let params = params.u32s(&[rope.offset, pairs, halves, turns, self.width(v) / n_k]);
+        let grid = [
+            Extent::fixed(n_q + 2 * n_k),
+            Extent::rows(Lead::Rows),
+            Extent::ONE,
+        ];
+        self.launch(("heads.wgsl", "heads"), &[("THREADS", 64)], grid, &params)
+    }
+}

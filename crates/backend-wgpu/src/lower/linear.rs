@@ -1,0 +1,222 @@
+//! Look-ups and products.
+
+use tokkata_ir::{BackendError, GatherIndex, Lead, Node, Op, WeightId};
+
+use super::{Lowering, unsupported};
+use crate::launch::{Extent, Kernel, RowKind};
+use crate::layout::lead_code;
+use crate::params::{NONE, Params};
+
+/// Outputs of a workgroup: 32 threads each.
+const OUTPUTS: u32 = 8;
+
+/// Outputs and rows of a tile.
+const TILE_OUTPUTS: u32 = 128;
+const TILE_ROWS: u32 = 64;
+
+/// What a product holds besides the weight's rows.
+#[derive(Clone, Copy)]
+struct Product {
+    x: u32,
+    y: u32,
+    scale: u32,
+    bias: u32,
+    ids: u32,
+    lead: Lead,
+    k: u32,
+    x_stride: u32,
+    x_part: u32,
+    y_stride: u32,
+    y_part: u32,
+    scale_len: u32,
+    bias_part: u32,
+    top_k: u32,
+    /// Matrices of the weight, one after the other.
+    parts: u32,
+}
+
+impl Lowering<'_, '_> {
+    pub(super) fn linear(&mut self, node: &Node) -> Result<(), BackendError> {
+        match node.op {
+            Op::Gather { table, index } => self.gather(node, table, index),
+            Op::Matmul {
+                weight,
+                scale,
+                bias,
+            } => {
+                let (k, n) = (self.width(node.ins[0]), self.width(node.outs[0]));
+                let product = Product {
+                    scale: self.maybe(scale),
+                    bias: self.maybe(bias),
+                    scale_len: scale.map_or(1, |s| self.weight_len(s)),
+                    ..self.product(node, k, n)
+                };
+                self.multiply(weight, product)
+            }
+            Op::HeadMatmul { weight, heads } => {
+                let (k, n) = (self.width(node.ins[0]), self.width(node.outs[0]));
+                let product = Product {
+                    x_part: k / heads,
+                    y_part: n / heads,
+                    parts: heads,
+                    k: k / heads,
+                    ..self.product(node, k, n)
+                };
+                self.multiply(weight, product)
+            }
+            Op::Experts {
+                weight,
+                scale,
+                bias,
+                top_k,
+            } => {
+                let shape = &self.ground.program.weights[weight.index()].shape;
+                let (experts, n, k) = (shape[0], shape[1], shape[2]);
+                let width = self.width(node.ins[0]);
+                let product = Product {
+                    scale: self.maybe(scale),
+                    bias: self.maybe(bias),
+                    ids: self.at(node.ins[1]),
+                    x_part: if width == k { 0 } else { k },
+                    y_part: n,
+                    bias_part: n,
+                    top_k,
+                    parts: experts,
+                    k,
+                    ..self.product(node, width, top_k * n)
+                };
+                self.multiply(weight, product)
+            }
+            ref op => Err(unsupported(op.name())),
+        }
+    }
+
+    fn product(&self, node: &Node, x_stride: u32, y_stride: u32) -> Product {
+        Product {
+            x: self.at(node.ins[0]),
+            y: self.at(node.outs[0]),
+            scale: NONE,
+            bias: NONE,
+            ids: NONE,
+            lead: self.lead(node.outs[0]),
+            k: x_stride,
+            x_stride,
+            x_part: 0,
+            y_stride,
+            y_part: 0,
+            scale_len: 1,
+            bias_part: 0,
+            top_k: 0,
+            parts: 1,
+        }
+    }
+
+    fn gather(
+        &mut self,
+        node: &Node,
+        table: WeightId,
+        index: GatherIndex,
+    ) -> Result<(), BackendError> {
+        let (out, lead, width) = (
+            node.outs[0],
+            self.lead(node.outs[0]),
+            self.width(node.outs[0]),
+        );
+        let (index, offset) = match index {
+            GatherIndex::Token => (0, 0),
+            GatherIndex::Position { offset } => (1, offset),
+            GatherIndex::Fixed(row) => (2, row),
+        };
+        let embeds = node.ins.first().map_or(NONE, |&v| self.at(v));
+        let segments = self.ground.weights.place(table).segments.clone();
+        let rows: u32 = segments.iter().map(|s| s.rows).sum();
+        for segment in segments {
+            let params = Params::new().u32s(&[lead_code(lead), width, index, offset, rows]);
+            let params = params.u32s(&[segment.at as u32, segment.row_words, segment.first]);
+            let params = params.u32s(&[segment.rows, embeds, self.at(out)]);
+            let params = params.u32((segment.first == 0).into());
+            let own = [
+                ("FORMAT", segment.dtype.ggml()),
+                ("THREADS", 256),
+                ("WORK_VEC4", 1),
+                ("ROWS", 1),
+            ];
+            let pipeline = self.pipeline(("matmul.wgsl", "gather"), &own);
+            let grid = [Extent::rows(lead), Extent::ONE, Extent::ONE];
+            self.push(Kernel::One(pipeline), grid, segment.arena, &params);
+        }
+        Ok(())
+    }
+
+    /// A product with each run of rows of one format in one arena. A weight of several matrices has one format.
+    fn multiply(&mut self, weight: WeightId, op: Product) -> Result<(), BackendError> {
+        let segments = self.ground.weights.place(weight).segments.clone();
+        let rows: u32 = segments.iter().map(|s| s.rows).sum();
+        let one_format = segments.windows(2).all(|s| s[0].dtype == s[1].dtype);
+        if op.parts > 1 && !one_format {
+            return Err(unsupported("matrices of several formats in one weight"));
+        }
+        let several = op.parts > 1 || op.top_k > 0;
+        let n = rows / op.parts;
+        for segment in segments {
+            let (outputs, first, matrix, matrices) = match several {
+                true => (n, 0, segment.first / n, segment.rows / n),
+                false => (segment.rows, segment.first, 0, 1),
+            };
+            let (mut x, mut y) = (op.x, op.y);
+            if op.top_k == 0 {
+                (x, y) = (x + matrix * op.x_part, y + matrix * op.y_part);
+            }
+            let params =
+                Params::new().u32s(&[segment.at as u32, segment.row_words, segment.row_words * n]);
+            let params = params.u32s(&[x, y, op.scale, op.bias, op.ids]);
+            let params = params.u32s(&[lead_code(op.lead), outputs, op.k, op.x_stride, op.x_part]);
+            let params = params.u32s(&[op.y_stride, op.y_part, first, op.scale_len]);
+            let params = params.u32s(&[op.bias_part, op.top_k, matrix, matrices]);
+            let aligned = (op.k | op.x_stride | op.x_part).is_multiple_of(8);
+            let most = if op.top_k > 0 { 0 } else { 3 };
+            let tiled = op.top_k == 0;
+            let pipeline = |by: u32| {
+                let own = [
+                    ("FORMAT", segment.dtype.ggml()),
+                    ("THREADS", 256),
+                    ("WORK_VEC4", 1),
+                    ("ALIGNED", aligned.into()),
+                    ("REPLIES", tiled.into()),
+                    ("ROWS", 1 << by),
+                ];
+                self.pipeline(("matmul.wgsl", "matvec"), &own)
+            };
+            let pipelines = (0..=most).map(pipeline);
+            let pipelines = pipelines.collect();
+            let heads = if op.top_k > 0 { 1 } else { matrices };
+            let grid = [
+                Extent::fixed(outputs.div_ceil(OUTPUTS)),
+                Extent::ONE,
+                Extent::fixed(heads),
+            ];
+            let own = [
+                ("FORMAT", segment.dtype.ggml()),
+                ("WORK_VEC4", 1),
+                ("ALIGNED", aligned.into()),
+                ("KIND", 1),
+            ];
+            let tiles = Kernel::One(self.pipeline(("tiles.wgsl", "tiles"), &own));
+            let kernel = Kernel::ByRows(op.lead, op.top_k.max(1), pipelines);
+            self.kind = tiled.then_some(RowKind::Reply);
+            if !self.prompts_only {
+                self.push(kernel, grid, segment.arena, &params);
+            }
+            self.kind = None;
+            if tiled {
+                let down = Extent::elements(op.lead, 1, TILE_ROWS);
+                let across = Extent::fixed(outputs.div_ceil(TILE_OUTPUTS));
+                let grid = [across, down, grid[2]];
+                self.kind = Some(RowKind::Prompt);
+                self.push(tiles, grid, segment.arena, &params);
+                self.kind = None;
+            }
+        }
+        Ok(())
+    }
+}

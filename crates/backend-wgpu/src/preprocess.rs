@@ -1,0 +1,129 @@
+//! WGSL with includes and conditions, as text for naga.
+//!
+//! Lines that begin with `#` are `#include "file"` (once a module), `#if NAME`, `#if NAME == 3`, `#if NAME != 3`, `#elif`,
+//! `#else` and `#endif`. Names are the constants of a variant, which also stand at the head of the module; unknown ones are 0.
+
+use std::collections::BTreeSet;
+
+/// Constants of a variant by name.
+pub(crate) type Constants = Vec<(String, u32)>;
+
+/// The text of a module.
+///
+/// # Panics
+/// Where a source is malformed or absent, which a test finds.
+pub(crate) fn expand(
+    file: &str,
+    constants: &[(String, u32)],
+    source: &dyn Fn(&str) -> Option<&'static str>,
+) -> String {
+    let mut text = String::new();
+    for (name, value) in constants {
+        text += &format!("const {name}: u32 = {value}u;\n");
+    }
+    let mut seen = BTreeSet::new();
+    include(file, constants, source, (&mut seen, &mut text));
+    text
+}
+
+/// A condition around lines: whether they count, and whether an earlier branch did.
+struct Branch {
+    on: bool,
+    taken: bool,
+}
+
+fn include(
+    file: &str,
+    constants: &[(String, u32)],
+    source: &dyn Fn(&str) -> Option<&'static str>,
+    (seen, text): (&mut BTreeSet<String>, &mut String),
+) {
+    if !seen.insert(file.to_owned()) {
+        return;
+    }
+    let lines = source(file).unwrap_or_else(|| panic!("there is no kernel source {file}"));
+    let mut branches: Vec<Branch> = Vec::new();
+    for line in lines.lines() {
+        let on = branches.iter().all(|b| b.on);
+        let Some(directive) = line.trim_start().strip_prefix('#') else {
+            if on {
+                text.push_str(line);
+                text.push('\n');
+            }
+            continue;
+        };
+        let (word, rest) = directive.split_once(' ').unwrap_or((directive, ""));
+        match word {
+            "include" if on => {
+                let name = rest.trim().trim_matches('"');
+                include(name, constants, source, (seen, text));
+            }
+            "include" => {}
+            "if" => {
+                let on = holds(rest, constants);
+                branches.push(Branch { on, taken: on });
+            }
+            "elif" => {
+                let branch = branches.last_mut().expect("#elif stands behind an #if");
+                branch.on = !branch.taken && holds(rest, constants);
+                branch.taken |= branch.on;
+            }
+            "else" => {
+                let branch = branches.last_mut().expect("#else stands behind an #if");
+                branch.on = !branch.taken;
+                branch.taken = true;
+            }
+            "endif" => drop(branches.pop().expect("#endif stands behind an #if")),
+            other => panic!("{file}: #{other} is no directive"),
+        }
+    }
+    assert!(branches.is_empty(), "{file}: an #if has no end");
+}
+
+/// Whether a condition holds: alternatives by `||`, each `NAME`, `NAME == n` or `NAME != n`.
+fn holds(condition: &str, constants: &[(String, u32)]) -> bool {
+    let value = |name: &str| {
+        let found = constants.iter().find(|c| c.0 == name.trim());
+        found.map_or(0, |c| c.1)
+    };
+    let number = |text: &str| -> u32 {
+        let parsed = text.trim().trim_end_matches('u').parse();
+        parsed.unwrap_or_else(|_| panic!("{condition}: not a number"))
+    };
+    let one = |term: &str| match (term.split_once("=="), term.split_once("!=")) {
+        (Some((name, n)), _) => value(name) == number(n),
+        (_, Some((name, n))) => value(name) != number(n),
+        _ => value(term) != 0,
+    };
+    condition.split("||").any(one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(name: &str) -> Option<&'static str> {
+        match name {
+            "a" => Some(
+                "#include \"b\"\n#include \"b\"\n#if F == 2 || G\ntwo\n#elif F == 3\nthree\n#else\nother\n#endif\nend",
+            ),
+            "b" => Some("#if SUB\nsub\n#if F != 2\nnested\n#endif\n#endif\nb"),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn branches_and_includes_are_resolved() {
+        let of = |constants: &[(&str, u32)]| {
+            let constants: Constants = constants.iter().map(|c| (c.0.to_owned(), c.1)).collect();
+            let text = expand("a", &constants, &source);
+            let lines: Vec<&str> = text.lines().filter(|l| !l.starts_with("const")).collect();
+            lines.join(" ")
+        };
+        assert_eq!(of(&[("F", 2)]), "b two end");
+        assert_eq!(of(&[("F", 3), ("SUB", 1)]), "sub nested b three end");
+        assert_eq!(of(&[("F", 2), ("SUB", 1)]), "sub b two end");
+        assert_eq!(of(&[("G", 1)]), "b two end");
+        assert_eq!(of(&[]), "b other end");
+    }
+}

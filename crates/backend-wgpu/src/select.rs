@@ -1,0 +1,360 @@
+//! Which kernels run a plan: nodes one by one, and products with what comes right before and after them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokkata_core::DType;
+use tokkata_ir::{BinaryKind, KvSource, Lead, Node, NormKind, Op, Plan, ValueId, WeightId};
+
+/// Most weights of a dispatch.
+const PARTS: usize = 4;
+
+/// Columns of a head that kernels have room for.
+const MOST_HEAD: u32 = 256;
+
+/// Queries and keys between their products and attention.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Heads {
+    pub(crate) norm_q: Option<usize>,
+    pub(crate) rope_q: usize,
+    pub(crate) norm_k: Option<usize>,
+    pub(crate) rope_k: usize,
+    pub(crate) write: usize,
+    /// Queries and keys as their products leave them.
+    pub(crate) q: ValueId,
+    pub(crate) k: ValueId,
+}
+
+/// Products of one value, and what is done with them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Products {
+    /// The norm of the value, where nobody else reads it.
+    pub(crate) norm: Option<usize>,
+    pub(crate) nodes: Vec<usize>,
+    /// The first product goes through an activation and multiplies the second.
+    pub(crate) gate: Option<usize>,
+    /// What a sum adds to the product.
+    pub(crate) add: Option<(usize, ValueId)>,
+}
+
+/// A run of a plan's nodes that is dispatched together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Item {
+    /// A node alone.
+    Node(usize),
+    /// Norms, rotations and the cache write of heads.
+    Heads(Heads),
+    Products(Products),
+}
+
+/// What products of one dispatch have in common: the format, and the arena.
+pub(crate) type Form = (DType, usize);
+
+/// What an item reads and writes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    pub(crate) ins: Vec<ValueId>,
+    pub(crate) outs: Vec<ValueId>,
+}
+
+/// A plan seen from its values.
+struct Uses<'a> {
+    plan: &'a Plan,
+    readers: BTreeMap<ValueId, Vec<usize>>,
+    producers: BTreeMap<ValueId, usize>,
+    form: &'a dyn Fn(WeightId) -> Option<Form>,
+}
+
+impl Uses<'_> {
+    fn readers(&self, value: ValueId) -> &[usize] {
+        self.readers.get(&value).map_or(&[], Vec::as_slice)
+    }
+
+    fn is_output(&self, value: ValueId) -> bool {
+        self.plan.outputs.iter().any(|p| p.value == value)
+    }
+
+    /// The form of a product that may run with others.
+    fn form(&self, node: usize) -> Option<Form> {
+        match self.plan.nodes[node].op {
+            Op::Matmul { weight, .. } => (self.form)(weight),
+            _ => None,
+        }
+    }
+
+    /// The only reader of a value that nobody else sees.
+    fn only_reader(&self, value: ValueId) -> Option<usize> {
+        match self.readers(value) {
+            &[reader] if !self.is_output(value) => Some(reader),
+            _ => None,
+        }
+    }
+
+    fn producer(&self, value: ValueId) -> Option<usize> {
+        self.producers.get(&value).copied()
+    }
+
+    fn lead(&self, value: ValueId) -> Lead {
+        self.plan.value(value).shape.lead
+    }
+
+    /// Whether a value is there before a node.
+    fn is_there(&self, value: ValueId, node: usize) -> bool {
+        self.producer(value).is_none_or(|n| n < node)
+    }
+
+    /// The product that is gated by this one, and the gate.
+    fn gate(&self, node: usize) -> Option<(usize, usize)> {
+        let gate = self.only_reader(self.plan.nodes[node].outs[0])?;
+        let Op::Gate { .. } = &self.plan.nodes[gate].op else {
+            return None;
+        };
+        let [a, b] = self.plan.nodes[gate].ins[..] else {
+            return None;
+        };
+        let up = self.producer(b)?;
+        let own = self.plan.nodes[node].outs[0] == a && self.only_reader(b) == Some(gate);
+        let alike = up > node
+            && self.form(up).is_some()
+            && self.form(up) == self.form(node)
+            && self.plan.nodes[up].ins[0] == self.plan.nodes[node].ins[0];
+        (own && alike && a != b).then_some((up, gate))
+    }
+
+    /// Whether a product is what another one gates.
+    fn is_gated(&self, node: usize) -> bool {
+        let gate = self.only_reader(self.plan.nodes[node].outs[0]);
+        let gate = gate.filter(|&g| matches!(self.plan.nodes[g].op, Op::Gate { .. }));
+        let first = gate.and_then(|g| self.producer(self.plan.nodes[g].ins[0]));
+        let gates = first.and_then(|p| self.form(p).and_then(|_| self.gate(p)));
+        gates.is_some_and(|(up, _)| up == node)
+    }
+
+    /// The sum that a product goes into alone, and what it is added to, where that is there by then.
+    fn add(&self, node: usize) -> Option<(usize, ValueId)> {
+        let out = self.plan.nodes[node].outs[0];
+        let add = self.only_reader(out)?;
+        let Op::Binary {
+            kind: BinaryKind::Add,
+            a_scale: 1.0,
+            b_scale: 1.0,
+        } = self.plan.nodes[add].op
+        else {
+            return None;
+        };
+        let ins = &self.plan.nodes[add].ins;
+        let other = if ins[0] == out { ins[1] } else { ins[0] };
+        let alike = self.plan.value(other) == self.plan.value(out);
+        (other != out && alike && self.is_there(other, node)).then_some((add, other))
+    }
+
+    /// The norm that makes a value, where these alone read it.
+    fn norm(&self, value: ValueId, nodes: &[usize]) -> Option<usize> {
+        let norm = self.producer(value)?;
+        let node = &self.plan.nodes[norm];
+        let Op::Norm {
+            kind: NormKind::Rms,
+            width,
+            weight: Some(_),
+            bias: None,
+            ..
+        } = node.op
+        else {
+            return None;
+        };
+        let whole = self.plan.value(value).shape.width() == width as usize;
+        let own = !self.is_output(value) && self.readers(value).iter().all(|n| nodes.contains(n));
+        (whole && own).then_some(norm)
+    }
+
+    /// What a rotation of heads of so many columns reads: through a norm of single heads, where there is one.
+    fn behind(&self, rope: usize, head_dim: u32) -> (Option<usize>, ValueId) {
+        let x = self.plan.nodes[rope].ins[0];
+        let is_norm = |n: &usize| {
+            let Op::Norm {
+                kind: NormKind::Rms,
+                width,
+                weight: Some(_),
+                bias: None,
+                ..
+            } = self.plan.nodes[*n].op
+            else {
+                return false;
+            };
+            width == head_dim && self.only_reader(x) == Some(rope)
+        };
+        let norm = self.producer(x).filter(is_norm);
+        (norm, norm.map_or(x, |n| self.plan.nodes[n].ins[0]))
+    }
+
+    /// The heads that a cache write ends, where rotations alone lead to it.
+    fn heads(&self, write: usize) -> Option<Heads> {
+        let nodes = &self.plan.nodes;
+        let Op::CacheWrite { slot } = nodes[write].op else {
+            return None;
+        };
+        let [k, v] = nodes[write].ins[..] else {
+            return None;
+        };
+        let rope_k = self
+            .producer(k)
+            .filter(|_| self.only_reader(k) == Some(write))?;
+        let Op::Rope(rope) = &nodes[rope_k].op else {
+            return None;
+        };
+        let attention =
+            |n: &Node| matches!(&n.op, Op::Attention(a) if a.source == KvSource::Cache(slot));
+        let reader = nodes.iter().position(attention)?;
+        let q = nodes[reader].ins[0];
+        let rope_q = self.producer(q)?;
+        let alike = matches!(&nodes[rope_q].op, Op::Rope(other) if other == rope);
+        let Op::Attention(op) = &nodes[reader].op else {
+            return None;
+        };
+        let whole = rope.head_dim.is_multiple_of(32) && op.dim_v.is_multiple_of(32);
+        let fits = whole && rope.head_dim == op.dim_k && op.dim_k.max(op.dim_v) <= MOST_HEAD;
+        let later = self.readers(q).iter().all(|&n| n > write);
+        let rows = self.lead(q) == Lead::Rows && self.lead(k) == Lead::Rows;
+        let ((norm_q, raw_q), (norm_k, raw_k)) = (
+            self.behind(rope_q, rope.head_dim),
+            self.behind(rope_k, rope.head_dim),
+        );
+        let there = [raw_q, raw_k, v]
+            .into_iter()
+            .all(|x| self.is_there(x, write));
+        (alike && fits && later && rows && there && !self.is_output(q)).then_some(Heads {
+            norm_q,
+            rope_q,
+            norm_k,
+            rope_k,
+            write,
+            q: raw_q,
+            k: raw_k,
+        })
+    }
+
+    /// Products that begin with this one.
+    fn products(&self, i: usize, done: &BTreeSet<usize>) -> Products {
+        let x = self.plan.nodes[i].ins[0];
+        let mut found = Products {
+            norm: None,
+            nodes: vec![i],
+            gate: None,
+            add: None,
+        };
+        if let Some((up, gate)) = self.gate(i) {
+            found.nodes.push(up);
+            found.gate = Some(gate);
+        } else if let Some(add) = self.add(i) {
+            found.add = Some(add);
+        } else {
+            let lead = |n: usize| self.lead(self.plan.nodes[n].outs[0]);
+            let beside = |&n: &usize| {
+                n > i
+                    && !done.contains(&n)
+                    && self.form(n) == self.form(i)
+                    && self.plan.nodes[n].ins[0] == x
+                    && lead(n) == lead(i)
+                    && self.gate(n).is_none()
+                    && self.add(n).is_none()
+                    && !self.is_gated(n)
+            };
+            let readers = self.readers(x).iter().copied();
+            found.nodes.extend(readers.filter(beside).take(PARTS - 1));
+        }
+        found.norm = self.norm(x, &found.nodes);
+        found
+    }
+}
+
+/// Cuts a plan, node by node or with what can be done together. `form` says which weights have kernels that do so.
+pub(crate) fn items(plan: &Plan, fuse: bool, form: &dyn Fn(WeightId) -> Option<Form>) -> Vec<Item> {
+    if !fuse {
+        return (0..plan.nodes.len()).map(Item::Node).collect();
+    }
+    let (mut readers, mut producers) = (BTreeMap::<ValueId, Vec<usize>>::new(), BTreeMap::new());
+    for (i, node) in plan.nodes.iter().enumerate() {
+        for &value in &node.ins {
+            let list = readers.entry(value).or_default();
+            if list.last() != Some(&i) {
+                list.push(i);
+            }
+        }
+        producers.extend(node.outs.iter().map(|&out| (out, i)));
+    }
+    let uses = Uses {
+        plan,
+        readers,
+        producers,
+        form,
+    };
+    let mut done = BTreeSet::new();
+    let mut heads: BTreeMap<usize, Heads> = BTreeMap::new();
+    for write in 0..plan.nodes.len() {
+        if let Some(found) = uses.heads(write).filter(|h| !done.contains(&h.rope_q)) {
+            let norms = [found.norm_q, found.norm_k];
+            done.extend([found.rope_q, found.rope_k]);
+            done.extend(norms.into_iter().flatten());
+            heads.insert(write, found);
+        }
+    }
+    let mut items = Vec::new();
+    for i in 0..plan.nodes.len() {
+        if done.contains(&i) {
+            continue;
+        }
+        if let Some(heads) = heads.remove(&i) {
+            items.push(Item::Heads(heads));
+            continue;
+        }
+        if uses.form(i).is_none() {
+            items.push(Item::Node(i));
+            continue;
+        }
+        let found = uses.products(i, &done);
+        if let Some(norm) = found.norm {
+            items.retain(|item| *item != Item::Node(norm));
+        }
+        done.extend(found.nodes.iter().copied().chain(found.gate));
+        done.extend(found.add.map(|a| a.0));
+        items.push(Item::Products(found));
+    }
+    items
+}
+
+impl Products {
+    /// The values that it leaves.
+    pub(crate) fn results(&self, plan: &Plan) -> Vec<ValueId> {
+        let end = self.gate.or(self.add.map(|a| a.0));
+        let nodes = end.map_or(self.nodes.clone(), |end| vec![end]);
+        nodes.iter().map(|&n| plan.nodes[n].outs[0]).collect()
+    }
+}
+
+impl Item {
+    pub(crate) fn traffic(&self, plan: &Plan) -> Traffic {
+        let node = |n: usize| &plan.nodes[n];
+        match self {
+            Item::Node(n) => Traffic {
+                ins: node(*n).ins.clone(),
+                outs: node(*n).outs.clone(),
+            },
+            Item::Heads(h) => Traffic {
+                ins: vec![h.q, h.k, node(h.write).ins[1]],
+                outs: node(h.rope_q).outs.clone(),
+            },
+            // Rows of prompts go through every value between.
+            Item::Products(found) => {
+                let x = found.norm.unwrap_or(found.nodes[0]);
+                let mut ins = vec![node(x).ins[0]];
+                ins.extend(found.add.map(|a| a.1));
+                let ends = found.gate.into_iter().chain(found.add.map(|a| a.0));
+                let nodes = found.norm.into_iter().chain(found.nodes.iter().copied());
+                let outs = nodes.chain(ends).map(|n| node(n).outs[0]);
+                Traffic {
+                    ins,
+                    outs: outs.collect(),
+                }
+            }
+        }
+    }
+}

@@ -35,4 +35,5 @@ pub use output::{remove_unfinished, write_file};
 pub use packing::{GptqZeros, PackedWeight, Piece, Scheme};
 pub use part::SharedSpan;
 pub use safetensors::{Directory, SafetensorsOutput, SafetensorsWriter};
+pub use source::ReadRanges;
 pub use tensor::{Storage, StoredTensor, TensorInfo};

@@ -13,6 +13,7 @@ use crate::gguf::{self, Endian, swap_blocks, swap_rule};
 use crate::packing::PackedWeight;
 use crate::part::{Part, SharedSpan};
 use crate::safetensors::{self, Directory};
+use crate::source::ReadRanges;
 use crate::tensor::{Span, StoredTensor, TensorInfo};
 
 /// Which kind of file a model comes from.
@@ -107,6 +108,16 @@ impl ModelFile {
             gguf::from_parts(vec![part])
         };
         Self::new(Path::new(name), contents?)
+    }
+
+    /// Reads the header of a GGUF model that can only be read in ranges, and of which no more than that is kept.
+    ///
+    /// # Errors
+    /// As [`ModelFile::open`]; one file of a split model is refused, and a file of another kind.
+    pub fn from_ranges(name: &str, file: Box<dyn ReadRanges>) -> Result<Self> {
+        let (head, file) = gguf::head(file).map_err(|fault| FormatError::new(name, fault))?;
+        let part = Part::ranges(name.to_owned(), head, file);
+        Self::new(Path::new(name), gguf::from_parts(vec![part])?)
     }
 
     /// Reads a split GGUF model from memory, its files in order.
@@ -214,11 +225,7 @@ impl ModelFile {
     /// Bytes of all these files together.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
-        self.contents
-            .parts
-            .iter()
-            .map(|part| part.bytes().len() as u64)
-            .sum()
+        self.contents.parts.iter().map(Part::size).sum()
     }
 
     /// Version, byte order and alignment of a GGUF file.

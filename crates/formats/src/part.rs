@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Fault, FormatError, Quoted, Result};
-use crate::source::Source;
+use crate::source::{ReadRanges, Source};
 use crate::tensor::Span;
 
 /// Bytes that live as long as their owner, and the range of them that is meant.
@@ -34,6 +34,20 @@ impl Part {
         }
     }
 
+    /// A file of which `head` are the first bytes.
+    pub(crate) fn ranges(name: String, head: Vec<u8>, file: Box<dyn ReadRanges>) -> Self {
+        Self {
+            name,
+            source: Arc::new(Source::Ranges { head, file }),
+        }
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn size(&self) -> u64 {
+        self.source.size()
+    }
+
+    /// What is in memory: all of it, or the first bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.source.bytes()
     }
@@ -41,6 +55,7 @@ impl Part {
     /// The owner of the bytes, and where `span` lies in them.
     pub(crate) fn shared(&self, span: Span<'_>) -> std::result::Result<SharedSpan, Fault> {
         let start = self.checked(span, 0, span.bytes)? as usize;
+        self.in_memory(start as u64 + span.bytes)?;
         let owner: Arc<dyn AsRef<[u8]> + Send + Sync> = Arc::clone(&self.source) as _;
         Ok((owner, start..start + span.bytes as usize))
     }
@@ -52,7 +67,17 @@ impl Part {
     /// The bytes of `span`, out of the map.
     pub(crate) fn slice(&self, span: Span<'_>) -> std::result::Result<&[u8], Fault> {
         let start = self.checked(span, 0, span.bytes)?;
+        self.in_memory(start + span.bytes)?;
         Ok(&self.bytes()[start as usize..(start + span.bytes) as usize])
+    }
+
+    /// Fails where bytes up to `end` can only be read.
+    fn in_memory(&self, end: u64) -> std::result::Result<(), Fault> {
+        if end <= self.bytes().len() as u64 {
+            return Ok(());
+        }
+        let unsupported = std::io::ErrorKind::Unsupported.into();
+        Err(Fault::io("map the file")(unsupported))
     }
 
     /// Fills `buf` from byte `offset` of `span`.
@@ -70,7 +95,7 @@ impl Part {
 
     /// First file byte of a range of `span`, which must stay within span and file.
     fn checked(&self, span: Span<'_>, offset: u64, len: u64) -> std::result::Result<u64, Fault> {
-        let file = self.bytes().len() as u64;
+        let file = self.size();
         let end = offset.checked_add(len).filter(|&end| end <= span.bytes);
         let end = end
             .and_then(|end| end.checked_add(span.offset))

@@ -1,4 +1,4 @@
-//! Bytes of one model file: a mapped file that is also read with `pread`, or memory.
+//! Bytes of one model file: a mapped file that is also read with `pread`, memory, or ranges that somebody else reads.
 //!
 //! A file that another process shortens while it is mapped raises SIGBUS on access through the map;
 //! reads through [`Source::read_at`] report an error instead.
@@ -15,20 +15,40 @@ pub(crate) trait Bytes: AsRef<[u8]> + Send + Sync {}
 
 impl<T: AsRef<[u8]> + Send + Sync> Bytes for T {}
 
+/// A file that somebody else keeps and reads, such as a browser.
+pub trait ReadRanges: Send + Sync {
+    /// Bytes of the file.
+    fn size(&self) -> u64;
+
+    /// Fills `buf` from byte `offset`; threads may call it at once.
+    ///
+    /// # Errors
+    /// A read that failed, or that leaves the file.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()>;
+}
+
 /// Where the bytes of one part of a model are.
 pub(crate) enum Source {
-    File { file: File, map: memmap2::Mmap },
+    File {
+        file: File,
+        map: memmap2::Mmap,
+    },
     Memory(Box<dyn Bytes>),
+    /// Of which only the first bytes are here.
+    Ranges {
+        head: Vec<u8>,
+        file: Box<dyn ReadRanges>,
+    },
 }
 
 impl std::fmt::Debug for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kind = if matches!(self, Source::File { .. }) {
-            "File"
-        } else {
-            "Memory"
+        let kind = match self {
+            Source::File { .. } => "File",
+            Source::Memory(_) => "Memory",
+            Source::Ranges { .. } => "Ranges",
         };
-        write!(f, "{kind}({} bytes)", self.bytes().len())
+        write!(f, "{kind}({} bytes)", self.size())
     }
 }
 
@@ -70,6 +90,15 @@ impl Source {
         match self {
             Source::File { map, .. } => map,
             Source::Memory(bytes) => (**bytes).as_ref(),
+            Source::Ranges { head, .. } => head,
+        }
+    }
+
+    /// Bytes of the file, of which [`Source::bytes`] may be the first alone.
+    pub(crate) fn size(&self) -> u64 {
+        match self {
+            Source::Ranges { file, .. } => file.size(),
+            _ => self.bytes().len() as u64,
         }
     }
 
@@ -87,6 +116,7 @@ impl Source {
                 buf.copy_from_slice(from);
                 Ok(())
             }
+            Source::Ranges { file, .. } => file.read_at(offset, buf),
         }
     }
 }
@@ -123,5 +153,12 @@ mod positioned {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(not(any(unix, windows)))]
+mod positioned {
+    pub(super) fn read_exact_at(_: &std::fs::File, _: &mut [u8], _: u64) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub(crate) fn parse(bytes: &[u8], part: usize) -> Result<Self, Fault> {
+    pub(crate) fn parse(bytes: &[u8], size: u64, part: usize) -> Result<Self, Fault> {
         let (version, endian) = version(bytes)?;
         let mut cursor = Cursor::new(bytes, 8, endian);
         let n_tensors = cursor.u64("the tensor count")?;
@@ -46,7 +46,7 @@ impl Header {
             &Extent {
                 data: cursor.pos(),
                 alignment,
-                size: bytes.len() as u64,
+                size,
             },
         )?;
         Ok(Self {

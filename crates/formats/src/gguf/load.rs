@@ -8,6 +8,7 @@ use super::split::{Split, sibling_paths};
 use crate::error::{Fault, FormatError, Result};
 use crate::model::{Container, Contents, Layout};
 use crate::part::Part;
+use crate::source::ReadRanges;
 
 /// Opens the file, and the others of its split.
 pub(crate) fn open(path: &Path) -> Result<Contents> {
@@ -21,6 +22,32 @@ pub(crate) fn open(path: &Path) -> Result<Contents> {
     from_parts(parts)
 }
 
+/// Bytes of the first read of a header, whose length nobody knows.
+const FIRST_READ: u64 = 1 << 20;
+/// Bytes that a header may have.
+const MOST_HEAD: u64 = 1 << 28;
+
+/// The first bytes of a file that can only be read in ranges: those of its header, and some more.
+pub(crate) fn head(
+    file: Box<dyn ReadRanges>,
+) -> std::result::Result<(Vec<u8>, Box<dyn ReadRanges>), Fault> {
+    let size = file.size();
+    let mut wanted = FIRST_READ.min(size);
+    let mut bytes = Vec::new();
+    loop {
+        let from = bytes.len();
+        bytes.resize(wanted as usize, 0);
+        let read = file.read_at(from as u64, &mut bytes[from..]);
+        read.map_err(Fault::io("read the file"))?;
+        match Header::parse(&bytes, size, 0) {
+            Err(Fault::Truncated { .. }) if wanted < size.min(MOST_HEAD) => {
+                wanted = (wanted * 4).min(size);
+            }
+            _ => return Ok((bytes, file)),
+        }
+    }
+}
+
 /// Joins the files of one model, given in order.
 pub(crate) fn from_parts(parts: Vec<Part>) -> Result<Contents> {
     let Some(first) = parts.first() else {
@@ -31,7 +58,7 @@ pub(crate) fn from_parts(parts: Vec<Part>) -> Result<Contents> {
 }
 
 fn header(part: &Part, index: usize) -> Result<(Header, Split)> {
-    let parsed = Header::parse(part.bytes(), index)
+    let parsed = Header::parse(part.bytes(), part.size(), index)
         .and_then(|header| Split::read(&header.metadata).map(|split| (header, split)));
     parsed.map_err(|fault| part.fail(fault))
 }

@@ -6,7 +6,6 @@
 //! (arXiv:2502.09992) and Dream (arXiv:2508.15487) under the names that llama.cpp gives them.
 
 use std::num::NonZeroU32;
-use std::time::Instant;
 
 use tokkata_engine::{
     EngineError, Event, EventKind, Feed, FeedLogits, FinishReason, Request, RequestId, RowKind,
@@ -15,6 +14,7 @@ use tokkata_engine::{
 use tokkata_ir::Limits;
 use tokkata_ir::sample::uniform;
 use tokkata_ir::spec::Generation as Way;
+use web_time::Instant;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
@@ -145,8 +145,12 @@ impl Checkpoint {
     /// Whether the model writes text at all.
     ///
     /// # Errors
-    /// A model that gives vectors alone, or that cannot be run.
+    /// A model that gives vectors alone, that hears speech, or that cannot be run.
     pub fn must_write(&self) -> Result<()> {
+        if crate::speech::hears(self) {
+            let file = self.path().display().to_string();
+            return Err(Error::Speech { file });
+        }
         match self.generation()? {
             Way::None => Err(Error::NoText {
                 file: self.path().display().to_string(),

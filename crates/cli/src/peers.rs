@@ -302,7 +302,13 @@ mod tests {
             "tokkata serve --ctx-size 9"
         );
         assert_eq!(args("tokkata run --mirostat 0"), "tokkata run");
+        assert_eq!(
+            args("tokkata serve --default-chat-template-kwargs {} --embd-normalize 2"),
+            "tokkata serve --chat-template-kwargs {}"
+        );
         let refused = |line: &str| spoken(line).expect_err("it is refused");
+        assert!(refused("tokkata serve -j {}").contains("their own grammars"));
+        assert!(refused("tokkata serve -e").contains("their own texts"));
         assert!(refused("tokkata run --mirostat 2").contains("--mirostat cannot be used"));
         assert!(refused("tokkata run --control-vector a.gguf").contains("adapters"));
         assert!(refused("tokkata run -ngl").contains("without a value"));

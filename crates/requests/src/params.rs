@@ -1,11 +1,12 @@
 //! How an answer is made: the fields that every dialect shares, under all the names that clients use.
 
 use std::hash::{BuildHasher, Hasher};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokkata::grammar::GrammarSource;
 use tokkata::{Dry, EncodeOptions, Sampling, Tokenizer, Urgency};
+use web_time::Instant;
 
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
@@ -27,6 +28,8 @@ pub struct Defaults {
     pub max_tokens: Option<usize>,
     /// How a model that can think does so.
     pub thinking: Thinking,
+    /// Further names for the chat template, behind a request's own.
+    pub names: Map<String, Value>,
     /// Answers never end by themselves.
     pub ignore_eos: bool,
     /// A full context forgets what is oldest but for so many first tokens; `None` ends the answer.

@@ -21,9 +21,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
+use web_time::Instant;
 
 use crate::error::Result;
 use crate::fields::Fields;

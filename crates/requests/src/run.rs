@@ -3,10 +3,10 @@
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use serde_json::{Value, json};
 use tokkata::{Answer, Canceller, EventKind, FinishReason, Logprobs, Stats};
+use web_time::Instant;
 
 use crate::calls::{Call, Stage};
 use crate::error::{ApiError, Result};

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tokkata::Service;
+use web_time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;

@@ -205,6 +205,10 @@ impl Talk {
     /// With what the server was started with, where the request says nothing.
     fn settled(mut self, model: &Served) -> Self {
         self.thinking = self.thinking.or(&model.defaults.thinking);
+        for (name, value) in &model.defaults.names {
+            let usual = || value.clone();
+            self.names.entry(name.clone()).or_insert_with(usual);
+        }
         self
     }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, header};
+use serde_json::{Map, Value};
 use tokkata::Sampling;
 pub use tokkata_requests::style::{ReasoningNames, Style, Thinking};
 
@@ -42,6 +43,8 @@ pub struct ServerOptions {
     pub seed: Option<u64>,
     /// How a model that can think does so, where a request does not say.
     pub thinking: Thinking,
+    /// Further names for chat templates, behind a request's own.
+    pub template_names: Map<String, Value>,
     /// Answers never end by themselves, where a request does not say.
     pub ignore_eos: bool,
     /// An answer goes on when the context is full, and forgets what is oldest but for so many first tokens; `None` ends it.
@@ -129,6 +132,7 @@ impl Default for ServerOptions {
             sampling: Sampling::default(),
             seed: None,
             thinking: Thinking::default(),
+            template_names: Map::new(),
             ignore_eos: false,
             shift: None,
             verbose: false,

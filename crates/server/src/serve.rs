@@ -78,6 +78,7 @@ impl Server {
             seed: options.seed,
             max_tokens: options.max_tokens,
             thinking: options.thinking.clone(),
+            names: options.template_names.clone(),
             ignore_eos: options.ignore_eos,
             shift: options.shift,
         };

@@ -46,6 +46,30 @@ fn tools_are_told_in_words_where_the_template_shows_none() {
 }
 
 #[test]
+fn names_for_templates_are_those_of_the_request_before_the_server_s() {
+    let mut named = demo();
+    let template = ChatTemplate::parse("{{ mood }} {{ place }} {{ enable_thinking }}");
+    named
+        .service
+        .set_template(Some(template.expect("a template")));
+    let names = json!({"mood": "calm", "place": "here", "enable_thinking": false});
+    let server = ServerOptions {
+        template_names: names.as_object().expect("it is one").clone(),
+        ..options()
+    };
+    let server = start(server, vec![named]);
+    let shown = |names: Value| {
+        let body =
+            json!({"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": names});
+        let shown = post_with(&server, "/apply-template", &body, &[]).json();
+        shown["prompt"].as_str().expect("a prompt").to_owned()
+    };
+    assert_eq!(shown(json!({})).to_lowercase(), "calm here false");
+    let other = shown(json!({"mood": "wild", "enable_thinking": true}));
+    assert_eq!(other.to_lowercase(), "wild here true");
+}
+
+#[test]
 fn a_response_is_made_in_the_background_and_can_be_ended() {
     let body = json!({"input": LARGER, "background": true, "max_output_tokens": 40});
     let begun = ask("/v1/responses", &body);

@@ -111,7 +111,7 @@ enum Color {
     Never,
 }
 
-fn object(text: &str) -> Result<Map<String, Value>, String> {
+pub(super) fn object(text: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(text).map_err(|e| format!("found no JSON object: {e}"))
 }
 

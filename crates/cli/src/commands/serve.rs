@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
+use serde_json::{Map, Value};
 use tokkata::{ChatTemplate, Pooling};
 use tokkata_server::{
     Cross, Hosts, ModelLimits, Opened, ReasoningNames, Server, ServerOptions, Thinking,
@@ -59,6 +60,9 @@ pub(crate) struct ServeArgs {
         hide_short_help = true
     )]
     chat_template_file: Option<PathBuf>,
+    /// Further names for the template, as a JSON object, behind those of a request
+    #[arg(long, value_name = "JSON", value_parser = super::run::object, hide_short_help = true)]
+    chat_template_kwargs: Option<Map<String, Value>>,
     /// What the answer's reasoning is called: auto for both names, deepseek for reasoning_content, vllm for reasoning, none to
     /// leave it in the content
     #[arg(long, value_name = "NAME", value_enum, default_value_t = Reasoning::Auto, hide_short_help = true)]
@@ -346,6 +350,9 @@ impl ServeArgs {
         let ping = u64::try_from(limits.sse_ping_interval).ok();
         let origins = listen.cors_origins.as_deref().unwrap_or_default();
         let origins = origins.split(',').map(|o| o.trim().to_owned());
+        let template_names = self.chat_template_kwargs.clone().unwrap_or_default();
+        let named = template_names.get("enable_thinking");
+        let named = named.and_then(Value::as_bool);
         ServerOptions {
             host: listen.host.clone(),
             port: listen.port,
@@ -375,11 +382,12 @@ impl ServeArgs {
             seed: self.sampling.seed(),
             ignore_eos: self.sampling.ignores_end(),
             thinking: Thinking {
-                on: self.think.on(),
+                on: self.think.on().or(named),
                 effort: self.think.effort().map(str::to_owned),
                 budget: self.think.budget(),
                 message: self.think.message().to_owned(),
             },
+            template_names,
             shift: self.shift.kept(usize::MAX),
             verbose: self.verbose,
             usage_always: limits.enable_force_include_usage,

@@ -22,6 +22,8 @@ const TURNS: &str =
     "the chat template says what surrounds a question; --chat-template-file gives another";
 const TASKS: &str = "only perplexity and divergence are measured";
 const TYPES: &str = "weights have the types of the file; -q quantises them while they are loaded";
+const TEXTS: &str = "requests bring their own texts";
+const HUB: &str = "name the model with -hf";
 const SWITCH: &[&str] = &["on", "off", "auto", "all", "true", "false"];
 
 /// Flags that are spelled in another way here.
@@ -262,6 +264,32 @@ const DRAFTS: &[Flag] = &[
         Noted(DRAFT),
     ),
     (
+        "-Cd --cpu-mask-draft --spec-draft-cpu-mask -Crd --cpu-range-draft --spec-draft-cpu-range --cpu-strict-draft --spec-draft-cpu-strict",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "-Cbd --cpu-mask-batch-draft --spec-draft-cpu-mask-batch --cpu-strict-batch-draft --spec-draft-cpu-strict-batch",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "--prio-draft --spec-draft-prio --prio-batch-draft --spec-draft-prio-batch",
+        Value,
+        Noted(DRAFT),
+    ),
+    (
+        "--poll-draft --spec-draft-poll --poll-batch-draft --spec-draft-poll-batch",
+        Value,
+        Noted(DRAFT),
+    ),
+    ("--spec-draft-backend-sampling", Nothing, Noted(DRAFT)),
+    (
+        "--spec-ngram-size-n --spec-ngram-size-m --spec-ngram-min-hits --spec-synth-len",
+        Value,
+        Noted(ITSELF),
+    ),
+    (
         "-td --threads-draft --spec-draft-threads",
         Value,
         Noted(DRAFT),
@@ -345,7 +373,7 @@ const NEVER: &[Flag] = &[
         Refused(SEES),
     ),
     (
-        "--image-min-tokens --image-max-tokens --video-fps",
+        "--image-min-tokens --image-max-tokens --video-fps --video-timestamp-interval --video-ffmpeg-dir --mtmd-batch-max-tokens",
         Value,
         Refused(SEES),
     ),
@@ -592,11 +620,69 @@ pub(super) const SERVE: &[Flag] = &[
         Value,
         Refused("caches are not written to files; prefixes that were computed are kept in memory"),
     ),
-    ("--path", Value, Refused("the page is inside the program")),
+    (
+        "--path --ui-config --webui-config --ui-config-file --webui-config-file",
+        Value,
+        Refused("the page is inside the program and keeps its settings in the browser"),
+    ),
+    (
+        "--grammar --grammar-file -j --json-schema -jf --json-schema-file",
+        Value,
+        Refused("requests bring their own grammars"),
+    ),
+    (
+        "-p --prompt -f --file -bf --binary-file -r --reverse-prompt",
+        Value,
+        Refused(TEXTS),
+    ),
+    ("-e --escape", Nothing, Refused(TEXTS)),
+    (
+        "-sp --special",
+        Nothing,
+        Refused("a request asks for special tokens with skip_special_tokens"),
+    ),
+    (
+        "--media-path",
+        Value,
+        Refused("requests bring what they ask about; no file is opened for them"),
+    ),
+    (
+        "--embd-normalize",
+        Value,
+        Off(
+            &["2"],
+            "vectors have length 1; a request asks otherwise with embd_normalize",
+        ),
+    ),
+    (
+        "-sps --slot-prompt-similarity --kv-unified-per-slot",
+        Value,
+        Noted("whatever was computed of a prompt is found again, in any place"),
+    ),
+    (
+        "--log-prompts-dir",
+        Value,
+        Refused("texts of requests are not logged"),
+    ),
+    (
+        "--default-chat-template-kwargs",
+        Value,
+        Is("--chat-template-kwargs"),
+    ),
     (
         "--models-preset",
         Value,
         Refused("name each model on the command line, or a folder of them with --models-dir"),
+    ),
+    (
+        "--embd-gemma-default --gpt-oss-20b-default --gpt-oss-120b-default --vision-gemma-4b-default --vision-gemma-12b-default",
+        Nothing,
+        Refused(HUB),
+    ),
+    (
+        "--fim-qwen-1.5b-default --fim-qwen-3b-default --fim-qwen-7b-default --fim-qwen-7b-spec --fim-qwen-14b-spec --fim-qwen-30b-default",
+        Nothing,
+        Refused(HUB),
     ),
     ("--models-autoload", Nothing, Harmless),
     (

@@ -25,6 +25,7 @@ mod shell;
 mod speech;
 mod test;
 mod threads;
+mod web;
 mod wheel;
 
 use std::process::ExitCode;
@@ -43,6 +44,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                                     own; with --cuda the package of the kernels for NVIDIA GPUs
   release [--target TRIPLE] [--rust-src DIRECTORY]
                                     the program for others: for old systems, its needs checked
+  web [--test] [--rust-src DIRECTORY]
+                                    the page that needs no server, in target/web; --test tries it in a headless Chromium
   test [ARGUMENTS]                  every test of the workspace, with one line of totals at the end
   draws                             write the draws that every backend is held to, where they may change
   sanitize [--rust-src DIRECTORY]   the op suite and the replays under the thread sanitizer, with the standard
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Some("header") => bindings::header(),
         Some("python") => python::test(&args[1..]),
         Some("wheel") => wheel::wheel(&args[1..]),
+        Some("web") => web::make(&args[1..]),
         Some("release") => wheel::release(&args[1..]),
         Some("clients") => clients::run(&args[1..]),
         Some("test") => test::run(&args[1..]),

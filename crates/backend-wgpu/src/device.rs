@@ -12,7 +12,9 @@ use crate::exec::WgpuExecutor;
 use crate::formats;
 #[cfg(test)]
 use crate::gpu::Abilities;
-use crate::gpu::{Gpu, has_subgroups, now, one_line};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::gpu::now;
+use crate::gpu::{Gpu, has_subgroups, one_line};
 use crate::layout::{self, GroupLayout, SLOT_WORDS, StepLayout, ValuePlaces};
 use crate::lower::{Ground, Grown, Lowered, lower};
 use crate::preprocess::Constants;
@@ -42,6 +44,10 @@ pub struct Description {
     pub lacks: Vec<String>,
 }
 
+#[cfg(target_arch = "wasm32")]
+mod page;
+
+#[cfg(not(target_arch = "wasm32"))]
 fn adapters() -> Vec<wgpu::Adapter> {
     let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
@@ -103,7 +109,19 @@ impl WgpuDevice {
     /// Every adapter, in the order of their numbers: GPUs of their own first, the processor last.
     #[must_use]
     pub fn adapters() -> Vec<Description> {
+        #[cfg(target_arch = "wasm32")]
+        return page::opened().into_iter().map(|o| o.0).collect();
+        #[cfg(not(target_arch = "wasm32"))]
         adapters().iter().map(describe).collect()
+    }
+
+    /// Asks the browser for its GPU, which is `wgpu:0` from then on.
+    ///
+    /// # Errors
+    /// One line that says why there is none.
+    #[cfg(target_arch = "wasm32")]
+    pub async fn ask() -> Result<Description, String> {
+        page::ask().await
     }
 
     /// The adapter with this number.
@@ -122,6 +140,14 @@ impl WgpuDevice {
         Self::open_as(index, true)
     }
 
+    #[cfg(target_arch = "wasm32")]
+    fn open_as(index: usize, _: bool) -> Result<Self, String> {
+        let opened = page::opened().filter(|_| index == 0);
+        let gpu = opened.ok_or("no GPU was asked for")?.1;
+        Ok(WgpuDevice { gpu })
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
     fn open_as(index: usize, plain: bool) -> Result<Self, String> {
         let adapters = adapters();
         let Some(adapter) = adapters.get(index) else {
@@ -133,7 +159,7 @@ impl WgpuDevice {
         if let Some(why) = misfit(adapter) {
             return Err(format!("wgpu:{index}: {why}"));
         }
-        let gpu = Gpu::open(adapter, plain);
+        let gpu = now(Gpu::open(adapter, plain));
         let gpu = gpu.map_err(|e| format!("wgpu:{index}: {}", one_line(&e)))?;
         Ok(WgpuDevice { gpu: Arc::new(gpu) })
     }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokkata_ir::BackendError;
 
-use crate::error::lost;
+use crate::error::{lost, unsupported};
 use crate::params::PARAM_BYTES;
 use crate::preprocess::Constants;
 
@@ -72,7 +72,7 @@ pub(crate) fn has_subgroups(adapter: &wgpu::Adapter) -> bool {
 
 impl Gpu {
     /// Opens an adapter, with what it has of what kernels use.
-    pub(crate) fn open(adapter: &wgpu::Adapter, plain: bool) -> Result<Self, String> {
+    pub(crate) async fn open(adapter: &wgpu::Adapter, plain: bool) -> Result<Self, String> {
         let has = adapter.limits();
         let limits = wgpu::Limits {
             max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
@@ -90,12 +90,13 @@ impl Gpu {
             true => wgpu::Features::SUBGROUP,
             false => wgpu::Features::empty(),
         };
-        let opened = now(adapter.request_device(&wgpu::DeviceDescriptor {
+        let asked = wgpu::DeviceDescriptor {
             label: None,
             required_features: features,
             required_limits: limits,
             ..wgpu::DeviceDescriptor::default()
-        }));
+        };
+        let opened = adapter.request_device(&asked).await;
         let (device, queue) = opened.map_err(|e| e.to_string())?;
         Ok(Self::of(device, queue, Abilities { subgroups }))
     }
@@ -179,14 +180,14 @@ impl Gpu {
         if size > most {
             return Err(short(most));
         }
-        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let memory = self.watch(wgpu::ErrorFilter::OutOfMemory);
         let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: None,
             size,
             usage,
             mapped_at_creation: false,
         });
-        if now(memory.pop()).is_some() {
+        if caught(memory).is_some() {
             return Err(short(0));
         }
         Ok(buffer)
@@ -216,6 +217,11 @@ impl Gpu {
         self.buffer("results", bytes, usage)
     }
 
+    /// Errors of a kind from here on, as far as they can be waited for: in a page they come later, as faults.
+    fn watch(&self, errors: wgpu::ErrorFilter) -> Option<wgpu::ErrorScopeGuard> {
+        (!cfg!(target_arch = "wasm32")).then(|| self.device.push_error_scope(errors))
+    }
+
     /// Bytes of a buffer, once everything that was submitted is done.
     pub(crate) fn read(
         &self,
@@ -225,6 +231,9 @@ impl Gpu {
     ) -> Result<(), BackendError> {
         if out.is_empty() {
             return Ok(());
+        }
+        if cfg!(target_arch = "wasm32") {
+            return Err(unsupported("values that are read in a page".to_owned()));
         }
         let to = self.readback(out.len() as u64)?;
         let mut encoder = self
@@ -258,7 +267,7 @@ impl Gpu {
             return Ok(found.clone());
         }
         let text = crate::kernels::text(file, constants);
-        let invalid = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let invalid = self.watch(wgpu::ErrorFilter::Validation);
         let module = self.module(text);
         let pipeline = self
             .device
@@ -273,7 +282,7 @@ impl Gpu {
                 },
                 cache: None,
             });
-        if let Some(error) = now(invalid.pop()) {
+        if let Some(error) = caught(invalid) {
             let why = format!("kernel {entry} of {file}: {error}");
             return Err(lost(why));
         }
@@ -296,6 +305,10 @@ impl Gpu {
         // SAFETY: kernels are this crate's own; their loops end, since each counts up to a bound.
         unsafe { self.device.create_shader_module_trusted(source, checks) }
     }
+}
+
+fn caught(scope: Option<wgpu::ErrorScopeGuard>) -> Option<wgpu::Error> {
+    scope.and_then(|scope| now(scope.pop()))
 }
 
 /// The text of an error without its line breaks.

@@ -16,9 +16,10 @@ mod shift;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokkata_ir::{BackendError, Executor, Lead, Limits, PlanRole, Port, Program, SeqSlot, ValueId};
+use web_time::Instant;
 
 pub use adapters::{AdapterId, Through};
 pub(crate) use adapters::{Attached, family};

@@ -1,8 +1,7 @@
 //! Works under way, and whose rows they have.
 
-use std::time::Instant;
-
 use tokkata_ir::{GroupId, SeqSlot, Ticket};
+use web_time::Instant;
 
 use crate::cost::PromptRows;
 use crate::request::RequestId;

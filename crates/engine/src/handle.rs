@@ -2,16 +2,18 @@
 //!
 //! [`Engine::spawn`] gives an [`EngineHandle`], which can be cloned and sent anywhere. A request's events come through
 //! an [`Answer`], which threads can block on and tasks of any async runtime can await: it needs none itself. Dropping an
-//! answer cancels its request.
+//! answer cancels its request. Where there are no threads, as in a browser, [`Engine::drive`] leaves the turns to the caller.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use web_time::Instant;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -267,27 +269,47 @@ impl Engine {
     /// # Errors
     /// The system has no thread to give.
     pub fn spawn(self) -> std::io::Result<(EngineHandle, JoinHandle<()>)> {
-        let (commands, queue) = channel();
+        let (handle, mut driver) = self.drive();
         let thread = std::thread::Builder::new().name("engine".to_owned());
         let thread = thread.spawn(move || {
-            let mut server = Server {
-                engine: self,
-                queue,
-                answers: HashMap::new(),
-                idle_calls: VecDeque::new(),
-                held: Vec::new(),
-            };
             // A panic is a bug of ours: those who wait hear of it by name, and the process goes on.
-            if catch_unwind(AssertUnwindSafe(|| server.serve())).is_err() {
-                server.fail_all("it panicked");
+            if catch_unwind(AssertUnwindSafe(|| driver.serve())).is_err() {
+                driver.fail_all("it panicked");
             }
         })?;
-        Ok((EngineHandle { commands }, thread))
+        Ok((handle, thread))
+    }
+
+    /// Leaves the turns to the caller. What waits for an answer must not do so on the thread that drives.
+    #[must_use]
+    pub fn drive(self) -> (EngineHandle, Driver) {
+        let (commands, queue) = channel();
+        let driver = Driver {
+            engine: self,
+            queue,
+            answers: HashMap::new(),
+            idle_calls: VecDeque::new(),
+            held: Vec::new(),
+        };
+        (EngineHandle { commands }, driver)
     }
 }
 
-/// The thread's own state.
-struct Server {
+/// What a turn left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turned {
+    /// More may be done at once.
+    On,
+    /// The device, or a mask, must be waited for.
+    Waiting,
+    /// No request is left; one may come.
+    Idle,
+    /// No request is left, and no handle to ask for one.
+    Over,
+}
+
+/// Gives an engine its turns, and its events to those who wait for them.
+pub struct Driver {
     engine: Engine,
     queue: Receiver<Command>,
     answers: HashMap<RequestId, Arc<Shared>>,
@@ -297,7 +319,7 @@ struct Server {
     held: Vec<(Ask, Arc<Shared>)>,
 }
 
-impl Server {
+impl Driver {
     fn serve(&mut self) {
         loop {
             // Before it waits: a mask that came while the engine rested may have ended the last request.
@@ -307,14 +329,31 @@ impl Server {
             } else {
                 self.take_commands()
             };
-            self.call_if_idle();
-            if !open && self.engine.is_idle() {
-                return;
+            match self.go_on(open) {
+                Turned::Over => return,
+                Turned::Waiting => self.engine.rest(PATIENCE),
+                Turned::On | Turned::Idle => {}
             }
-            let moved = self.engine.turn();
-            if !moved && !self.engine.is_idle() {
-                self.engine.rest(PATIENCE);
-            }
+        }
+    }
+
+    /// Does what was asked for, and one turn of the engine. Never waits.
+    pub fn turn(&mut self) -> Turned {
+        let open = self.take_commands();
+        let turned = self.go_on(open);
+        self.deliver();
+        turned
+    }
+
+    fn go_on(&mut self, open: bool) -> Turned {
+        self.call_if_idle();
+        if !open && self.engine.is_idle() {
+            return Turned::Over;
+        }
+        match (self.engine.turn(), self.engine.is_idle()) {
+            (_, true) => Turned::Idle,
+            (true, false) => Turned::On,
+            (false, false) => Turned::Waiting,
         }
     }
 
@@ -331,10 +370,10 @@ impl Server {
     /// Does what callers have asked for so far; false once no caller is left.
     fn take_commands(&mut self) -> bool {
         loop {
-            match self.queue.recv_timeout(Duration::ZERO) {
+            match self.queue.try_recv() {
                 Ok(command) => self.obey(command),
-                Err(RecvTimeoutError::Timeout) => return true,
-                Err(RecvTimeoutError::Disconnected) => return false,
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
             }
         }
     }
@@ -413,7 +452,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for Driver {
     fn drop(&mut self) {
         self.fail_all("it was shut down");
     }

@@ -52,7 +52,7 @@ pub use engine::{
     AdapterId, Engine, EngineOptions, Fed, Feed, FeedLogits, KeptSession, RowKind, Through,
 };
 pub use error::EngineError;
-pub use handle::{Answer, Canceller, EngineHandle};
+pub use handle::{Answer, Canceller, Driver, EngineHandle, Turned};
 pub use input::{EncoderInput, Media};
 pub use kind::{CacheTraits, Truncate};
 pub use request::{

@@ -1,11 +1,11 @@
 //! Requests, and the events that answer them.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use tokkata_ir::PlanRole;
 use tokkata_ir::sample::Mask;
 pub use tokkata_ir::{Logprob, Logprobs};
+use web_time::Instant;
 
 use crate::engine::Through;
 use crate::error::EngineError;

@@ -1,10 +1,10 @@
 //! A request on its way: its tokens, its sequence, and how far it got.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use tokkata_ir::sample::Mask;
 use tokkata_ir::{LogitRow, Logprobs, PlanRole, SeqSlot, ValueId};
+use web_time::Instant;
 
 use crate::dry::dry_penalties;
 use crate::input::{AllMedia, EncoderInput};

@@ -1,5 +1,7 @@
 //! The backends that are built in, by name.
 
+#[cfg_attr(target_arch = "wasm32", path = "device/no_cpu.rs")]
+mod cpu;
 #[cfg_attr(not(feature = "cuda"), path = "device/no_cuda.rs")]
 mod cuda;
 #[cfg_attr(not(feature = "wgpu"), path = "device/no_wgpu.rs")]
@@ -44,7 +46,10 @@ pub fn device(name: Option<&str>) -> Result<Box<dyn Device>> {
         return adapter(wanted, index);
     }
     match (wanted, index) {
-        ("cpu", _) => Ok(Box::new(tokkata_backend_cpu::CpuBackend)),
+        ("cpu", _) => cpu::open().map_err(|why| Error::NoDevice {
+            device: wanted.to_owned(),
+            why,
+        }),
         ("ref", _) => Ok(Box::new(tokkata_backend_ref::RefBackend::default())),
         ("cuda", _) => gpu(wanted, 0),
         ("wgpu", _) => adapter(wanted, 0),
@@ -74,6 +79,15 @@ fn adapter(name: &str, index: usize) -> Result<Box<dyn Device>> {
         device: name.to_owned(),
         why,
     })
+}
+
+/// Asks the browser for its GPU, and says what it is; it is `wgpu:0` from then on.
+///
+/// # Errors
+/// One line that says why there is none.
+#[cfg(all(target_arch = "wasm32", feature = "wgpu"))]
+pub async fn ask() -> std::result::Result<String, String> {
+    wgpu::ask().await
 }
 
 /// What can compute on this machine: names, and what each is or why it cannot be used.

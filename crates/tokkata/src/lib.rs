@@ -32,6 +32,7 @@ pub mod adapters;
 pub mod chat;
 pub mod checkpoint;
 pub mod convert;
+#[cfg(not(target_arch = "wasm32"))]
 pub mod cost;
 pub mod decode;
 pub mod device;
@@ -71,17 +72,17 @@ pub use service::{Figures, Prompt, Service};
 pub use session::{Feeding, Session, Tapped};
 pub use tokkata_archs as archs;
 pub use tokkata_audio as audio;
-pub use tokkata_backend_cpu::rates as measure;
-pub use tokkata_backend_cpu::tuning;
+#[cfg(not(target_arch = "wasm32"))]
+pub use tokkata_backend_cpu::{rates as measure, tuning};
 pub use tokkata_core::{Array, DType, Metadata, Value};
 pub use tokkata_engine::{
-    Answer, Canceller, Constraint, Dry, EncoderInput, Engine, EngineError, EngineHandle, Event,
-    EventKind, Feed, FeedLogits, FinishReason, Logprob, Logprobs, Media, ReadRequest, Request,
-    RequestId, RowKind, Sampling, ScorePlan, SessionId, Stats, StopRules, Urgency,
+    Answer, Canceller, Constraint, Driver, Dry, EncoderInput, Engine, EngineError, EngineHandle,
+    Event, EventKind, Feed, FeedLogits, FinishReason, Logprob, Logprobs, Media, ReadRequest,
+    Request, RequestId, RowKind, Sampling, ScorePlan, SessionId, Stats, StopRules, Turned, Urgency,
 };
 pub use tokkata_formats::{
-    Container, ModelFile, PackedWeight, SafetensorsOutput, SafetensorsWriter, ShardLimit,
-    TensorInfo, copy_gguf, remove_unfinished,
+    Container, ModelFile, PackedWeight, ReadRanges, SafetensorsOutput, SafetensorsWriter,
+    ShardLimit, TensorInfo, copy_gguf, remove_unfinished,
 };
 pub use tokkata_ir::sample;
 pub use tokkata_ir::{BackendError, ConstData, Limits, ModelSpec, Program, StepTime};

@@ -96,7 +96,11 @@ pub fn weight_formats(
 /// Bytes that can be allocated without swapping, as far as the system tells.
 #[must_use]
 pub fn available() -> Option<u64> {
-    tokkata_backend_cpu::available_bytes()
+    #[cfg(not(target_arch = "wasm32"))]
+    return tokkata_backend_cpu::available_bytes();
+    // Nobody tells what a page may have.
+    #[cfg(target_arch = "wasm32")]
+    None
 }
 
 #[cfg(test)]

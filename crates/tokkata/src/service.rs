@@ -24,7 +24,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-use tokkata_engine::{Answer, Engine, EngineError, EngineHandle, ReadRequest, Request, Urgency};
+use tokkata_engine::{
+    Answer, Driver, Engine, EngineError, EngineHandle, ReadRequest, Request, Urgency,
+};
 use tokkata_ir::{GroupId, Limits, PlanRole, Program};
 use tokkata_text::parse::OutputFormat;
 use tokkata_text::template::{ChatRequest, ChatTemplate};
@@ -44,11 +46,11 @@ const GRAMMARS: usize = 64;
 /// Bytes of their sources, each of which takes some hundred bytes of memory.
 const GRAMMAR_BYTES: usize = 512 << 10;
 
-/// A loaded model whose engine runs on a thread of its own.
+/// A loaded model whose engine runs on a thread of its own, or gets its turns from whoever [drives](Model::driven) it.
 pub struct Service {
     checkpoint: Checkpoint,
     handle: EngineHandle,
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
     program: Arc<Program>,
     limits: Limits,
     n_vocab: u32,
@@ -93,7 +95,31 @@ impl Model {
     ///
     /// # Errors
     /// A diffusion model, whose answers are made by its only caller; a system without a thread to give.
-    pub fn serve(self) -> Result<Service> {
+    pub fn serve(mut self) -> Result<Service> {
+        let guesses = self.program().plans[0].output("tokens").is_some()
+            && self.program().plan(PlanRole::Encoder).is_none()
+            && self.checkpoint.must_write().is_ok();
+        if guesses && !self.is_diffusion() {
+            self.engine.measure_costs()?;
+        }
+        let (mut service, thread) =
+            self.served_by(|engine| engine.spawn().map_err(|source| Error::Thread { source }))?;
+        service.thread = Some(thread);
+        Ok(service)
+    }
+
+    /// The same without a thread: whoever calls gives the engine its turns. Nobody may block on that thread.
+    ///
+    /// # Errors
+    /// A diffusion model, whose answers are made by its only caller.
+    pub fn driven(self) -> Result<(Service, Driver)> {
+        self.served_by(|engine| Ok(engine.drive()))
+    }
+
+    fn served_by<T>(
+        self,
+        start: impl FnOnce(Engine) -> Result<(EngineHandle, T)>,
+    ) -> Result<(Service, T)> {
         if self.is_diffusion() {
             return Err(Error::NotServed {
                 file: self.checkpoint.path().display().to_string(),
@@ -115,16 +141,12 @@ impl Model {
             vectors,
             ..
         } = self;
-        let mut engine = engine;
         let program = Arc::clone(engine.program());
-        if writes && !encodes {
-            engine.measure_costs()?;
-        }
-        let (handle, thread) = engine.spawn().map_err(|source| Error::Thread { source })?;
+        let (handle, started) = start(engine)?;
         let mut service = Service {
             checkpoint,
             handle,
-            thread,
+            thread: None,
             program,
             limits,
             n_vocab,
@@ -139,7 +161,7 @@ impl Model {
             calls: OnceLock::new(),
         };
         service.set_template(template);
-        Ok(service)
+        Ok((service, started))
     }
 }
 
@@ -156,7 +178,7 @@ impl Service {
     pub fn close(self) {
         drop(self.handle);
         // An engine that panicked has told those who waited for it.
-        let _ = self.thread.join();
+        let _ = self.thread.map(JoinHandle::join);
     }
 
     /// The file.

@@ -204,14 +204,14 @@ async def scripts_of_others_do_not_run(page):
     assert await page.value(code) is None
 
 
-async def main():
+async def main(checks=checks, gpu=("--disable-gpu",)):
     program = next((p for p in map(shutil.which, ["chromium", "chromium-browser", "google-chrome"]) if p), None)
     if program is None:
         print("skipped  chromium is not installed")
         return 0
     failed = 0
     with tempfile.TemporaryDirectory() as profile:
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--window-size=1200,800"]
+        flags = ["--headless=new", "--no-sandbox", *gpu, "--remote-debugging-port=0", "--window-size=1200,800"]
         browser = subprocess.Popen([program, *flags, f"--user-data-dir={profile}", "about:blank"], stderr=subprocess.DEVNULL)
         try:
             port = Path(profile, "DevToolsActivePort")
@@ -243,4 +243,5 @@ async def main():
     return failed
 
 
-sys.exit(1 if asyncio.run(main()) else 0)
+if __name__ == "__main__":
+    sys.exit(1 if asyncio.run(main()) else 0)

@@ -1,7 +1,7 @@
 //! An engine on a thread of its own.
 
 use super::*;
-use crate::handle::Answer;
+use crate::handle::{Answer, Turned};
 
 fn tokens(answer: &mut Answer) -> (Vec<u32>, Option<EventKind>) {
     let (mut tokens, mut last) = (Vec::new(), None);
@@ -40,6 +40,34 @@ fn any_thread_asks_and_listens() {
     assert_eq!(held.unwrap(), 12);
     drop(handle);
     thread.join().unwrap();
+}
+
+#[test]
+fn turns_may_be_the_caller_s() {
+    let kinds: &[CacheKind] = &[STATE, FULL];
+    let (handle, mut driver) = engine(kinds, 16, 2000, limits()).drive();
+    assert_eq!(driver.turn(), Turned::Idle);
+    let prompts: Vec<_> = (0..3).map(|i| prompt(5 + i as usize, i)).collect();
+    let ask = |prompt: &Vec<u32>| handle.generate(request(prompt, 9));
+    let mut answers: Vec<Answer> = prompts.iter().map(ask).collect();
+    let mut got = vec![Vec::new(); answers.len()];
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    while !answers.iter().all(Answer::is_over) {
+        assert_ne!(driver.turn(), Turned::Over);
+        for (answer, got) in answers.iter_mut().zip(&mut got) {
+            while let std::task::Poll::Ready(Some(event)) = answer.poll_next(&mut context) {
+                if let EventKind::Token { id, .. } = event {
+                    got.push(id);
+                }
+            }
+        }
+    }
+    for (prompt, got) in prompts.iter().zip(got) {
+        assert_eq!(got, greedy(prompt, 9, kinds));
+    }
+    drop(answers);
+    drop(handle);
+    assert_eq!(driver.turn(), Turned::Over);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The local time that `strftime_now` reads.
 
 use std::fmt::Write as _;
-use std::time::{SystemTime, UNIX_EPOCH};
+
+use web_time::{SystemTime, UNIX_EPOCH};
 
 const MONTHS: [&str; 12] = [
     "January",

@@ -3,6 +3,12 @@
 use tokkata_backend_wgpu::{Description, WgpuDevice};
 use tokkata_ir::Device;
 
+/// Asks the browser for its GPU, and says what it is.
+#[cfg(target_arch = "wasm32")]
+pub(super) async fn ask() -> Result<String, String> {
+    WgpuDevice::ask().await.map(|found| text(&found))
+}
+
 /// The adapter with this number, or why it cannot be used.
 pub(super) fn open(index: usize) -> Result<Box<dyn Device>, String> {
     Ok(Box::new(WgpuDevice::open(index)?))

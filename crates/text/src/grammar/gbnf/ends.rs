@@ -92,7 +92,7 @@ mod tests {
     fn a_long_chain_of_rules_is_looked_at_once() {
         let chain = (0..50_000).map(|i| format!("r{i} ::= r{}\n", i + 1));
         let source = format!("root ::= r0\n{}r50000 ::= \"x\"", chain.collect::<String>());
-        let begin = std::time::Instant::now();
+        let begin = web_time::Instant::now();
         assert_eq!(fault(&source), None);
         assert!(begin.elapsed().as_secs() < 20);
     }

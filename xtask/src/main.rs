@@ -26,6 +26,7 @@ mod speech;
 mod test;
 mod threads;
 mod web;
+mod wgpu;
 mod wheel;
 
 use std::process::ExitCode;
@@ -67,6 +68,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   peers FOLDER [NAME]…              builds those engines, for this machine, for AVX2 and for AVX-512
   kernels [PROGRAM]                 whether the inner loops of an optimised build keep their sums in registers
   cuda LIBNVRTC [-v]                compiles the kernels for NVIDIA GPUs into the file that programs carry
+  wgpu [--write] [--webgpu FOLDER] [--rust-src DIRECTORY]
+                                    MSL, HLSL and SPIR-V of the kernels for GPUs of any maker, held against hashes; Tint reads them
+                                    where FOLDER has the npm package webgpu; types for macOS and Windows are checked
   speech                            how exactly speech is computed: features, rules, rows, transcripts
   demo [--weights FILE] [--python PROGRAM]
                                     make the model inside the program anew; needs Python, PyTorch and a GPU
@@ -95,6 +99,7 @@ fn main() -> ExitCode {
         Some("replay") => replay::run(&args[1..]),
         Some("fair") => fair::run(&args[1..]),
         Some("cuda") => cuda::run(&args[1..]),
+        Some("wgpu") => wgpu::run(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),
         Some("kernels") => kernels::run(&args[1..]),
         Some("notices") => notices::write(),

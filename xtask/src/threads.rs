@@ -21,17 +21,12 @@ const RACES: &[&[&str]] = &[
 const MODELS: &[(&str, &str)] = &[("tokkata-backend-cpu", "pool::model")];
 
 /// Where the sources of the standard library may be: what was asked for, or the toolchain's own place.
-fn sources(args: &[String]) -> Result<PathBuf> {
-    let given = match args {
-        [] => None,
-        [flag, folder] if flag == "--rust-src" => Some(PathBuf::from(folder)),
-        _ => bail!("usage: cargo xtask sanitize [--rust-src DIRECTORY]"),
-    };
+pub(crate) fn sources(given: Option<&Path>) -> Result<PathBuf> {
     let own = || -> Result<PathBuf> {
         let root = shell::output(std::process::Command::new("rustc").args(["--print", "sysroot"]))?;
         Ok(Path::new(root.trim()).join("lib/rustlib/src/rust/library"))
     };
-    let folder = given.map_or_else(own, Ok)?;
+    let folder = given.map(Path::to_owned).map_or_else(own, Ok)?;
     if !folder.join("std/Cargo.toml").exists() {
         bail!(
             "{} does not hold the standard library: install the toolchain's `rust-src`, or name the folder `library` of \
@@ -44,7 +39,12 @@ fn sources(args: &[String]) -> Result<PathBuf> {
 
 /// The op suite, the replays and the workers that sleep, under the thread sanitizer.
 pub(crate) fn sanitize(args: &[String]) -> Result<()> {
-    let sources = sources(args)?;
+    let given = match args {
+        [] => None,
+        [flag, folder] if flag == "--rust-src" => Some(Path::new(folder)),
+        _ => bail!("usage: cargo xtask sanitize [--rust-src DIRECTORY]"),
+    };
+    let sources = sources(given)?;
     for tests in RACES {
         let build = ["test", "--locked", "-Zbuild-std", "--target", TARGET];
         let mut command = shell::cargo(&[&build[..], tests].concat());

@@ -114,7 +114,7 @@ fn store_run(q: u32, at: Place, run: u32) {
         let x = run_values[w * 2u];
         let y = run_values[w * 2u + 1u];
         var word = 0u;
-        if (dtype == 1u) { word = to_half(x) | to_half(y) << 16u; } else { word = to_bfloat(x) | to_bfloat(y) << 16u; }
+        if (dtype == 1u) { word = to_half(x) | (to_half(y) << 16u); } else { word = to_bfloat(x) | (to_bfloat(y) << 16u); }
         cache[base + at.entry * ((width + 1u) / 2u) + run * 16u + w] = word;
     }
 }

@@ -66,15 +66,25 @@ fn pf(i: u32) -> f32 { return bitcast<f32>(p(i)); }
 #if ATOMIC_WORK
 fn wu(i: u32) -> u32 { return atomicLoad(&work[i]); }
 fn set_wu(i: u32, x: u32) { atomicStore(&work[i], x); }
+fn wu4(i: u32) -> vec4<u32> { return vec4<u32>(wu(i), wu(i + 1u), wu(i + 2u), wu(i + 3u)); }
 #elif WORK_VEC4
 fn wu(i: u32) -> u32 { return work[i >> 2u][i & 3u]; }
 fn set_wu(i: u32, x: u32) { work[i >> 2u][i & 3u] = x; }
-// Four floats from a multiple of 4 on.
-fn wf4(i: u32) -> vec4<f32> { return bitcast<vec4<f32>>(work[i >> 2u]); }
+// Four words from a multiple of 4 on.
+fn wu4(i: u32) -> vec4<u32> { return work[i >> 2u]; }
+fn set_wu4(i: u32, x: vec4<u32>) { work[i >> 2u] = x; }
 #else
 fn wu(i: u32) -> u32 { return work[i]; }
 fn set_wu(i: u32, x: u32) { work[i] = x; }
+fn wu4(i: u32) -> vec4<u32> { return vec4<u32>(work[i], work[i + 1u], work[i + 2u], work[i + 3u]); }
+fn set_wu4(i: u32, x: vec4<u32>) {
+    work[i] = x.x;
+    work[i + 1u] = x.y;
+    work[i + 2u] = x.z;
+    work[i + 3u] = x.w;
+}
 #endif
+fn wf4(i: u32) -> vec4<f32> { return bitcast<vec4<f32>>(wu4(i)); }
 fn wf(i: u32) -> f32 { return bitcast<f32>(wu(i)); }
 fn set_wf(i: u32, x: f32) { set_wu(i, bitcast<u32>(x)); }
 #if VECS_VEC4

@@ -51,6 +51,16 @@ fn output(q: u32, o: u32, sum: f32) -> f32 {
     return y;
 }
 
+fn is_reply(row: u32) -> bool { return (row_flags(step_row(p(2u), row)) & ROW_PROMPT) == 0u; }
+
+// An output of a row, with what is added to it.
+fn store(q: u32, row: u32, o: u32, sum: f32) {
+    let at = row * p(q + PART_N) + o;
+    var y = output(q, o, sum);
+    if (p(6u) != NONE) { y += wf(p(6u) + at); }
+    set_wf(p(q + PART_Y) + at, y);
+}
+
 @compute @workgroup_size(256)
 fn products(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>) {
     let lane = lid & 31u;
@@ -125,19 +135,13 @@ fn products(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg
         let y = sum_lanes(sum[t].x + sum[t].y, lid);
         let y2 = sum_lanes(sum2[t].x + sum2[t].y, lid);
         let row = first + t;
-        if (lane != 0u || row >= count || o >= n) { continue; }
-        if ((row_flags(step_row(p(2u), row)) & ROW_PROMPT) != 0u) { continue; }
+        if (lane == 0u && row < count && o < n && is_reply(row)) {
 #if GATED
-        set_wf(p(q + PART_Y) + row * n + o, gated(8u, output(q, o, y), output(q2, o, y2)));
+            set_wf(p(q + PART_Y) + row * n + o, gated(8u, output(q, o, y), output(q2, o, y2)));
 #else
-        var out = output(q, o, y);
-        if (p(6u) != NONE) { out += wf(p(6u) + row * n + o); }
-        set_wf(p(q + PART_Y) + row * n + o, out);
-        if (o2 < n) {
-            out = output(q, o2, y2);
-            if (p(6u) != NONE) { out += wf(p(6u) + row * n + o2); }
-            set_wf(p(q + PART_Y) + row * n + o2, out);
-        }
+            store(q, row, o, y);
+            if (o2 < n) { store(q, row, o2, y2); }
 #endif
+        }
     }
 }

@@ -1,7 +1,9 @@
 // Products of many rows by cooperative matrices: halves, whose products are summed in single floats, 32 columns at a time.
 //
 // A row of x is halves under a power of two of its own, weights are halves times 16. A workgroup of eight subgroups of 32 has
-// 128 outputs of 64 rows, a subgroup 32 of 32. Begins with `enable f16; enable wgpu_cooperative_matrix;`. 23 KiB are shared.
+// 128 outputs of 64 rows, a subgroup 32 of 32. 23 KiB are shared.
+enable f16;
+enable wgpu_cooperative_matrix;
 #include "common.wgsl"
 #include "reduce.wgsl"
 #include "formats.wgsl"

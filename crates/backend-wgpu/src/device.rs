@@ -1,5 +1,8 @@
 //! Adapters as devices of the contract.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use tokkata_ir::{
@@ -7,14 +10,13 @@ use tokkata_ir::{
     ValueId, WeightId, WeightSource,
 };
 
+use crate::check;
 use crate::error::unsupported;
 use crate::exec::WgpuExecutor;
 use crate::formats;
-#[cfg(test)]
-use crate::gpu::Abilities;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::gpu::now;
-use crate::gpu::{Gpu, has_subgroups, one_line};
+use crate::gpu::{Abilities, Gpu, has_subgroups, one_line};
 use crate::layout::{self, GroupLayout, SLOT_WORDS, StepLayout, ValuePlaces};
 use crate::lower::{Ground, Grown, Lowered, lower};
 use crate::preprocess::Constants;
@@ -25,6 +27,10 @@ use crate::weights::Weights;
 #[derive(Debug)]
 pub struct WgpuDevice {
     gpu: Arc<Gpu>,
+    /// What programs that are loaded use.
+    pub(crate) abilities: Abilities,
+    /// Classes of kernels that are not used, since they compute wrongly.
+    wrong: Vec<String>,
 }
 
 /// What can be said of an adapter before it is opened.
@@ -43,6 +49,10 @@ pub struct Description {
     /// What kernels would use that it does not have.
     pub lacks: Vec<String>,
 }
+
+/// Why there is nothing.
+pub const NO_ADAPTER: &str =
+    "no adapter was found: there is no driver for Vulkan, Metal or DirectX 12";
 
 #[cfg(target_arch = "wasm32")]
 mod page;
@@ -129,47 +139,104 @@ impl WgpuDevice {
     /// # Errors
     /// One line that says why it cannot be used.
     pub fn open(index: usize) -> Result<Self, String> {
-        Self::open_as(index, false)
+        let most = Abilities {
+            subgroups: true,
+            mapped: true,
+            ..Abilities::BASE
+        };
+        Self::open_as(index, most)
     }
 
-    /// As [`WgpuDevice::open`], with the kernels that every adapter can run.
+    /// As [`WgpuDevice::open`], with kernels that ask for nothing an adapter may lack.
     ///
     /// # Errors
     /// As there.
     pub fn open_plain(index: usize) -> Result<Self, String> {
-        Self::open_as(index, true)
+        let most = Abilities {
+            fours: false,
+            ..Abilities::BASE
+        };
+        Self::open_as(index, most)
     }
 
     #[cfg(target_arch = "wasm32")]
-    fn open_as(index: usize, _: bool) -> Result<Self, String> {
+    pub(crate) fn open_as(index: usize, _: Abilities) -> Result<Self, String> {
         let opened = page::opened().filter(|_| index == 0);
         let gpu = opened.ok_or("no GPU was asked for")?.1;
-        Ok(WgpuDevice { gpu })
+        Ok(Self::of(gpu))
     }
 
     #[cfg(not(target_arch = "wasm32"))]
-    fn open_as(index: usize, plain: bool) -> Result<Self, String> {
+    pub(crate) fn open_as(index: usize, most: Abilities) -> Result<Self, String> {
         let adapters = adapters();
         let Some(adapter) = adapters.get(index) else {
-            let count = adapters.len();
-            return Err(format!(
-                "there is no wgpu:{index}; {count} adapters were found"
-            ));
+            return Err(match adapters.len() {
+                0 => NO_ADAPTER.to_owned(),
+                1 => format!("there is no wgpu:{index}; the only adapter is wgpu:0"),
+                n => format!(
+                    "there is no wgpu:{index}; adapters are wgpu:0 to wgpu:{}",
+                    n - 1
+                ),
+            });
         };
         if let Some(why) = misfit(adapter) {
             return Err(format!("wgpu:{index}: {why}"));
         }
-        let gpu = now(Gpu::open(adapter, plain));
+        let gpu = now(Gpu::open(adapter, most));
         let gpu = gpu.map_err(|e| format!("wgpu:{index}: {}", one_line(&e)))?;
-        Ok(WgpuDevice { gpu: Arc::new(gpu) })
+        Ok(Self::of(Arc::new(gpu)))
+    }
+
+    fn of(gpu: Arc<Gpu>) -> Self {
+        WgpuDevice {
+            abilities: gpu.abilities,
+            wrong: Vec::new(),
+            gpu,
+        }
+    }
+
+    /// Tries every class of kernels on a small layer; those that compute it wrongly are named and no longer used.
+    ///
+    /// # Errors
+    /// One line, where the device cannot be used at all.
+    pub fn check(&mut self) -> Result<Vec<String>, String> {
+        let wrong = check::check(self)?;
+        self.wrong = wrong.iter().map(|&w| w.to_owned()).collect();
+        Ok(self.wrong.clone())
+    }
+
+    /// Does not use classes that an earlier check named.
+    pub fn leave_out(&mut self, classes: Vec<String>) {
+        check::restrict(self, &classes);
+        self.wrong = classes;
+    }
+
+    /// The adapter and its driver: what a check holds for.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        let info = self.gpu.device.adapter_info();
+        let driver = format!("{} {}", info.driver, info.driver_info);
+        one_line(&format!("{} {} {driver}", info.backend, info.name))
+    }
+
+    /// Divides keys so, or as steps ask for it.
+    #[cfg(test)]
+    pub(crate) fn divide(&self, split: Option<crate::launch::Split>) {
+        self.gpu.tell(split);
+    }
+
+    /// Makes kernels wrong: a text in them becomes another.
+    #[cfg(test)]
+    pub(crate) fn break_kernels(&self, text: &'static str, other: &'static str) {
+        self.gpu.break_kernels(text, other);
     }
 
     /// A device that takes everything and computes nothing, to count what it is asked.
     #[cfg(test)]
     pub(crate) fn noop() -> Self {
         let (device, queue) = wgpu::Device::noop(&wgpu::DeviceDescriptor::default());
-        let gpu = Gpu::of(device, queue, Abilities { subgroups: false });
-        WgpuDevice { gpu: Arc::new(gpu) }
+        let gpu = Gpu::of(device, queue, Abilities::BASE);
+        Self::of(Arc::new(gpu))
     }
 }
 
@@ -182,13 +249,29 @@ impl Device for WgpuDevice {
         None
     }
 
+    fn notes(&self) -> Vec<String> {
+        if self.wrong.is_empty() {
+            return Vec::new();
+        }
+        let classes = self.wrong.join(", ");
+        let who = self.identity();
+        vec![format!(
+            "{who} computes wrongly by {classes}; plain kernels run in their place"
+        )]
+    }
+
     fn load(
         &self,
         program: Arc<Program>,
         weights: &dyn WeightSource,
         options: &LoadOptions,
     ) -> Result<Box<dyn Loaded>, BackendError> {
-        let resident = Resident::new(&self.gpu, &program, weights, !options.no_fuse)?;
+        let resident = Resident::new(
+            (&self.gpu, self.abilities),
+            &program,
+            weights,
+            !options.no_fuse,
+        )?;
         Ok(Box::new(resident))
     }
 }
@@ -218,16 +301,19 @@ pub(crate) const ROOM: usize = 512;
 fn placed(
     plan: &Plan,
     program: &Program,
-    (weights, fuse): (&Weights, bool),
+    weights: &Weights,
+    most: Option<Abilities>,
 ) -> (Vec<select::Item>, ValuePlaces) {
     let form = |id: WeightId| {
+        most.filter(|a| a.products)?;
         let columns = program.weights[id.index()].cols();
         match &weights.place(id).segments[..] {
             [one] if columns.is_multiple_of(8) => Some((one.dtype, one.arena)),
             _ => None,
         }
     };
-    let items = select::items(plan, fuse, &form);
+    let turns = most.is_some_and(|a| a.turning && a.attend);
+    let items = select::items(plan, most.map(|_| turns), &form);
     let traffic: Vec<_> = items.iter().map(|i| i.traffic(plan)).collect();
     let places = layout::values(plan, &traffic, &program.limits);
     (items, places)
@@ -235,7 +321,7 @@ fn placed(
 
 impl Resident {
     fn new(
-        gpu: &Arc<Gpu>,
+        (gpu, abilities): (&Arc<Gpu>, Abilities),
         program: &Arc<Program>,
         source: &dyn WeightSource,
         fuse: bool,
@@ -251,9 +337,9 @@ impl Resident {
             .collect::<Result<Vec<_>, _>>()?;
         let step = StepLayout::new(program);
         let (tables, places) = formats::tables();
-        let mut constants = step.constants().clone();
+        let mut constants = layout::part_names();
         constants.extend(places.iter().map(|t| (t.0.to_owned(), t.1)));
-        constants.push(("SUBGROUPS".to_owned(), gpu.abilities.subgroups.into()));
+        constants.push(("SUBGROUPS".to_owned(), abilities.subgroups.into()));
         let weights = Weights::load(gpu, program, source, tables)?;
         let ground = Ground {
             program,
@@ -261,9 +347,11 @@ impl Resident {
             groups: &groups,
             step: &step,
             constants: &constants,
+            abilities,
         };
         let cut = program.plans.iter();
-        let cut: Vec<_> = cut.map(|p| placed(p, program, (&weights, fuse))).collect();
+        let most = fuse.then_some(abilities);
+        let cut: Vec<_> = cut.map(|p| placed(p, program, &weights, most)).collect();
         let mut grown = Grown::behind(cut.iter().map(|c| c.1.end).max().unwrap_or(0));
         let mut plans = Vec::new();
         for (plan, (items, places)) in program.plans.iter().zip(cut) {
@@ -339,62 +427,5 @@ impl Loaded for Resident {
         self.gpu.healthy()?;
         let executor = WgpuExecutor::new(self, arena, cache)?;
         Ok(Box::new(executor))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokkata_archs::{FileWeights, Registry, ResolveOptions};
-    use tokkata_conformance::generate;
-    use tokkata_conformance::golden::Golden;
-    use tokkata_formats::ModelFile;
-    use tokkata_ir::Limits;
-
-    use super::*;
-    use crate::launch::Size;
-
-    /// Dispatches of a step of one row of an answer, and layers.
-    fn dispatches(name: &str, fuse: bool) -> (usize, usize) {
-        let golden = Golden::read(&Golden::folder(), name).expect("golden");
-        let file = generate::gguf(&golden).expect("a file");
-        let file = ModelFile::from_bytes(file).expect("a file");
-        let options = ResolveOptions { ctx: 64 };
-        let spec = Registry::builtin()
-            .resolve(&file, &options)
-            .expect("a spec");
-        let limits = Limits {
-            rows: 16,
-            ctx: 64,
-            ..Limits::default()
-        };
-        let layers = 4;
-        let program = Arc::new(tokkata_plan::build(&spec, &limits).expect("a program"));
-        let device = WgpuDevice::noop();
-        let weights = FileWeights(&file);
-        let resident = Resident::new(&device.gpu, &program, &weights, fuse).expect("a load");
-        let size = Size {
-            rows: 1,
-            seqs: 1,
-            logits: 1,
-            prompts: false,
-            replies: true,
-            singles: true,
-        };
-        let launches = resident.plans[0].0.launches.iter();
-        (launches.filter(|l| l.of(size).is_some()).count(), layers)
-    }
-
-    #[test]
-    fn a_layer_takes_few_dispatches() {
-        for name in ["llama", "qwen3"] {
-            let ((fused, layers), (plain, _)) = (dispatches(name, true), dispatches(name, false));
-            // Heads of these are too narrow for one dispatch: norm and products, two rotations, two writes, attention, product
-            // and sum, norm and gate, product and sum.
-            assert!(
-                fused <= 9 * layers + 10,
-                "{name}: {fused} for {layers} layers"
-            );
-            assert!(plain > 14 * layers, "{name}: {plain} for {layers} layers");
-        }
     }
 }

@@ -3,6 +3,8 @@
 
 mod batch;
 mod running;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -89,6 +91,8 @@ pub(crate) struct WgpuExecutor {
     nothing: wgpu::Buffer,
     /// Requests to stop, counted per slot.
     requests: Vec<u32>,
+    /// Positions of each slot behind the steps that were added, or more: a sequence may have stopped.
+    lengths: Vec<u32>,
     pool: Arc<Pool>,
     arena: ArenaLayout,
     cache: wgpu::Buffer,
@@ -115,6 +119,7 @@ impl WgpuExecutor {
             kernels: StepKernels::new(&resident)?,
             nothing: resident.gpu.alloc("nothing", 256)?,
             requests: vec![0; seqs],
+            lengths: vec![0; seqs],
             pool: Arc::new(Pool::new(&resident.gpu)),
             arena,
             cache,
@@ -352,6 +357,12 @@ impl WgpuExecutor {
                 return Ok(Some(self.close(Vec::new(), Some(failure))));
             }
             let outcome = step.results(&record);
+            // What stopped did not move on.
+            if self.submissions.iter().all(|s| s.flights.is_empty()) && self.batch.steps() == 0 {
+                for (slot, length) in step.lengths(&record) {
+                    self.lengths[slot.index()] = length;
+                }
+            }
             if job.read > 0 && outcome.ran > 0 {
                 job.kept.set_rows(outcome.ran);
             }

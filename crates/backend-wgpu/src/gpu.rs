@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use tokkata_ir::BackendError;
 
 use crate::error::{lost, unsupported};
+use crate::launch::Split;
 use crate::params::PARAM_BYTES;
 use crate::preprocess::Constants;
 
@@ -35,11 +36,57 @@ pub(crate) fn now<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// What decides which variants of kernels are used.
+/// What decides which kernels are used. Each that is not has a plain form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Abilities {
     /// Subgroups of 32 lanes and more.
     pub(crate) subgroups: bool,
+    /// Threads may store the words of a vector of four one by one. Metal's compiler stores the whole vector.
+    pub(crate) fours: bool,
+    /// Products with what comes right before and after them.
+    pub(crate) products: bool,
+    /// Attention that turns heads itself.
+    pub(crate) turning: bool,
+    /// Attention for queries that share a key.
+    pub(crate) attend: bool,
+    /// Tiles for rows of prompts.
+    pub(crate) tiles: bool,
+    /// Weights are written where they lie: the processor and the adapter share their memory.
+    pub(crate) mapped: bool,
+}
+
+impl Abilities {
+    /// Every kernel that needs nothing of an adapter.
+    pub(crate) const BASE: Abilities = Abilities {
+        subgroups: false,
+        fours: true,
+        products: true,
+        turning: true,
+        attend: true,
+        tiles: true,
+        mapped: false,
+    };
+
+    /// Plain forms alone.
+    pub(crate) const PLAIN: Abilities = Abilities {
+        subgroups: false,
+        fours: false,
+        products: false,
+        turning: false,
+        attend: false,
+        tiles: false,
+        mapped: false,
+    };
+}
+
+/// What was asked of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    /// Buffers that were made.
+    pub(crate) buffers: AtomicU64,
+    /// Buffers as kernels see them together.
+    pub(crate) groups: AtomicU64,
+    pub(crate) dispatches: AtomicU64,
 }
 
 /// The pipelines of a device, by source, entry point and constants.
@@ -50,9 +97,14 @@ pub(crate) struct Gpu {
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     pub(crate) abilities: Abilities,
+    pub(crate) asked: Asked,
     pub(crate) bindings: wgpu::BindGroupLayout,
     layout: wgpu::PipelineLayout,
     pipelines: Mutex<Pipelines>,
+    #[cfg(test)]
+    told: Mutex<Option<Split>>,
+    #[cfg(test)]
+    broken: Mutex<Option<(&'static str, &'static str)>>,
     fault: Arc<Mutex<Option<String>>>,
 }
 
@@ -71,8 +123,8 @@ pub(crate) fn has_subgroups(adapter: &wgpu::Adapter) -> bool {
 }
 
 impl Gpu {
-    /// Opens an adapter, with what it has of what kernels use.
-    pub(crate) async fn open(adapter: &wgpu::Adapter, plain: bool) -> Result<Self, String> {
+    /// Opens an adapter, with what it has of what kernels use and is not kept from using.
+    pub(crate) async fn open(adapter: &wgpu::Adapter, most: Abilities) -> Result<Self, String> {
         let has = adapter.limits();
         let limits = wgpu::Limits {
             max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
@@ -85,11 +137,17 @@ impl Gpu {
             max_compute_workgroup_size_x: 256,
             ..limits
         };
-        let subgroups = !plain && has_subgroups(adapter);
-        let features = match subgroups {
-            true => wgpu::Features::SUBGROUP,
-            false => wgpu::Features::empty(),
-        };
+        let subgroups = most.subgroups && has_subgroups(adapter);
+        let info = adapter.get_info();
+        let shared = matches!(
+            info.device_type,
+            wgpu::DeviceType::IntegratedGpu | wgpu::DeviceType::Cpu
+        );
+        let mappable = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
+        let mapped = most.mapped && shared && adapter.features().contains(mappable);
+        let mut features = wgpu::Features::empty();
+        features.set(wgpu::Features::SUBGROUP, subgroups);
+        features.set(mappable, mapped);
         let asked = wgpu::DeviceDescriptor {
             label: None,
             required_features: features,
@@ -98,7 +156,14 @@ impl Gpu {
         };
         let opened = adapter.request_device(&asked).await;
         let (device, queue) = opened.map_err(|e| e.to_string())?;
-        Ok(Self::of(device, queue, Abilities { subgroups }))
+        let fours = most.fours && info.backend != wgpu::Backend::Metal;
+        let abilities = Abilities {
+            subgroups,
+            fours,
+            mapped,
+            ..most
+        };
+        Ok(Self::of(device, queue, abilities))
     }
 
     pub(crate) fn of(device: wgpu::Device, queue: wgpu::Queue, abilities: Abilities) -> Self {
@@ -123,9 +188,14 @@ impl Gpu {
             device,
             queue,
             abilities,
+            asked: Asked::default(),
             bindings,
             layout,
             pipelines: Mutex::default(),
+            #[cfg(test)]
+            told: Mutex::default(),
+            #[cfg(test)]
+            broken: Mutex::default(),
             fault,
         }
     }
@@ -160,6 +230,15 @@ impl Gpu {
         self.buffer(what, bytes, usage)
     }
 
+    /// Storage of weights, which the processor writes where it lies if it can: until [`wgpu::Buffer::unmap`].
+    pub(crate) fn arena(&self, bytes: u64) -> Result<wgpu::Buffer, BackendError> {
+        if !self.abilities.mapped {
+            return self.alloc("weights", bytes);
+        }
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::MAP_WRITE;
+        self.buffer("weights", bytes, usage)
+    }
+
     pub(crate) fn buffer(
         &self,
         what: &str,
@@ -180,12 +259,13 @@ impl Gpu {
         if size > most {
             return Err(short(most));
         }
+        self.asked.buffers.fetch_add(1, Ordering::Relaxed);
         let memory = self.watch(wgpu::ErrorFilter::OutOfMemory);
         let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: None,
             size,
             usage,
-            mapped_at_creation: false,
+            mapped_at_creation: usage.contains(wgpu::BufferUsages::MAP_WRITE),
         });
         if caught(memory).is_some() {
             return Err(short(0));
@@ -267,6 +347,11 @@ impl Gpu {
             return Ok(found.clone());
         }
         let text = crate::kernels::text(file, constants);
+        #[cfg(test)]
+        let text = match *locked(&self.broken) {
+            Some((right, wrong)) => text.replace(right, wrong),
+            None => text,
+        };
         let invalid = self.watch(wgpu::ErrorFilter::Validation);
         let module = self.module(text);
         let pipeline = self
@@ -288,6 +373,24 @@ impl Gpu {
         }
         locked(&self.pipelines).insert(key, pipeline.clone());
         Ok(pipeline)
+    }
+
+    /// How keys are divided, where that does not follow from the step.
+    pub(crate) fn told(&self) -> Option<Split> {
+        #[cfg(test)]
+        return *locked(&self.told);
+        #[cfg(not(test))]
+        None
+    }
+
+    #[cfg(test)]
+    pub(crate) fn tell(&self, split: Option<Split>) {
+        *locked(&self.told) = split;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn break_kernels(&self, text: &'static str, other: &'static str) {
+        *locked(&self.broken) = Some((text, other));
     }
 
     /// A module without the checks that wgpu would add: every index follows from places that were laid out.

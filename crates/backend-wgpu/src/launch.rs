@@ -17,6 +17,10 @@ pub(crate) struct Size {
     pub(crate) replies: bool,
     /// Whether there is one row of every sequence, and none of a prompt.
     pub(crate) singles: bool,
+    /// Positions of the longest sequence, or more.
+    pub(crate) positions: u32,
+    /// How keys are divided in any case.
+    pub(crate) told: Option<Split>,
 }
 
 impl Size {
@@ -36,10 +40,18 @@ pub(crate) enum RowKind {
     Reply,
 }
 
-/// One dimension of a grid: `⌈lead · times / per⌉`, at most `most`.
+/// What a dimension of a grid follows.
+#[derive(Clone, Copy, Debug)]
+enum Follows {
+    Nothing,
+    Lead(Lead),
+    Positions,
+}
+
+/// One dimension of a grid: `⌈what it follows · times / per⌉`, at most `most`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
-    lead: Option<Lead>,
+    follows: Follows,
     times: u64,
     per: u64,
     most: u64,
@@ -50,7 +62,7 @@ impl Extent {
 
     pub(crate) const fn fixed(n: u32) -> Extent {
         Extent {
-            lead: None,
+            follows: Follows::Nothing,
             times: n as u64,
             per: 1,
             most: u64::MAX,
@@ -60,10 +72,19 @@ impl Extent {
     /// A workgroup for every `per` of so many elements of each row of a lead.
     pub(crate) fn elements(lead: Lead, times: u64, per: u32) -> Extent {
         Extent {
-            lead: Some(lead),
+            follows: Follows::Lead(lead),
             times,
             per: per.into(),
             most: u64::MAX,
+        }
+    }
+
+    /// A workgroup for every so many positions of the longest sequence.
+    pub(crate) fn positions(per: u32) -> Extent {
+        Extent {
+            follows: Follows::Positions,
+            per: per.into(),
+            ..Extent::ONE
         }
     }
 
@@ -79,9 +100,59 @@ impl Extent {
     }
 
     fn of(self, size: Size) -> u32 {
-        let lead = self.lead.map_or(1, |lead| u64::from(size.of(lead)));
-        let groups = (lead * self.times).div_ceil(self.per).min(self.most);
+        let n = match self.follows {
+            Follows::Nothing => 1,
+            Follows::Lead(lead) => u64::from(size.of(lead)),
+            Follows::Positions => u64::from(size.positions),
+        };
+        let groups = (n * self.times).div_ceil(self.per).min(self.most);
         u32::try_from(groups).expect("grids fit 32 bits")
+    }
+}
+
+/// Positions of a unit and of a span, as `attend.wgsl` has them.
+pub(crate) const UNIT: u32 = 64;
+pub(crate) const SPAN: u32 = 16 * UNIT;
+
+/// Workgroups that leave none of a GPU idle.
+const ENOUGH: u64 = 256;
+
+/// How a row's keys are divided among workgroups; it changes no bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Split {
+    Whole,
+    Spans,
+    Units,
+}
+
+/// What an attention leaves where a row's keys are divided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Division {
+    /// Positions that rows see, where that does not follow from the longest sequence.
+    pub(crate) positions: Option<u32>,
+    /// Workgroups of a row.
+    pub(crate) groups: u32,
+    /// Words that a part of a row leaves, and room for all.
+    pub(crate) words: u64,
+    pub(crate) room: u64,
+}
+
+impl Division {
+    /// The finest that is worth its second dispatch, and for which there is room.
+    fn of(self, size: Size) -> Split {
+        if let Some(told) = size.told {
+            return told;
+        }
+        let positions = self.positions.unwrap_or(size.positions);
+        let rows = u64::from(size.rows);
+        let fits = |per: u32| rows * u64::from(positions.div_ceil(per)) * self.words <= self.room;
+        let busy = rows * u64::from(self.groups) >= ENOUGH;
+        match () {
+            () if positions <= UNIT || busy => Split::Whole,
+            () if fits(UNIT) => Split::Units,
+            () if positions > SPAN && fits(SPAN) => Split::Spans,
+            () => Split::Whole,
+        }
     }
 }
 
@@ -111,6 +182,33 @@ impl Pipeline {
     }
 }
 
+#[cfg(test)]
+impl Pipeline {
+    /// Constants whose values are the model's: any.
+    const SIZES: &[&str] = &["DIM_K", "DIM_V"];
+
+    fn own(&self) -> impl Iterator<Item = &(String, u32)> {
+        let of_all = |name: &str| name.starts_with("S_") || name.starts_with("T_");
+        let own = self.constants.iter();
+        own.filter(move |c| !of_all(&c.0) && c.0 != "SUBGROUPS")
+    }
+
+    /// Whether it is a variant, of whatever size.
+    pub(crate) fn is_like(&self, (file, constants): &crate::kernels::Variant) -> bool {
+        let value = |name: &str| constants.iter().find(|c| c.0 == name).map_or(0, |c| c.1);
+        let same = |c: &(String, u32)| Self::SIZES.contains(&c.0.as_str()) || value(&c.0) == c.1;
+        let has = |c: &(&str, u32)| c.1 == 0 || self.own().any(|own| own.0 == c.0);
+        *file == self.kernel.0 && self.own().all(same) && constants.iter().all(has)
+    }
+
+    pub(crate) fn said(&self) -> String {
+        let own = self.own().map(|c| format!(" {}={}", c.0, c.1));
+        std::iter::once(format!("{:?}", self.kernel))
+            .chain(own)
+            .collect()
+    }
+}
+
 /// What is dispatched.
 #[derive(Clone, Debug)]
 pub(crate) enum Kernel {
@@ -120,6 +218,16 @@ pub(crate) enum Kernel {
     ByRows(Lead, u32, Vec<Pipeline>),
 }
 
+#[cfg(test)]
+impl Kernel {
+    pub(crate) fn pipelines(&self) -> &[Pipeline] {
+        match self {
+            Kernel::One(pipeline) => std::slice::from_ref(pipeline),
+            Kernel::ByRows(_, _, pipelines) => pipelines,
+        }
+    }
+}
+
 /// A kernel with its parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
@@ -127,6 +235,8 @@ pub(crate) struct Launch {
     pub(crate) kind: Option<RowKind>,
     /// Made only for steps of one row of each sequence, or only for others.
     pub(crate) singles: Option<bool>,
+    /// Made only where keys are divided so.
+    pub(crate) split: Option<(Division, Split)>,
     pub(crate) kernel: Kernel,
     pub(crate) grid: [Extent; 3],
     /// The arena of weights that it reads.
@@ -143,7 +253,8 @@ impl Launch {
             Some(RowKind::Prompt) => size.prompts,
             Some(RowKind::Reply) => size.replies,
         };
-        let fits = self.singles.is_none_or(|is| is == size.singles);
+        let divided = self.split.is_none_or(|(d, split)| d.of(size) == split);
+        let fits = divided && self.singles.is_none_or(|is| is == size.singles);
         let mut grid = self.grid.map(|extent| extent.of(size));
         let pipeline = match &self.kernel {
             Kernel::One(pipeline) => pipeline,
@@ -172,12 +283,46 @@ mod tests {
             prompts: true,
             replies: true,
             singles: false,
+            positions: 130,
+            told: None,
         };
+        assert_eq!(Extent::positions(64).of(size), 3);
         assert_eq!(Extent::elements(Lead::Rows, 100, 256).of(size), 2);
         let many = Extent::elements(Lead::Rows, 1000, 1).at_most(64);
         assert_eq!(many.of(size), 64);
         assert_eq!(Extent::rows(Lead::Seqs).of(size), 2);
         assert_eq!(Extent::rows(Lead::LogitRows).of(size), 0);
         assert_eq!(Extent::ONE.of(size), 1);
+    }
+    #[test]
+    fn keys_are_divided_where_few_workgroups_would_run() {
+        let size = |rows, positions| Size {
+            rows,
+            seqs: rows,
+            logits: rows,
+            prompts: false,
+            replies: true,
+            singles: true,
+            positions,
+            told: None,
+        };
+        let division = Division {
+            positions: None,
+            groups: 8,
+            words: 100,
+            room: 10_000,
+        };
+        let of = |rows, positions| division.of(size(rows, positions));
+        assert_eq!(of(1, 64), Split::Whole);
+        assert_eq!(of(1, 65), Split::Units);
+        assert_eq!(of(1, 100 * UNIT), Split::Units);
+        assert_eq!(of(1, 101 * UNIT), Split::Spans);
+        assert_eq!(of(1, 101 * SPAN), Split::Whole);
+        assert_eq!(of(32, 65), Split::Whole);
+        let cross = Division {
+            positions: Some(1500),
+            ..division
+        };
+        assert_eq!(cross.of(size(1, 3)), Split::Units);
     }
 }

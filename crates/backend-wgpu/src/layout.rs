@@ -221,11 +221,38 @@ const START_WORDS: usize = 32;
 /// Records of steps that may be under way.
 pub(crate) const RECORDS: u32 = 32;
 
+/// Parts of the state as kernels name them, the same for all programs; the last is a number.
+const PARTS: &[&str] = &[
+    "S_HEAD",
+    "S_TOKEN",
+    "S_POS",
+    "S_SEQ",
+    "S_FLAGS",
+    "S_SPAN_END",
+    "S_LOGIT_ROW",
+    "S_LOGIT",
+    "S_SLOT",
+    "S_FIRST_ROW",
+    "S_ROW_COUNT",
+    "S_PAST_LEN",
+    "S_SLOTS",
+    "S_TOKENS",
+    "S_TABLES",
+    "S_REQUESTS",
+    "S_RECORDS",
+    "S_TOKENS_OF_SLOT",
+];
+
+/// The names of the state's parts with their numbers.
+pub(crate) fn part_names() -> Constants {
+    let names = PARTS.iter().map(|name| (*name).to_owned());
+    names.zip(0..).collect()
+}
+
 /// Where the state of a step and of the slots lies.
 #[derive(Clone, Debug)]
 pub(crate) struct StepLayout {
-    constants: Constants,
-    /// Where parts begin, in the order of `constants`.
+    /// Where parts begin, in the order of `PARTS`.
     pub(crate) starts: Vec<u32>,
     /// Room for tokens of a slot.
     pub(crate) tokens_of_slot: u64,
@@ -247,7 +274,7 @@ impl StepLayout {
         let limits = &program.limits;
         let (rows, logits) = (u64::from(limits.rows), u64::from(limits.logit_rows));
         let seqs = u64::from(limits.seqs);
-        let (mut words, mut names, mut starts) = (0u64, Vec::new(), Vec::new());
+        let (mut words, mut starts) = (0u64, Vec::new());
         let mut take = |n: u64| {
             let at = words;
             words += n.next_multiple_of(ALIGN);
@@ -262,35 +289,34 @@ impl StepLayout {
             table_words += u64::from(len * limits.seqs);
         }
         let record_words = record_words(limits.seqs as usize, limits.logit_rows as usize) as u64;
-        let mut named = |name: &str, n: u64| {
+        let mut named = |n: u64| {
             let at = take(n);
-            names.push(name.to_owned());
             starts.push(at as u32);
             at
         };
-        named("S_HEAD", 8);
-        named("S_TOKEN", rows);
-        named("S_POS", rows * 4);
-        named("S_SEQ", rows);
-        named("S_FLAGS", rows);
-        named("S_SPAN_END", rows);
-        named("S_LOGIT_ROW", logits);
-        named("S_LOGIT", logits * LOGIT_WORDS);
-        named("S_SLOT", seqs);
-        named("S_FIRST_ROW", seqs);
-        named("S_ROW_COUNT", seqs);
-        named("S_PAST_LEN", seqs);
-        let slots = named("S_SLOTS", seqs * SLOT_WORDS);
-        named("S_TOKENS", seqs * tokens_of_slot);
-        let tables = named("S_TABLES", table_words);
-        let requests = named("S_REQUESTS", seqs);
-        let records = named("S_RECORDS", u64::from(RECORDS) * record_words);
+        // In the order of `PARTS`.
+        named(8);
+        named(rows);
+        named(rows * 4);
+        named(rows);
+        named(rows);
+        named(rows);
+        named(logits);
+        named(logits * LOGIT_WORDS);
+        named(seqs);
+        named(seqs);
+        named(seqs);
+        named(seqs);
+        let slots = named(seqs * SLOT_WORDS);
+        named(seqs * tokens_of_slot);
+        let tables = named(table_words);
+        let requests = named(seqs);
+        let records = named(u64::from(RECORDS) * record_words);
         let first = take(LIST_WORDS);
-        names.push("S_TOKENS_OF_SLOT".to_owned());
         starts.push(tokens_of_slot as u32);
+        debug_assert_eq!(starts.len(), PARTS.len());
         starts.resize(START_WORDS, 0);
         StepLayout {
-            constants: names.into_iter().zip(0..).collect(),
             starts,
             tokens_of_slot,
             slots,
@@ -303,11 +329,6 @@ impl StepLayout {
             lists: first..first + LIST_WORDS,
             words,
         }
-    }
-
-    /// Numbers of the parts as kernels name them, the same for all programs.
-    pub(crate) fn constants(&self) -> &Constants {
-        &self.constants
     }
 }
 

@@ -10,7 +10,7 @@
 //! promise, unless the adapter has it.
 //!
 //! Reading order: `gpu` (the adapter), `preprocess` and `kernels` (sources), `formats` and `weights`, `layout` (places), `lower`
-//! (ops to dispatches), `work` (works as words), `exec` (the executor), `device`.
+//! (ops to dispatches), `work` (works as words), `exec` (the executor), `device`, `check` (what is tried before it is trusted).
 //!
 //! ```
 //! use tokkata_backend_wgpu::WgpuDevice;
@@ -19,6 +19,7 @@
 //! }
 //! ```
 
+mod check;
 mod device;
 mod error;
 mod exec;
@@ -35,4 +36,5 @@ mod select;
 mod weights;
 mod work;
 
-pub use device::{Description, WgpuDevice};
+pub use device::{Description, NO_ADAPTER, WgpuDevice};
+pub use kernels::{Module, modules};

@@ -1,6 +1,6 @@
 //! Plans to dispatches: one kernel or a few for each op, in the order of the plan.
 
-mod attention;
+pub(crate) mod attention;
 mod fused;
 mod linear;
 mod moe;
@@ -15,7 +15,8 @@ use tokkata_ir::{
 };
 
 use crate::error::unsupported;
-use crate::launch::{Extent, Kernel, Launch, Pipeline, RowKind};
+use crate::gpu::Abilities;
+use crate::launch::{Division, Extent, Kernel, Launch, Pipeline, RowKind, Split};
 use crate::layout::{GroupLayout, StepLayout, ValuePlaces, lead_code, most};
 use crate::params::{NONE, PARAM_BYTES, Params};
 use crate::preprocess::Constants;
@@ -36,6 +37,7 @@ pub(crate) struct Ground<'a> {
     pub(crate) step: &'a StepLayout,
     /// Constants of every module.
     pub(crate) constants: &'a Constants,
+    pub(crate) abilities: Abilities,
 }
 
 /// What lowering adds to: shared by the plans of a program.
@@ -102,6 +104,10 @@ pub(crate) struct Lowering<'a, 'g> {
     launches: Vec<Launch>,
     /// For which kind of rows the next dispatches are.
     kind: Option<RowKind>,
+    /// For which steps the next dispatches are: of one row of each sequence, or others.
+    singles: Option<bool>,
+    /// How the next dispatches divide keys.
+    split: Option<(Division, Split)>,
     /// Rows of replies are left to another dispatch.
     prompts_only: bool,
     /// What comes before all others.
@@ -124,6 +130,8 @@ pub(crate) fn lower<'a>(
         grown,
         launches: Vec::new(),
         kind: None,
+        singles: None,
+        split: None,
         prompts_only: false,
         first: Vec::new(),
         turns: BTreeMap::new(),
@@ -209,7 +217,10 @@ impl Lowering<'_, '_> {
     /// A kernel with constants of its own beside those of all modules.
     fn pipeline(&self, kernel: (&'static str, &'static str), own: &[(&str, u32)]) -> Pipeline {
         let mut constants = self.ground.constants.clone();
-        constants.extend(own.iter().map(|c| (c.0.to_owned(), c.1)));
+        let known = own
+            .iter()
+            .filter(|c| self.ground.abilities.fours || c.0 != "WORK_VEC4");
+        constants.extend(known.map(|c| (c.0.to_owned(), c.1)));
         Pipeline::new(kernel, constants)
     }
 
@@ -230,7 +241,8 @@ impl Lowering<'_, '_> {
         self.grown.params.extend(params.words());
         self.launches.push(Launch {
             kind: self.kind.or(self.prompts_only.then_some(RowKind::Prompt)),
-            singles: None,
+            singles: self.singles,
+            split: self.split,
             kernel,
             grid,
             arena,
@@ -274,7 +286,7 @@ impl Lowering<'_, '_> {
                 self.linear(node)
             }
             Op::CacheWrite { slot } => self.cache_write(&node.ins, *slot),
-            Op::Attention(op) => self.attention(node, op),
+            Op::Attention(op) => self.attention(node, op, None),
             Op::Select(op) => self.select(node, op),
             Op::Compress(op) => self.compress(node, op),
             Op::Conv { .. } | Op::Conv1d(_) | Op::Shift { .. } | Op::Scan { .. } => {

@@ -2,6 +2,7 @@
 //!
 //! Lines that begin with `#` are `#include "file"` (once a module), `#if NAME`, `#if NAME == 3`, `#if NAME != 3`, `#elif`,
 //! `#else` and `#endif`. Names are the constants of a variant, which also stand at the head of the module; unknown ones are 0.
+//! Lines that begin with `enable` go before everything else.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +24,10 @@ pub(crate) fn expand(
     }
     let mut seen = BTreeSet::new();
     include(file, constants, source, (&mut seen, &mut text));
-    text
+    let (first, rest): (Vec<&str>, Vec<&str>) = text
+        .split_inclusive('\n')
+        .partition(|line| line.starts_with("enable "));
+    [first, rest].concat().concat()
 }
 
 /// A condition around lines: whether they count, and whether an earlier branch did.
@@ -107,6 +111,7 @@ mod tests {
             "a" => Some(
                 "#include \"b\"\n#include \"b\"\n#if F == 2 || G\ntwo\n#elif F == 3\nthree\n#else\nother\n#endif\nend",
             ),
+            "c" => Some("#include \"b\"\nenable f16;\nend"),
             "b" => Some("#if SUB\nsub\n#if F != 2\nnested\n#endif\n#endif\nb"),
             _ => None,
         }
@@ -125,5 +130,7 @@ mod tests {
         assert_eq!(of(&[("F", 2), ("SUB", 1)]), "sub b two end");
         assert_eq!(of(&[("G", 1)]), "b two end");
         assert_eq!(of(&[]), "b other end");
+        let text = expand("c", &[("F".to_owned(), 2)], &source);
+        assert_eq!(text, "enable f16;\nconst F: u32 = 2u;\nb\nend\n");
     }
 }

@@ -5,11 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokkata_core::DType;
 use tokkata_ir::{BinaryKind, KvSource, Lead, Node, NormKind, Op, Plan, ValueId, WeightId};
 
+use crate::lower::attention::is_plain;
+
 /// Most weights of a dispatch.
 const PARTS: usize = 4;
 
 /// Columns of a head that kernels have room for.
 const MOST_HEAD: u32 = 256;
+
+/// Columns of a head that attention may turn itself.
+const MOST_TAKEN: u32 = 128;
 
 /// Queries and keys between their products and attention.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +24,8 @@ pub(crate) struct Heads {
     pub(crate) norm_k: Option<usize>,
     pub(crate) rope_k: usize,
     pub(crate) write: usize,
+    /// The attention that comes next, where it may take them itself.
+    pub(crate) attention: Option<usize>,
     /// Queries and keys as their products leave them.
     pub(crate) q: ValueId,
     pub(crate) k: ValueId,
@@ -227,9 +234,24 @@ impl Uses<'_> {
             norm_k,
             rope_k,
             write,
+            attention: self.taker(write, reader, q),
             q: raw_q,
             k: raw_k,
         })
+    }
+
+    /// The attention right behind a cache write, where it alone reads the queries and knows how to turn heads.
+    fn taker(&self, write: usize, reader: usize, q: ValueId) -> Option<usize> {
+        let Op::Attention(op) = &self.plan.nodes[reader].op else {
+            return None;
+        };
+        let alone = reader == write + 1 && self.only_reader(q) == Some(reader);
+        let fits = op.dim_k == op.dim_v && op.dim_k <= MOST_TAKEN;
+        let ins = &self.plan.nodes[write].ins;
+        let width = |value: ValueId| self.plan.value(value).shape.width() as u32;
+        let whole = width(q) == op.n_heads * op.dim_k
+            && ins.iter().all(|&x| width(x) == op.n_kv_heads * op.dim_k);
+        (alone && fits && whole && is_plain(op)).then_some(reader)
     }
 
     /// Products that begin with this one.
@@ -266,11 +288,16 @@ impl Uses<'_> {
     }
 }
 
-/// Cuts a plan, node by node or with what can be done together. `form` says which weights have kernels that do so.
-pub(crate) fn items(plan: &Plan, fuse: bool, form: &dyn Fn(WeightId) -> Option<Form>) -> Vec<Item> {
-    if !fuse {
+/// Cuts a plan, node by node or with what can be done together. `turning` says whether attention may turn heads itself, `None` that
+/// nothing is done together; `form` which weights have kernels for more than a product.
+pub(crate) fn items(
+    plan: &Plan,
+    turning: Option<bool>,
+    form: &dyn Fn(WeightId) -> Option<Form>,
+) -> Vec<Item> {
+    let Some(turning) = turning else {
         return (0..plan.nodes.len()).map(Item::Node).collect();
-    }
+    };
     let (mut readers, mut producers) = (BTreeMap::<ValueId, Vec<usize>>::new(), BTreeMap::new());
     for (i, node) in plan.nodes.iter().enumerate() {
         for &value in &node.ins {
@@ -290,9 +317,11 @@ pub(crate) fn items(plan: &Plan, fuse: bool, form: &dyn Fn(WeightId) -> Option<F
     let mut done = BTreeSet::new();
     let mut heads: BTreeMap<usize, Heads> = BTreeMap::new();
     for write in 0..plan.nodes.len() {
-        if let Some(found) = uses.heads(write).filter(|h| !done.contains(&h.rope_q)) {
+        if let Some(mut found) = uses.heads(write).filter(|h| !done.contains(&h.rope_q)) {
+            found.attention = found.attention.filter(|_| turning);
             let norms = [found.norm_q, found.norm_k];
             done.extend([found.rope_q, found.rope_k]);
+            done.extend(found.attention);
             done.extend(norms.into_iter().flatten());
             heads.insert(write, found);
         }
@@ -340,7 +369,10 @@ impl Item {
             },
             Item::Heads(h) => Traffic {
                 ins: vec![h.q, h.k, node(h.write).ins[1]],
-                outs: node(h.rope_q).outs.clone(),
+                outs: std::iter::once(h.rope_q)
+                    .chain(h.attention)
+                    .flat_map(|n| node(n).outs.clone())
+                    .collect(),
             },
             // Rows of prompts go through every value between.
             Item::Products(found) => {

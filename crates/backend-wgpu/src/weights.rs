@@ -161,12 +161,10 @@ impl Weights {
             places.push(place);
         }
         let buffers = arenas.used.iter();
-        let buffers: Result<Vec<_>, _> = buffers
-            .map(|&words| gpu.alloc("weights", words * 4))
-            .collect();
+        let buffers: Result<Vec<_>, _> = buffers.map(|&words| gpu.arena(words * 4)).collect();
         let mut arenas = buffers?;
         if arenas.is_empty() {
-            arenas.push(gpu.alloc("weights", 256)?);
+            arenas.push(gpu.arena(256)?);
         }
         let mut upload = Upload {
             gpu,
@@ -177,6 +175,9 @@ impl Weights {
             upload.weight(def, place, source)?;
         }
         upload.flush()?;
+        if gpu.abilities.mapped {
+            arenas.iter().for_each(wgpu::Buffer::unmap);
+        }
         Ok(Weights {
             arenas,
             vectors,
@@ -298,9 +299,14 @@ impl Upload<'_> {
             }
             let at = (segment.at + ((a - from) * words) as u64) * 4;
             let bytes: &[u8] = bytemuck::cast_slice(&out);
-            self.gpu
-                .queue
-                .write_buffer(&self.arenas[segment.arena], at, bytes);
+            let arena = &self.arenas[segment.arena];
+            if self.gpu.abilities.mapped {
+                let view = arena.get_mapped_range_mut(at..at + bytes.len() as u64);
+                let mut view = view.map_err(|e| lost(e.to_string()))?;
+                view.copy_from_slice(bytes);
+                continue;
+            }
+            self.gpu.queue.write_buffer(arena, at, bytes);
             self.staged += bytes.len();
             if self.staged > STAGED {
                 self.flush()?;

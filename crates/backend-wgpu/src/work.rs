@@ -273,6 +273,15 @@ impl Step {
         }
     }
 
+    /// Positions of its sequences behind it.
+    pub(crate) fn lengths(&self, record: &Record<'_>) -> Vec<(SeqSlot, u32)> {
+        let length = |(i, part): (usize, &SeqRows)| {
+            let (ran, past) = record.sequence(i);
+            (part.slot, past + if ran { part.len() as u32 } else { 0 })
+        };
+        self.parts.iter().enumerate().map(length).collect()
+    }
+
     /// Rows, sequences and logit rows.
     pub(crate) fn counts(&self) -> [usize; 3] {
         let rows = self.parts.iter().map(SeqRows::len).sum();

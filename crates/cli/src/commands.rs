@@ -9,6 +9,7 @@ mod complete;
 mod convert;
 mod detokenize;
 mod devices;
+mod doctor;
 mod embed;
 mod examples;
 mod imatrix;
@@ -72,6 +73,8 @@ pub(crate) enum Command {
     /// Each line names what `--device` takes, and says what it is, or why it cannot be used.
     #[command(after_long_help = examples::DEVICES)]
     Devices,
+    /// Try every device on small models, measure it, and write a report to send
+    Doctor(doctor::DoctorArgs),
     /// Show what a model computes, and what that costs on this machine
     Plan(plan::PlanArgs),
     /// Show where the time of a model's steps goes
@@ -140,6 +143,7 @@ impl Command {
             Command::Launch(args) => client::launch(&args),
             Command::Inspect(args) => inspect::run(&args),
             Command::Devices => devices::run(),
+            Command::Doctor(args) => doctor::run(&args),
             Command::Plan(args) => plan::run(&args),
             Command::Profile(args) => profile::run(&args),
             Command::Tune(args) => tune::run(&args),

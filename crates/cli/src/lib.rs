@@ -85,6 +85,9 @@ pub fn run(args: Vec<OsString>) -> u8 {
         Ok(cli) => cli,
         Err(error) => return mistake::tell(error, &commands, &args.args),
     };
+    if let Some(prefix) = tuned::checks() {
+        tokkata::keep_checks(prefix);
+    }
     // A bug of ours has told itself in one line already.
     let done = std::panic::catch_unwind(AssertUnwindSafe(|| cli.command.run()));
     match done {

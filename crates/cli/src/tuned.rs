@@ -45,6 +45,11 @@ fn key() -> u64 {
     hasher.finish()
 }
 
+/// Where checks of GPUs are kept for this build.
+pub(crate) fn checks() -> Option<PathBuf> {
+    Some(folder()?.join(format!("adapter-{:016x}", key())))
+}
+
 fn path() -> Option<PathBuf> {
     Some(folder()?.join(format!("tuning-{:016x}", key())))
 }

@@ -36,6 +36,11 @@ pub trait Device: Send + Sync {
         &[]
     }
 
+    /// What whoever uses it should hear, a line each.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Lays out weights and work space and lowers every plan. All plans share one set of weights.
     ///
     /// # Errors

@@ -67,6 +67,12 @@ pub fn device(name: Option<&str>) -> Result<Box<dyn Device>> {
     }
 }
 
+/// Says where it is kept what the checks of GPUs found when they were first opened: the beginning of the paths of files,
+/// which should name the program's build. Without it, every program that opens a GPU of wgpu checks it anew.
+pub fn keep_checks(prefix: std::path::PathBuf) {
+    wgpu::keep_checks(prefix);
+}
+
 fn gpu(name: &str, index: usize) -> Result<Box<dyn Device>> {
     cuda::open(index).map_err(|why| Error::NoDevice {
         device: name.to_owned(),
@@ -142,6 +148,7 @@ mod tests {
             "{error}"
         );
         assert_eq!(error.lines().count(), 1);
+        // A device that is named is not replaced; `auto` finds another.
         let found = device(Some("auto")).unwrap();
         assert_eq!(found.name() == "cuda", cuda::count().is_ok_and(|n| n > 0));
         assert_eq!(present()[0].0, "cpu");

@@ -62,7 +62,7 @@ pub use adapters::AdapterSource;
 pub use chat::Message;
 pub use checkpoint::Checkpoint;
 pub use decode::{ByteDecoder, TextDecoder};
-pub use device::{device, devices, present};
+pub use device::{device, devices, keep_checks, present};
 pub use drafts::{DraftKind, Drafts};
 pub use error::{Bytes, Error, Result};
 pub use model::{Generation, Model};

@@ -199,7 +199,8 @@ impl Model {
             ..EngineOptions::default()
         };
         let mut engine = Engine::new(program, executor, options)?;
-        let notes = drafts.start(&mut engine, checkpoint, all);
+        let mut notes = backend.notes();
+        notes.extend(drafts.start(&mut engine, checkpoint, all));
         if let Some(adapter) = adapter {
             let id = engine.attach(&Arc::new(adapter))?;
             engine.use_adapter(Some(id))?;

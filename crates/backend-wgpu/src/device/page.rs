@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{Description, describe, misfit};
-use crate::gpu::{Gpu, one_line};
+use crate::gpu::{Abilities, Gpu, one_line};
 
 static OPENED: OnceLock<(Description, Arc<Gpu>)> = OnceLock::new();
 
@@ -29,7 +29,8 @@ pub(super) async fn ask() -> Result<Description, String> {
         return Err(why);
     }
     // Kernels have no subgroups there: their directive is one that naga does not read.
-    let gpu = Gpu::open(&adapter, true).await.map_err(|e| one_line(&e))?;
+    let gpu = Gpu::open(&adapter, Abilities::BASE).await;
+    let gpu = gpu.map_err(|e| one_line(&e))?;
     let opened = OPENED.get_or_init(|| (describe(&adapter), Arc::new(gpu)));
     Ok(opened.0.clone())
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokkata_ir::BackendError;
@@ -138,6 +139,7 @@ impl WgpuExecutor {
             layout: &r.gpu.bindings,
             entries: &entries,
         };
+        r.gpu.asked.groups.fetch_add(1, Ordering::Relaxed);
         r.gpu.device.create_bind_group(&descriptor)
     }
 
@@ -225,6 +227,10 @@ impl WgpuExecutor {
         }
         let batch = std::mem::take(&mut self.batch);
         let gpu = Arc::clone(&self.resident.gpu);
+        let dispatches = batch.dispatches.len() as u64;
+        gpu.asked
+            .dispatches
+            .fetch_add(dispatches, Ordering::Relaxed);
         gpu.queue.write_buffer(
             &self.resident.params,
             self.resident.params_bytes,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokkata_ir::{ArenaLayout, BackendError, GroupId, Lead, RowInput, ValType, ValueId};
+use tokkata_ir::{ArenaLayout, BackendError, Delta, GroupId, Lead, RowInput, ValType, ValueId};
 
 use super::batch::{Extra, Staging};
 use super::{Feed, From, WgpuExecutor};
@@ -22,6 +22,13 @@ fn block_at(block: u32) -> u32 {
 
 impl WgpuExecutor {
     pub(super) fn add_beginning(&mut self, i: usize, feeds: Vec<Feed>) -> Result<(), BackendError> {
+        for (slot, delta) in &self.queue[i].work.deltas {
+            match delta {
+                Delta::Clear => self.lengths[slot.index()] = 0,
+                Delta::Length(n) => self.lengths[slot.index()] = *n,
+                _ => {}
+            }
+        }
         let blocks = std::mem::take(&mut self.queue[i].work.imports);
         let mut imports = Vec::new();
         for (group, block, data) in blocks {
@@ -129,6 +136,12 @@ impl WgpuExecutor {
         let step = job.step(index);
         let [rows, seqs, logits] = step.counts();
         let words = step.record_words();
+        let mut positions = 0;
+        for part in &step.parts {
+            let length = &mut self.lengths[part.slot.index()];
+            *length = (*length + part.len() as u32).min(self.resident.program.limits.ctx);
+            positions = positions.max(*length);
+        }
         let size = Size {
             rows: rows as u32,
             seqs: seqs as u32,
@@ -136,6 +149,8 @@ impl WgpuExecutor {
             prompts: step.parts.iter().any(|p| p.prompt),
             replies: step.parts.iter().any(|p| !p.prompt),
             singles: rows == seqs && step.parts.iter().all(|p| !p.prompt),
+            positions,
+            told: self.resident.gpu.told(),
         };
         let plan_at = match index {
             0 => job.words.first,

@@ -6,12 +6,18 @@ use tokkata_ir::{
 };
 
 use super::{Lowering, too_large};
-use crate::launch::Extent;
+use crate::launch::{Division, Extent, SPAN, Split, UNIT};
 use crate::params::{NONE, Params};
+use crate::select::Heads;
 
 /// Columns of the values that attention sums at most, and columns of a key.
 const MOST_VALUES: u32 = 1024;
 const MOST_KEYS: u32 = 1024;
+
+/// Columns of keys and values that `attend.wgsl` has room for.
+const MOST_COLUMNS: u32 = 256;
+/// Most words for what workgroups leave among which keys are divided.
+const MOST_PARTIAL: u64 = 4 << 20;
 
 /// Workgroups that choose units, each with room for the scores of one row.
 const CHOOSERS: u32 = 264;
@@ -36,7 +42,13 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn attention(&mut self, node: &Node, op: &AttentionOp) -> Result<(), BackendError> {
+    /// Attention; of queries, keys and values as their products leave them where their heads are told.
+    pub(super) fn attention(
+        &mut self,
+        node: &Node,
+        op: &AttentionOp,
+        heads: Option<&Heads>,
+    ) -> Result<(), BackendError> {
         too_large("attention", "columns of a value", op.dim_v, MOST_VALUES)?;
         too_large("attention", "columns of a key", op.dim_k, MOST_KEYS)?;
         let (mask, mask_n) = match op.mask {
@@ -59,14 +71,21 @@ impl Lowering<'_, '_> {
             _ => self.keys_only(op.source),
         };
         let stride_v = if keys_only { op.dim_k } else { op.dim_v };
+        let turn = heads.map(|h| self.turn_words(h)).transpose()?;
         let cached = |params: Params, slot: Option<SlotId>| match slot {
             Some(slot) => self.cache(slot, params),
             None => Self::no_cache(params),
         };
-        let params = cached(cached(Params::new(), slot), op.entries);
+        let params = match turn {
+            Some(turn) => cached(Params::new(), slot).u32s(&turn).u32s(&[0; 2]),
+            None => cached(cached(Params::new(), slot), op.entries),
+        };
+        let raw = heads.map(|h| [h.k, self.plan.nodes[h.write].ins[1]]);
+        let own = raw.as_ref().map_or(own, |raw| &raw[..]);
         let of = |id: Option<&ValueId>| id.map_or((0, 0), |&id| (self.at(id), self.width(id)));
         let ((k, k_width), (v, v_width)) = (of(own.first()), of(own.last()));
-        let params = params.u32s(&[self.at(node.ins[0]), k, v]);
+        let q = heads.map_or(node.ins[0], |h| h.q);
+        let params = params.u32s(&[self.at(q), k, v]);
         let params = params.u32(self.maybe(op.sinks));
         let slopes = op.alibi.map(|c| self.constant(c));
         let (buckets, distances) = match &op.bucket {
@@ -88,6 +107,9 @@ impl Lowering<'_, '_> {
             [width, s.choices, s.unit, s.tail.into()]
         });
         let params = params.u32s(&selection);
+        if self.ground.abilities.attend && is_plain(op) {
+            return self.attend(op, heads.is_some(), &params);
+        }
         let grid = [
             Extent::fixed(op.n_heads),
             Extent::rows(Lead::Rows),
@@ -99,6 +121,61 @@ impl Lowering<'_, '_> {
             ("FOURS", op.dim_k.is_multiple_of(4).into()),
         ];
         self.launch(("attention.wgsl", "attention"), &own, grid, &params)
+    }
+
+    /// Attention whose keys may be divided among workgroups, in three ways of which a step takes one.
+    fn attend(
+        &mut self,
+        op: &AttentionOp,
+        heads: bool,
+        params: &Params,
+    ) -> Result<(), BackendError> {
+        let limits = self.limits();
+        let positions = match op.source {
+            KvSource::Cross(_) => Some(limits.enc_rows),
+            _ => None,
+        };
+        let most = u64::from(positions.unwrap_or(limits.ctx).div_ceil(UNIT));
+        let per_key = op.n_heads / op.n_kv_heads;
+        let group = if per_key > 2 { 4 } else { per_key };
+        let words = u64::from(op.n_heads * (op.dim_v + 4));
+        let room = MOST_PARTIAL.min(words * most * u64::from(limits.rows));
+        let division = Division {
+            positions,
+            groups: op.n_kv_heads * per_key.div_ceil(group),
+            words,
+            room,
+        };
+        let partial = self.shared_scratch(room)?;
+        let own = [
+            ("DIM_K", op.dim_k),
+            ("DIM_V", op.dim_v),
+            ("GROUP", group),
+            ("HEADS", heads.into()),
+            ("THREADS", 128),
+            ("WORK_VEC4", 1),
+        ];
+        let rows = Extent::rows(Lead::Rows);
+        for (code, split) in (0..).zip([Split::Whole, Split::Units, Split::Spans]) {
+            let (per, parts) = match split {
+                Split::Whole => (0, Extent::ONE),
+                Split::Units => (UNIT, Extent::positions(UNIT)),
+                Split::Spans => (SPAN, Extent::positions(SPAN)),
+            };
+            let fixed = positions.filter(|_| per > 0).map(|n| n.div_ceil(per));
+            let parts = fixed.map_or(parts, Extent::fixed);
+            let params = params.clone();
+            let params = params.u32s(&[partial, code, fixed.unwrap_or(0)]);
+            self.split = Some((division, split));
+            let grid = [Extent::fixed(division.groups), rows, parts];
+            self.launch(("attend.wgsl", "attend"), &own, grid, &params)?;
+            if split != Split::Whole {
+                let grid = [Extent::fixed(op.n_heads), rows, Extent::ONE];
+                self.launch(("attend.wgsl", "merge"), &own, grid, &params)?;
+            }
+            self.split = None;
+        }
+        Ok(())
     }
 
     /// The bucket of every distance, of keys up to the row and then of those after it.
@@ -137,6 +214,13 @@ impl Lowering<'_, '_> {
         let grid = [Extent::rows(Lead::Rows), Extent::ONE, Extent::ONE];
         self.launch(("attention.wgsl", "compress"), OWN, grid, &params)
     }
+}
+
+/// Whether `attend.wgsl` does all that an attention asks for.
+pub(crate) fn is_plain(op: &AttentionOp) -> bool {
+    let cached = matches!(op.source, KvSource::Cache(_) | KvSource::Cross(_));
+    let fits = |n: u32| n.is_multiple_of(4) && n <= MOST_COLUMNS;
+    cached && op.entries.is_none() && op.selection.is_none() && fits(op.dim_k) && fits(op.dim_v)
 }
 
 /// Constants of kernels that have no use for them.

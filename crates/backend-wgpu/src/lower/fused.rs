@@ -111,33 +111,70 @@ impl Lowering<'_, '_> {
         }
     }
 
+    /// Norms and rotations of heads, as `turn.wgsl` reads them.
+    pub(super) fn turn_words(&mut self, heads: &Heads) -> Result<[u32; 10], BackendError> {
+        let nodes = &self.plan.nodes;
+        let Op::Rope(rope) = &nodes[heads.rope_q].op else {
+            return Err(unsupported("heads without a rotation"));
+        };
+        let (turns, pairs) = self.turns(rope)?;
+        let norm = |node: Option<usize>| match node.map(|n| &nodes[n].op) {
+            Some(Op::Norm {
+                weight: Some(w),
+                eps,
+                ..
+            }) => [self.floats(*w), self.weight_len(*w), eps.to_bits()],
+            _ => [NONE, 1, 0],
+        };
+        let ([q, q_len, q_eps], [k, k_len, k_eps]) = (norm(heads.norm_q), norm(heads.norm_k));
+        let halves = u32::from(rope.pairing == Pairing::Halves);
+        Ok([
+            q,
+            q_len,
+            q_eps,
+            k,
+            k_len,
+            k_eps,
+            rope.offset,
+            pairs,
+            halves,
+            turns,
+        ])
+    }
+
+    /// Heads on their way to attention; where that comes next, it takes them itself in steps of one row of each sequence.
     pub(super) fn heads(&mut self, heads: &Heads) -> Result<(), BackendError> {
+        let Some(reader) = heads.attention else {
+            return self.heads_alone(heads);
+        };
+        let node = &self.plan.nodes[reader];
+        let Op::Attention(op) = &node.op else {
+            return Err(unsupported(node.op.name()));
+        };
+        self.singles = Some(false);
+        self.heads_alone(heads)?;
+        self.attention(node, op, None)?;
+        self.singles = Some(true);
+        self.attention(node, op, Some(heads))?;
+        self.singles = None;
+        Ok(())
+    }
+
+    fn heads_alone(&mut self, heads: &Heads) -> Result<(), BackendError> {
         let nodes = &self.plan.nodes;
         let (Op::Rope(rope), Op::CacheWrite { slot }) =
             (&nodes[heads.rope_q].op, &nodes[heads.write].op)
         else {
             return Err(unsupported("heads without a rotation"));
         };
-        let (turns, pairs) = self.turns(rope)?;
+        let turn = self.turn_words(heads)?;
         let v = nodes[heads.write].ins[1];
         let dim = rope.head_dim;
         let (n_q, n_k) = (self.width(heads.q) / dim, self.width(heads.k) / dim);
         let params = self.cache(*slot, Params::new());
         let params = params.u32s(&[self.at(heads.q), self.at(heads.k), self.at(v)]);
         let params = params.u32s(&[self.at(nodes[heads.rope_q].outs[0]), n_q, n_k, dim]);
-        let norm = |params: Params, node: Option<usize>| match node.map(|n| &nodes[n].op) {
-            Some(Op::Norm {
-                weight: Some(w),
-                eps,
-                ..
-            }) => params
-                .u32s(&[self.floats(*w), self.weight_len(*w)])
-                .f32(*eps),
-            _ => params.u32s(&[NONE, 1, 0]),
-        };
-        let params = norm(norm(params, heads.norm_q), heads.norm_k);
-        let halves = u32::from(rope.pairing == Pairing::Halves);
-        let params = params.u32s(&[rope.offset, pairs, halves, turns, self.width(v) / n_k]);
+        let params = params.u32s(&turn).u32(self.width(v) / n_k);
         let grid = [
             Extent::fixed(n_q + 2 * n_k),
             Extent::rows(Lead::Rows),

@@ -175,7 +175,7 @@ impl Lowering<'_, '_> {
             let params = params.u32s(&[op.bias_part, op.top_k, matrix, matrices]);
             let aligned = (op.k | op.x_stride | op.x_part).is_multiple_of(8);
             let most = if op.top_k > 0 { 0 } else { 3 };
-            let tiled = op.top_k == 0;
+            let tiled = op.top_k == 0 && self.ground.abilities.tiles;
             let pipeline = |by: u32| {
                 let own = [
                     ("FORMAT", segment.dtype.ggml()),
@@ -204,7 +204,7 @@ impl Lowering<'_, '_> {
             let tiles = Kernel::One(self.pipeline(("tiles.wgsl", "tiles"), &own));
             let kernel = Kernel::ByRows(op.lead, op.top_k.max(1), pipelines);
             self.kind = tiled.then_some(RowKind::Reply);
-            if !self.prompts_only {
+            if !self.prompts_only || !tiled {
                 self.push(kernel, grid, segment.arena, &params);
             }
             self.kind = None;

@@ -345,8 +345,11 @@ impl Lowering<'_, '_> {
         let params = of(Lead::Rows, pairs).u32(fractions);
         let params = params.u32(channels.unwrap_or(NONE)).f32(op.magnitude);
         let params = params.u32s(&[op.inverse.into(), op.back, at]);
-        self.each("turns", (Lead::Rows, pairs), &params)?;
-        // It depends on the step alone, and rotations anywhere need it.
+        // It depends on the step alone, and rotations anywhere need it: in steps of all kinds.
+        let singles = self.singles.take();
+        let launched = self.each("turns", (Lead::Rows, pairs), &params);
+        self.singles = singles;
+        launched?;
         self.first.extend(self.launches.pop());
         self.turns.insert(key, at);
         Ok((at, pairs))

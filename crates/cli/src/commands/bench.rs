@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 use tokkata::synthetic::Synthetic;
-use tokkata::{DType, Drafts, Model};
+use tokkata::{DType, Drafts, Model, OpenOptions};
 
 use self::grid::Numbers;
 use self::measure::Test;
@@ -93,6 +93,26 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         }
     }
     report.finish()
+}
+
+/// Tokens per second of a file's prompts of 256 tokens, and of its answers at once and behind 512 tokens.
+pub(super) fn speeds(path: &Path, options: &OpenOptions) -> Result<[f64; 3]> {
+    let mut model = Model::open(path, options)?;
+    let test = |prompt, generated, depth| Test {
+        prompt,
+        generated,
+        depth,
+        sequences: 1,
+        answers: true,
+    };
+    let mut all = [0.0; 3];
+    let tests = [test(256, 0, 0), test(0, 64, 0), test(0, 64, 512)];
+    for (speed, test) in all.iter_mut().zip(tests) {
+        let mut samples = measure::run(&mut model, &test, 3, true)?;
+        samples.sort_unstable();
+        *speed = test.tokens() as f64 * 1e9 / samples[1] as f64;
+    }
+    Ok(all)
 }
 
 /// The file to be measured; a made-up one that is not kept goes away with it.

@@ -34,6 +34,11 @@ pub(super) const DEVICES: &str = "\
 Examples:
   tokkata devices";
 
+pub(super) const DOCTOR: &str = "\
+Examples:
+  tokkata doctor -o REPORT.md
+  tokkata doctor --device cpu --no-bench";
+
 pub(super) const COMPLETE: &str = "\
 Examples:
   tokkata complete -m MODEL.gguf -p 'Once upon a time' -n 20

@@ -1,0 +1,366 @@
+// Attention over cached keys for queries that share a key head, `GROUP` of them in a workgroup.
+//
+// The order of all sums follows from absolute positions. A unit is 64 positions from a multiple of 64 on: its scores, their sum over
+// 32 threads in pairs, and its mix of values, for which every `PARTS`-th key is summed, then the parts in turn. Units are
+// joined in turn to the sum of their span, 16 units from a multiple of 16 on, and spans in turn to the whole. So a row has the same bits
+// whether a workgroup takes all its keys, a span or a unit, whatever else is computed.
+#include "common.wgsl"
+#include "reduce.wgsl"
+#include "cache.wgsl"
+#include "masks.wgsl"
+#if HEADS
+#include "turn.wgsl"
+#include "store.wgsl"
+#endif
+
+const UNIT: u32 = 64u;
+const SPAN: u32 = 16u;
+// Columns are taken by fours.
+const FOURS_K: u32 = DIM_K / 4u;
+const FOURS_V: u32 = DIM_V / 4u;
+const PARTS: u32 = 128u / FOURS_V;
+const QUERIES: u32 = GROUP * FOURS_K;
+const MIXES: u32 = GROUP * FOURS_V;
+const MIXES_OF_THREAD: u32 = (MIXES + 127u) / 128u;
+const SCORES: u32 = GROUP * UNIT;
+#if GROUP == 1
+const DOTS: u32 = 1u;
+#else
+const DOTS: u32 = GROUP / 2u;
+#endif
+// Eight fours of a key, and one between keys, so that threads read from different banks.
+const PITCH: u32 = 9u;
+
+const BY_UNITS: u32 = 1u;
+const BY_SPANS: u32 = 2u;
+
+const ANY: u32 = 1u;
+// A score was no number.
+const BROKEN: u32 = 2u;
+
+var<workgroup> query: array<vec4<f32>, QUERIES>;
+// Keys, then what parts of a mix are.
+var<workgroup> tile: array<vec4<f32>, 576>;
+var<workgroup> scores: array<f32, SCORES>;
+var<workgroup> key_block: array<u32, UNIT>;
+var<workgroup> key_entry: array<u32, UNIT>;
+// Of each query: largest score, sum, whether a score was no number.
+var<workgroup> of_unit: array<vec4<f32>, GROUP>;
+var<workgroup> bounds: vec4<u32>;
+
+#if HEADS
+// In the place of a second cache.
+const HEADS_AT: u32 = 12u;
+const COLUMNS: u32 = 2u * DIM_K;
+
+// Two heads.
+var<workgroup> columns: array<f32, COLUMNS>;
+
+// Norms and rotations of the queries from head `first` on, and of the key and value of the row, which are written to the cache where
+// this workgroup reads them. 64 threads for a head, as in heads.wgsl.
+fn take_heads(row: u32, first: u32, n: u32, kv_head: u32, writes: bool, lid: u32) {
+    let heads = select(GROUP, GROUP + 2u, writes);
+    let thread = lid & 63u;
+    let start = (lid >> 6u) * DIM_K;
+    for (var h = 0u; h < heads; h += 2u) {
+        let head = h + (lid >> 6u);
+        var x = p(A_Q) + (row * p(A_HEADS) + first + min(head, n - 1u)) * DIM_K;
+        var kind = OF_QUERIES;
+        if (head == GROUP) {
+            x = p(A_K) + (row * p(A_KV_HEADS) + kv_head) * DIM_K;
+            kind = OF_KEYS;
+        }
+        if (head > GROUP) { x = p(A_V) + (row * p(A_KV_HEADS) + kv_head) * DIM_V; }
+        let s = sum_lanes(squares_of(x, DIM_K, thread), lid);
+        workgroupBarrier();
+        if ((lid & 31u) == 0u) { warps[lid >> 5u] = s; }
+        workgroupBarrier();
+        let squares = warps[(lid >> 6u) * 2u] + warps[(lid >> 6u) * 2u + 1u];
+        let number = select(first + min(head, n - 1u), kv_head, head >= GROUP);
+        for (var c = thread; c < DIM_K; c += 64u) {
+            var y = 0.0;
+            if (head > GROUP) { y = wf(x + c); } else { y = turned(x, DIM_K, kind, number, row, c, squares); }
+            columns[start + c] = y;
+        }
+        workgroupBarrier();
+        if (head < GROUP) {
+            for (var i = thread; i < FOURS_K; i += 64u) {
+                let c = start + 4u * i;
+                query[head * FOURS_K + i] = vec4<f32>(columns[c], columns[c + 1u], columns[c + 2u], columns[c + 3u]);
+            }
+        } else if (writes && head < GROUP + 2u) {
+            let at = place(0u, seq_slot(row_seq(row)), place_of_row(row));
+            if (at.block != NONE) { store_columns(select(4u, 8u, head > GROUP), at, kv_head * DIM_K, DIM_K, start, thread); }
+        }
+    }
+    storageBarrier();
+}
+#endif
+
+// Sums over keys: of exponents less the largest score, and of values times them.
+struct Sum {
+    most: f32,
+    sum: f32,
+    flags: u32,
+    mix: vec4<f32>,
+}
+
+fn nothing() -> Sum { return Sum(-inf(), 0.0, 0u, vec4<f32>()); }
+
+fn joined(a: Sum, b: Sum) -> Sum {
+    let next = max(a.most, b.most);
+    let keep = select(exp(a.most - next), 0.0, a.most == -inf());
+    let take = select(exp(b.most - next), 0.0, b.most == -inf());
+    return Sum(next, fma(b.sum, take, a.sum * keep), a.flags | b.flags, fma(b.mix, vec4<f32>(take), a.mix * keep));
+}
+
+fn with_sink(head: u32) -> Sum {
+    var sum = nothing();
+    if (p(A_SINKS) != NONE) {
+        sum.most = vf(p(A_SINKS) + head);
+        sum.sum = 1.0;
+    }
+    return sum;
+}
+
+fn store_mix(row: u32, head: u32, four: u32, s: Sum) {
+    let at = p(A_OUT) + (row * p(A_HEADS) + head) * DIM_V + four * 4u;
+    let inverse = select(1.0 / s.sum, 0.0, s.sum == 0.0);
+    if ((s.flags & BROKEN) != 0u || ((s.flags & ANY) != 0u && s.most == -inf())) {
+        set_wu4(at, vec4<u32>(0x7fffffffu));
+    } else {
+        set_wu4(at, bitcast<vec4<u32>>(s.mix * inverse));
+    }
+}
+
+// Parts of a row's keys that are computed by different workgroups.
+fn parts_of_row() -> u32 {
+    if (p(A_PARTS) != 0u) { return p(A_PARTS); }
+    let positions = select(UNIT, UNIT * SPAN, p(A_SPLIT) == BY_SPANS);
+    return (state[s(S_HEAD) + 3u] + positions - 1u) / positions;
+}
+
+// What a part of a row's keys leaves: four words, and its mix.
+fn partial_at(row: u32, head: u32, part: u32) -> u32 {
+    return p(A_PARTIAL) + ((row * p(A_HEADS) + head) * parts_of_row() + part) * (DIM_V + 4u);
+}
+
+// A row's first key and the one after its last; whether it is there, and whether it is live.
+fn bounds_of(row: u32) -> vec4<u32> {
+    if (row >= rows_of(LEAD_ROWS)) { return vec4<u32>(); }
+    if ((row_flags(row) & ROW_LIVE) == 0u) { return vec4<u32>(0u, 0u, 1u, 0u); }
+    return vec4<u32>(seen_range(row), 1u, 1u);
+}
+
+// Score of a key, from its dot product with a query.
+fn score_of(dot: f32, head: u32, k: u32, pos: u32) -> f32 {
+    var score = dot * pf(A_SCALE);
+    if (pf(A_CAP) > 0.0) { score = pf(A_CAP) * tanh_of(score / pf(A_CAP)); }
+    let after = k > pos;
+    let distance = select(pos - k, k - pos, after);
+    if (p(A_SLOPES) != NONE) { score -= vf(p(A_SLOPES) + head) * f32(distance); }
+    if (p(A_BIAS) != NONE) {
+        let d = min(distance, p(A_DISTANCES) - 1u);
+        let bucket = vecs[p(A_BUCKETS) + select(d, p(A_DISTANCES) + d, after)];
+        score += vf(p(A_BIAS) + bucket * p(A_HEADS) + head);
+    }
+    return score;
+}
+
+// Dot products of a thread's queries with key lid % 64 of the unit: queries from (lid / 64) * DOTS on, or half of the columns of the only one.
+fn dots(kv_head: u32, lid: u32) -> array<f32, DOTS> {
+    var dot: array<f32, DOTS>;
+    for (var m = 0u; m < DOTS; m++) { dot[m] = 0.0; }
+    let key = (lid & 63u) * PITCH;
+    for (var first = 0u; first < FOURS_K; first += 8u) {
+        workgroupBarrier();
+        for (var i = lid; i < UNIT * 8u; i += 128u) {
+            let j = i >> 3u;
+            let c = first + (i & 7u);
+            var x = vec4<f32>();
+            if (c < FOURS_K && key_block[j] != NONE) {
+                x = load_four(4u, Place(key_block[j], key_entry[j]), kv_head * DIM_K + c * 4u);
+            }
+            tile[j * PITCH + (i & 7u)] = x;
+        }
+        workgroupBarrier();
+#if GROUP == 1
+        let start = (lid >> 6u) * 4u;
+        let to = min(start + 4u, FOURS_K - first);
+#else
+        let start = 0u;
+        let to = min(8u, FOURS_K - first);
+#endif
+        for (var c = start; c < to; c++) {
+            let x = tile[key + c];
+            for (var m = 0u; m < DOTS; m++) {
+#if GROUP == 1
+                let q = query[first + c];
+#else
+                let q = query[((lid >> 6u) * DOTS + m) * FOURS_K + first + c];
+#endif
+                dot[m] = fma(q.w, x.w, fma(q.z, x.z, fma(q.y, x.y, fma(q.x, x.x, dot[m]))));
+            }
+        }
+    }
+    return dot;
+}
+
+// Grid: key heads times runs of `GROUP` of their queries, rows, parts of a row.
+@compute @workgroup_size(128)
+fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>) {
+    let row = wg.y;
+    let per_key = p(A_HEADS) / p(A_KV_HEADS);
+    let runs = (per_key + GROUP - 1u) / GROUP;
+    let kv_head = wg.x / runs;
+    let first = kv_head * per_key + wg.x % runs * GROUP;
+    let n = min(GROUP, per_key - wg.x % runs * GROUP);
+    if (lid == 0u) { bounds = bounds_of(row); }
+    let bound = workgroupUniformLoad(&bounds);
+    if (bound.z == 0u) { return; }
+    var u = bound.x / UNIT;
+    var end = (bound.y + UNIT - 1u) / UNIT;
+    if (p(A_SPLIT) != 0u) {
+        let units = select(1u, SPAN, p(A_SPLIT) == BY_SPANS);
+        u = max(u, wg.z * units);
+        end = min(end, (wg.z + 1u) * units);
+        if (u >= end) { return; }
+    }
+    let seq = row_seq(row);
+    let pos = place_of_row(row);
+#if HEADS
+    if (bound.w != 0u) { take_heads(row, first, n, kv_head, bound.y <= end * UNIT, lid); }
+#else
+    for (var i = lid; i < QUERIES; i += 128u) {
+        var q = vec4<f32>();
+        if (i / FOURS_K < n) { q = wf4(p(A_Q) + (row * p(A_HEADS) + first) * DIM_K + i * 4u); }
+        query[i] = q;
+    }
+#endif
+    let j = lid & 63u;
+    let part = lid / FOURS_V;
+    let four = lid % FOURS_V;
+    var total: array<Sum, MIXES_OF_THREAD>;
+    var span: array<Sum, MIXES_OF_THREAD>;
+    for (var i = 0u; i < MIXES_OF_THREAD; i++) {
+        total[i] = with_sink(min(first + (lid + i * 128u) / FOURS_V, p(A_HEADS) - 1u));
+        span[i] = nothing();
+    }
+    for (; u < end; u++) {
+        workgroupBarrier();
+        if (lid < UNIT) {
+            let k = u * UNIT + lid;
+            var at = Place(NONE, 0u);
+            if (k >= bound.x && k < bound.y) { at = place(0u, seq_slot(seq), k); }
+            key_block[lid] = at.block;
+            key_entry[lid] = at.entry;
+        }
+        workgroupBarrier();
+        var dot = dots(kv_head, lid);
+#if GROUP == 1
+        lanes[lid] = dot[0];
+        workgroupBarrier();
+        dot[0] = lanes[j] + lanes[j + 64u];
+#endif
+        for (var m = 0u; m < DOTS; m++) {
+#if GROUP == 1
+            let g = 0u;
+#else
+            let g = (lid >> 6u) * DOTS + m;
+#endif
+            let score = score_of(dot[m], min(first + g, p(A_HEADS) - 1u), u * UNIT + j, pos);
+            if (GROUP > 1u || lid < UNIT) { scores[g * UNIT + j] = select(score, -inf(), key_block[j] == NONE); }
+        }
+        workgroupBarrier();
+        // 32 threads for each query.
+        let g = lid >> 5u;
+        var a = 0.0;
+        var b = 0.0;
+        if (g < GROUP) {
+            a = scores[g * UNIT + (lid & 31u)];
+            b = scores[g * UNIT + (lid & 31u) + 32u];
+        }
+        let most = max_lanes(max(a, b), lid);
+        let broken = max_lanes(select(0.0, 1.0, is_nan(a) || is_nan(b)), lid);
+        let e = select(exp(a - most), 0.0, a == -inf());
+        let f = select(exp(b - most), 0.0, b == -inf());
+        let sum = sum_lanes(e + f, lid);
+        if (g < GROUP) {
+            scores[g * UNIT + (lid & 31u)] = e;
+            scores[g * UNIT + (lid & 31u) + 32u] = f;
+            if ((lid & 31u) == 0u) { of_unit[g] = vec4<f32>(most, sum, broken, 0.0); }
+        }
+        workgroupBarrier();
+        if (part < PARTS) {
+            var mix: array<vec4<f32>, GROUP>;
+            for (var h = 0u; h < GROUP; h++) { mix[h] = vec4<f32>(); }
+            for (var k = part; k < UNIT; k += PARTS) {
+                if (key_block[k] == NONE) { continue; }
+                let v = load_four(8u, Place(key_block[k], key_entry[k]), kv_head * p(A_STRIDE_V) + four * 4u);
+                for (var h = 0u; h < GROUP; h++) { mix[h] = fma(vec4<f32>(scores[h * UNIT + k]), v, mix[h]); }
+            }
+            for (var h = 0u; h < GROUP; h++) { tile[(h * PARTS + part) * FOURS_V + four] = mix[h]; }
+        }
+        workgroupBarrier();
+        for (var i = 0u; i < MIXES_OF_THREAD; i++) {
+            let at = lid + i * 128u;
+            if (at < MIXES) {
+                let parts = at / FOURS_V * PARTS * FOURS_V + at % FOURS_V;
+                var mix = tile[parts];
+                for (var q = 1u; q < PARTS; q++) { mix += tile[parts + q * FOURS_V]; }
+                let found = of_unit[at / FOURS_V];
+                if (u % SPAN == 0u) {
+                    total[i] = joined(total[i], span[i]);
+                    span[i] = nothing();
+                }
+                span[i] = joined(span[i], Sum(found.x, found.y, select(ANY, ANY | BROKEN, found.z > 0.0), mix));
+            }
+        }
+    }
+    for (var i = 0u; i < MIXES_OF_THREAD; i++) {
+        let at = lid + i * 128u;
+        let head = first + at / FOURS_V;
+        if (at >= n * FOURS_V) { continue; }
+        if (p(A_SPLIT) == 0u) {
+            store_mix(row, head, at % FOURS_V, joined(total[i], span[i]));
+        } else {
+            let to = partial_at(row, head, wg.z);
+            if (at % FOURS_V == 0u) { set_wu4(to, vec4<u32>(bitcast<u32>(span[i].most), bitcast<u32>(span[i].sum), span[i].flags, 0u)); }
+            set_wu4(to + 4u + at % FOURS_V * 4u, bitcast<vec4<u32>>(span[i].mix));
+        }
+    }
+}
+
+// Loads that are under way together.
+const AHEAD: u32 = 8u;
+
+// What parts of a row's keys left: a workgroup for each head (x) of each row (y), a thread for four columns.
+@compute @workgroup_size(64)
+fn merge(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>) {
+    let bound = bounds_of(wg.y);
+    if (bound.z == 0u || lid >= FOURS_V) { return; }
+    var total = with_sink(wg.x);
+    var span = nothing();
+    let spans = p(A_SPLIT) == BY_SPANS;
+    let positions = select(UNIT, UNIT * SPAN, spans);
+    let first = partial_at(wg.y, wg.x, 0u);
+    let end = (bound.y + positions - 1u) / positions;
+    for (var part = bound.x / positions; part < end; part += AHEAD) {
+        var heads: array<vec4<u32>, AHEAD>;
+        var mixes: array<vec4<u32>, AHEAD>;
+        for (var i = 0u; i < AHEAD; i++) {
+            let at = first + min(part + i, end - 1u) * (DIM_V + 4u);
+            heads[i] = wu4(at);
+            mixes[i] = wu4(at + 4u + lid * 4u);
+        }
+        for (var i = 0u; i < AHEAD; i++) {
+            if (part + i >= end) { break; }
+            if (spans || (part + i) % SPAN == 0u) {
+                total = joined(total, span);
+                span = nothing();
+            }
+            span = joined(span, Sum(bitcast<f32>(heads[i].x), bitcast<f32>(heads[i].y), heads[i].z, bitcast<vec4<f32>>(mixes[i])));
+        }
+    }
+    store_mix(wg.y, wg.x, lid, joined(total, span));
+}

@@ -1,0 +1,161 @@
+//! What is tried before an adapter is trusted: a small layer, held against the reference interpreter. A class of kernels that
+//! computes it wrongly is replaced by its plain form and named.
+
+mod layer;
+
+use tokkata_backend_ref::RefBackend;
+use tokkata_ir::Device;
+
+use crate::device::WgpuDevice;
+use crate::gpu::Abilities;
+
+/// Squared error that a right result may have, of all squares.
+const MOST_ERROR: f64 = 1e-6;
+
+/// A class of kernels that has a plain form.
+struct Class {
+    name: &'static str,
+    set: fn(&mut Abilities, bool),
+    /// Others that it is built on.
+    needs: &'static [&'static str],
+}
+
+const CLASSES: [Class; 6] = [
+    Class {
+        name: "subgroups",
+        set: |a, on| a.subgroups = on,
+        needs: &[],
+    },
+    Class {
+        name: "vectors of words",
+        set: |a, on| a.fours = on,
+        needs: &[],
+    },
+    Class {
+        name: "tiles",
+        set: |a, on| a.tiles = on,
+        needs: &[],
+    },
+    Class {
+        name: "fused products",
+        set: |a, on| a.products = on,
+        needs: &[],
+    },
+    Class {
+        name: "attention of shared keys",
+        set: |a, on| a.attend = on,
+        needs: &[],
+    },
+    Class {
+        name: "attention with heads",
+        set: |a, on| a.turning = on,
+        needs: &["attention of shared keys"],
+    },
+];
+
+fn class(name: &str) -> Option<&'static Class> {
+    CLASSES.iter().find(|c| c.name == name)
+}
+
+/// Plain forms, but for a class and what it needs.
+fn only(class_of: &Class) -> Abilities {
+    let mut abilities = Abilities::PLAIN;
+    let needs = class_of.needs.iter().filter_map(|n| class(n));
+    for class in needs.chain([class_of]) {
+        (class.set)(&mut abilities, true);
+    }
+    abilities
+}
+
+/// The squared error of a device, of all squares.
+fn error(device: &dyn Device, want: &[f32]) -> Result<f64, String> {
+    let found = layer::outputs(device).map_err(|e| e.to_string())?;
+    let square = |x: f32| f64::from(x).powi(2);
+    let error: f64 = want.iter().zip(&found).map(|(a, b)| square(a - b)).sum();
+    let all: f64 = want.iter().map(|&x| square(x)).sum();
+    Ok(error / all)
+}
+
+/// The classes that compute the layer wrongly; none is used any more.
+///
+/// # Errors
+/// One line, where plain forms are wrong too.
+pub(crate) fn check(device: &mut WgpuDevice) -> Result<Vec<&'static str>, String> {
+    let want = layer::outputs(&RefBackend::default()).map_err(|e| e.to_string())?;
+    let is_right = |device: &WgpuDevice| match error(device, &want) {
+        Ok(error) => error < MOST_ERROR,
+        Err(_) => false,
+    };
+    if is_right(device) {
+        return Ok(Vec::new());
+    }
+    let had = device.abilities;
+    device.abilities = Abilities::PLAIN;
+    if !is_right(device) {
+        device.abilities = had;
+        return Err(match error(device, &want) {
+            Ok(_) => "its driver computes wrongly".to_owned(),
+            Err(why) => why,
+        });
+    }
+    let mut wrong = Vec::new();
+    for class in &CLASSES {
+        let mut without = had;
+        (class.set)(&mut without, false);
+        if without == had {
+            continue;
+        }
+        device.abilities = only(class);
+        let named = class.needs.iter().any(|n| wrong.contains(n));
+        if named || !is_right(device) {
+            wrong.push(class.name);
+        }
+    }
+    device.abilities = had;
+    restrict(device, &wrong);
+    if !is_right(device) {
+        // None is wrong alone.
+        wrong = CLASSES.iter().map(|c| c.name).collect();
+        restrict(device, &wrong);
+    }
+    Ok(wrong)
+}
+
+/// Leaves classes out.
+pub(crate) fn restrict<T: AsRef<str>>(device: &mut WgpuDevice, names: &[T]) {
+    for class in names.iter().filter_map(|n| class(n.as_ref())) {
+        (class.set)(&mut device.abilities, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kernel that lies is found, named and replaced; others stay.
+    #[test]
+    fn a_wrong_class_is_named_and_replaced() {
+        let mut device = match WgpuDevice::open(0) {
+            Ok(device) => device,
+            Err(why) => return eprintln!("skipped: wgpu: {why}"),
+        };
+        assert_eq!(device.check(), Ok(Vec::new()));
+        let mut device = WgpuDevice::open(0).expect("an adapter");
+        device.break_kernels("query[head * FOURS_K + i]", "query[i]");
+        let had = device.abilities;
+        let named = device.check().expect("plain forms are right");
+        assert_eq!(named, ["attention with heads"]);
+        assert!(had.turning && !device.abilities.turning);
+        let mut other = WgpuDevice::open(0).expect("an adapter");
+        other.leave_out(named);
+        assert_eq!(other.abilities, device.abilities);
+        assert_eq!(other.notes().len(), 1);
+        // What all forms share has no other.
+        let mut device = WgpuDevice::open(0).expect("an adapter");
+        device.break_kernels("{ return 1.0 / (1.0 + exp(-x)); }", "{ return 1.0; }");
+        assert_eq!(
+            device.check(),
+            Err("its driver computes wrongly".to_owned())
+        );
+    }
+}

@@ -1,0 +1,181 @@
+//! What a device is asked for by a step, counted on one that computes nothing.
+
+use tokkata_archs::{FileWeights, Registry, ResolveOptions};
+use tokkata_conformance::generate;
+use tokkata_conformance::golden::Golden;
+use tokkata_core::Value;
+use tokkata_formats::ModelFile;
+use tokkata_ir::{Delta, GroupId, Limits, LogitRow, RowInput, SeqRows, SeqSlot, Work};
+
+use super::*;
+
+/// Positions of a context.
+const CTX: u32 = 512;
+
+/// A dense model like those that people run: so many layers, four heads of 64 columns that share two keys.
+fn dense(arch: &str, layers: u32) -> ModelFile {
+    let mut golden = Golden::read(&Golden::folder(), arch).expect("golden");
+    let mut set = |key: &str, value: u32| {
+        let key = format!("{arch}.{key}");
+        golden.metadata.insert(key, Value::U32(value));
+    };
+    set("block_count", layers);
+    set("context_length", CTX);
+    for key in ["key_length", "value_length"] {
+        set(&format!("attention.{key}"), 64);
+    }
+    set("rope.dimension_count", 64);
+    let mut tensors = Vec::new();
+    for (name, shape) in &golden.tensors {
+        let kept = name.ends_with(".weight") && !name.starts_with("rope_freqs");
+        let Some(of_layer) = name.strip_prefix("blk.0.") else {
+            if kept && !name.starts_with("blk.") {
+                tensors.push((name.clone(), shape.clone()));
+            }
+            continue;
+        };
+        let shape = match of_layer.strip_suffix(".weight") {
+            Some("attn_q") => vec![256, 64],
+            Some("attn_k" | "attn_v") => vec![128, 64],
+            Some("attn_output") => vec![64, 256],
+            Some("attn_q_norm" | "attn_k_norm") => vec![64],
+            _ => shape.clone(),
+        };
+        let names = (0..layers).map(|l| format!("blk.{l}.{of_layer}"));
+        tensors.extend(names.filter(|_| kept).map(|name| (name, shape.clone())));
+    }
+    golden.tensors = tensors;
+    let file = generate::gguf(&golden).expect("a file");
+    ModelFile::from_bytes(file).expect("a file")
+}
+
+fn load(file: &ModelFile, fuse: bool) -> Resident {
+    let options = ResolveOptions { ctx: CTX };
+    let spec = Registry::builtin().resolve(file, &options).expect("a spec");
+    let limits = Limits {
+        rows: 16,
+        ctx: CTX,
+        ..Limits::default()
+    };
+    let program = Arc::new(tokkata_plan::build(&spec, &limits).expect("a program"));
+    let device = WgpuDevice::noop();
+    Resident::new(
+        (&device.gpu, device.abilities),
+        &program,
+        &FileWeights(file),
+        fuse,
+    )
+    .expect("a load")
+}
+
+/// What a step of one sequence is dispatched as, behind so many positions, and what else steps ask for: dispatches, buffers, groups.
+fn steps(resident: Resident, behind: u32) -> [u64; 3] {
+    let gpu = Arc::clone(&resident.gpu);
+    let program = Arc::clone(&resident.program);
+    let groups = &program.caches;
+    let lens: Vec<usize> = groups
+        .iter()
+        .map(|g| g.table_len(&program.limits))
+        .collect();
+    let counts: Vec<u64> = lens.iter().map(|&l| l as u64).collect();
+    let arena = ArenaLayout::for_counts(&resident.block_bytes(), &counts);
+    let mut executor = Box::new(resident).open(arena).expect("an executor");
+    let slot = SeqSlot(0);
+    let logits = vec![LogitRow::default()];
+    let mut deltas = vec![(slot, Delta::Clear), (slot, Delta::Length(behind))];
+    let tables = (0..).zip(&lens).map(|(g, &len)| Delta::Table {
+        group: GroupId(g),
+        first: 0,
+        blocks: (0..len as u32).collect(),
+    });
+    deltas.extend(tables.map(|t| (slot, t)));
+    let mut run = |deltas: Vec<(SeqSlot, Delta)>| {
+        let rows = SeqRows {
+            input: RowInput::Drawn,
+            logits: logits.clone(),
+            prompt: false,
+            ..SeqRows::tokens(slot, &[])
+        };
+        let work = Work {
+            deltas,
+            rows: vec![rows],
+            ..Work::default()
+        };
+        let asked = |gpu: &Gpu| {
+            let a = &gpu.asked;
+            [&a.dispatches, &a.buffers, &a.groups]
+                .map(|n| n.load(std::sync::atomic::Ordering::Relaxed))
+        };
+        let before = asked(&gpu);
+        assert!(executor.submit(work).is_ok());
+        while executor.wait().expect("news").is_some_and(|n| !n.done) {}
+        let after = asked(&gpu);
+        [0, 1, 2].map(|i| after[i] - before[i])
+    };
+    // Where nothing is computed, sequences have no positions afterwards.
+    let [dispatches, ..] = run(deltas);
+    run(Vec::new());
+    let [_, buffers, groups] = run(Vec::new());
+    [dispatches, buffers, groups]
+}
+
+#[test]
+fn a_step_takes_few_dispatches_and_no_memory() {
+    for arch in ["llama", "qwen3"] {
+        let file = dense(arch, 28);
+        let [fused, buffers, groups] = steps(load(&file, true), 16);
+        // Norm and products, attention with its heads, product and sum, norm and gate, product and sum.
+        assert!(fused <= 5 * 28 + 14, "{arch}: {fused} dispatches of a step");
+        assert_eq!((buffers, groups), (0, 0), "{arch}: memory of steps");
+        // A dispatch more that joins what workgroups left among which keys are divided.
+        let [far, ..] = steps(load(&file, true), 300);
+        assert_eq!(far, fused + 28, "{arch}: behind 300 positions");
+        let [plain, ..] = steps(load(&file, false), 16);
+        assert!(plain > 12 * 28, "{arch}: {plain} one by one");
+    }
+}
+
+/// Modules that lowering asks for are among those that naga and others read.
+#[test]
+fn lowering_asks_for_known_variants() {
+    let known = crate::kernels::variants();
+    let names = Golden::list(&Golden::folder()).expect("goldens");
+    let mut unknown = std::collections::BTreeSet::new();
+    for name in names.iter().filter(|n| !n.contains('+')) {
+        let golden = Golden::read(&Golden::folder(), name).expect("golden");
+        let Ok(file) = generate::model(&golden) else {
+            continue;
+        };
+        let options = ResolveOptions { ctx: 64 };
+        let Ok(spec) = Registry::builtin().resolve(&file, &options) else {
+            continue;
+        };
+        let limits = Limits {
+            rows: 16,
+            ctx: 64,
+            ..Limits::default()
+        };
+        let Ok(program) = tokkata_plan::build(&spec, &limits) else {
+            continue;
+        };
+        let device = WgpuDevice::noop();
+        for fuse in [false, true] {
+            let weights = FileWeights(&file);
+            let resident = Resident::new(
+                (&device.gpu, device.abilities),
+                &Arc::new(program.clone()),
+                &weights,
+                fuse,
+            );
+            let Ok(resident) = resident else { continue };
+            let launches = resident.plans.iter().flat_map(|p| &p.0.launches);
+            for pipeline in launches.flat_map(|l| l.kernel.pipelines()) {
+                let found = known.iter().any(|v| pipeline.is_like(v));
+                if !found {
+                    unknown.insert(pipeline.said());
+                }
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "{unknown:#?}");
+}

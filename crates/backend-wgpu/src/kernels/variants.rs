@@ -1,0 +1,154 @@
+//! Every variant of every kernel that lowering asks for, as text for tools that read kernels without a GPU.
+
+use tokkata_core::DType;
+
+use super::text;
+use crate::formats;
+use crate::layout;
+use crate::preprocess::Constants;
+
+/// A module as wgpu gets it.
+#[derive(Clone, Debug)]
+pub struct Module {
+    /// Its file, and the format of weights that it is for.
+    pub name: String,
+    /// Its own constants.
+    pub variant: String,
+    /// WGSL as naga reads it; others want `enable subgroups;` before it where it says so.
+    pub text: String,
+    /// Whether it uses subgroups.
+    pub subgroups: bool,
+    /// Whether it needs cooperative matrices and halves, of which DirectX and browsers know nothing.
+    pub cooperative: bool,
+}
+
+/// A file with constants of its own.
+pub(crate) type Variant = (&'static str, Vec<(&'static str, u32)>);
+
+/// Constants of every module.
+fn base(subgroups: u32) -> Constants {
+    let mut all = layout::part_names();
+    let tables = formats::tables().1;
+    all.extend(tables.iter().map(|t| (t.0.to_owned(), t.1)));
+    all.push(("SUBGROUPS".to_owned(), subgroups));
+    all
+}
+
+/// The text of every variant.
+#[must_use]
+pub fn modules() -> Vec<Module> {
+    let variants = variants();
+    let mut modules = Vec::new();
+    for (subgroups, fours) in [(0, false), (0, true), (1, true)] {
+        let base = base(subgroups);
+        for (file, own) in &variants {
+            let has_fours = own.iter().any(|c| c.0 == "WORK_VEC4");
+            let cooperative = file.contains("coop");
+            if (cooperative && subgroups == 0) || (!fours && !has_fours) {
+                continue;
+            }
+            let own: Vec<_> = own
+                .iter()
+                .filter(|c| fours || c.0 != "WORK_VEC4")
+                .copied()
+                .collect();
+            let mut all = base.clone();
+            all.extend(own.iter().map(|c| (c.0.to_owned(), c.1)));
+            let format = own.iter().find(|c| c.0 == "FORMAT");
+            let format = format.and_then(|c| DType::from_ggml(c.1));
+            let said = own.iter().filter(|c| c.0 != "FORMAT");
+            let said = said.map(|c| format!(" {}={}", c.0, c.1));
+            let sub = format!("SUBGROUPS={subgroups}");
+            modules.push(Module {
+                name: format.map_or((*file).to_owned(), |f| format!("{file} {f}")),
+                variant: std::iter::once(sub).chain(said).collect(),
+                text: text(file, &all),
+                subgroups: subgroups == 1,
+                cooperative,
+            });
+        }
+    }
+    modules
+}
+
+/// Files with their constants, but for those of all modules.
+pub(crate) fn variants() -> Vec<Variant> {
+    let mut all: Vec<Variant> = vec![
+        ("step.wgsl", vec![]),
+        ("touch.wgsl", vec![("ATOMIC_WORK", 1)]),
+    ];
+    for file in ["sample.wgsl", "experts.wgsl", "recurrent.wgsl"] {
+        all.push((file, vec![]));
+    }
+    for threads in (1..=8).map(|warps| warps * 32) {
+        all.push(("rows.wgsl", vec![("THREADS", threads)]));
+    }
+    for (threads, dim, fours) in [(128, 64, 1), (128, 30, 0), (256, 1, 0)] {
+        let own = vec![("THREADS", threads), ("DIM_K", dim), ("FOURS", fours)];
+        all.push(("attention.wgsl", own));
+    }
+    for (dim, group) in [
+        (256, 4),
+        (128, 4),
+        (128, 1),
+        (64, 4),
+        (64, 1),
+        (80, 2),
+        (4, 1),
+    ] {
+        for heads in (0..2).filter(|h| *h == 0 || dim <= 128) {
+            let own = [
+                ("DIM_K", dim),
+                ("DIM_V", dim),
+                ("GROUP", group),
+                ("HEADS", heads),
+                ("THREADS", 128),
+                ("WORK_VEC4", 1),
+            ];
+            all.push(("attend.wgsl", own.into()));
+        }
+    }
+    all.push(("heads.wgsl", vec![("THREADS", 64)]));
+    let known = |f: &u32| DType::from_ggml(*f).is_some_and(|d| formats::packed(d).is_some());
+    for format in (0..64).filter(known) {
+        of_format(format, &mut all);
+    }
+    all
+}
+
+fn of_format(format: u32, all: &mut Vec<Variant>) {
+    let of = |own: &[(&'static str, u32)]| [own, &[("FORMAT", format)]].concat();
+    all.push((
+        "matmul.wgsl",
+        of(&[("THREADS", 256), ("WORK_VEC4", 1), ("ROWS", 1)]),
+    ));
+    for rows in [1, 2, 4] {
+        for (gated, normed) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let own = [
+                ("THREADS", 256),
+                ("WORK_VEC4", 1),
+                ("VECS_VEC4", 1),
+                ("GATED", gated),
+                ("NORMED", normed),
+                ("ROWS", rows),
+            ];
+            all.push(("products.wgsl", of(&own)));
+        }
+    }
+    for aligned in [0, 1] {
+        let tiles = [("WORK_VEC4", 1), ("ALIGNED", aligned), ("KIND", 1)];
+        all.push(("tiles.wgsl", of(&tiles)));
+        all.push(("tiles_routed.wgsl", of(&tiles)));
+        for (rows, replies) in [(1, 0), (1, 1), (2, 1), (4, 1), (8, 1)] {
+            let own = [
+                ("THREADS", 256),
+                ("WORK_VEC4", 1),
+                ("ALIGNED", aligned),
+                ("REPLIES", replies),
+                ("ROWS", rows),
+            ];
+            all.push(("matmul.wgsl", of(&own)));
+        }
+    }
+    all.push(("tiles_coop.wgsl", of(&[("THREADS", 256), ("KIND", 1)])));
+}

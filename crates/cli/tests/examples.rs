@@ -12,7 +12,7 @@ use common::{made_up, stderr, stdout};
 use tokkata_conformance::hf::HfGolden;
 
 /// Examples that measure the machine for long.
-const LONG: [&str; 1] = ["tokkata tune"];
+const LONG: [&str; 2] = ["tokkata tune", "tokkata doctor -o REPORT.md"];
 /// What only some machines have: a hub, and models of another kind.
 const ELSEWHERE: [&str; 4] = ["USER/NAME", "llama3.2", "RANKER", "CLASSIFIER"];
 

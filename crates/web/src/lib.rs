@@ -1,6 +1,6 @@
 //! Language models in a page, on the browser's GPU.
 //!
-//! Everything here runs on one thread, a worker's: [`Engine::turn`](engine::Engine::turn) never waits, and between two turns the worker gives
+//! Everything here runs on one thread, a worker's: `Engine::turn` never waits, and between two turns the worker gives
 //! the browser time to say what the GPU has done. Requests are those of the server's chat completions, and answers its
 //! chunks. The model is read in ranges by a function of the page's, straight into the GPU's memory.
 

@@ -13,7 +13,7 @@ mod write;
 
 pub use cursor::Endian;
 pub(crate) use header::{sized, tensor_type};
-pub(crate) use load::{from_parts, head, open};
+pub(crate) use load::{from_parts, from_ranges, open};
 pub use output::GgufOutput;
 pub use shard::{ShardLimit, copy_gguf};
 pub(crate) use swap::{swap_blocks, swap_rule};

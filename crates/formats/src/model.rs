@@ -115,9 +115,7 @@ impl ModelFile {
     /// # Errors
     /// As [`ModelFile::open`]; one file of a split model is refused, and a file of another kind.
     pub fn from_ranges(name: &str, file: Box<dyn ReadRanges>) -> Result<Self> {
-        let (head, file) = gguf::head(file).map_err(|fault| FormatError::new(name, fault))?;
-        let part = Part::ranges(name.to_owned(), head, file);
-        Self::new(Path::new(name), gguf::from_parts(vec![part])?)
+        Self::new(Path::new(name), gguf::from_ranges(name, file)?)
     }
 
     /// Reads a split GGUF model from memory, its files in order.

@@ -27,10 +27,17 @@ const FIRST_READ: u64 = 1 << 20;
 /// Bytes that a header may have.
 const MOST_HEAD: u64 = 1 << 28;
 
-/// The first bytes of a file that can only be read in ranges: those of its header, and some more.
-pub(crate) fn head(
-    file: Box<dyn ReadRanges>,
-) -> std::result::Result<(Vec<u8>, Box<dyn ReadRanges>), Fault> {
+/// Reads the header of a file that can only be read in ranges, of which its first bytes are kept.
+pub(crate) fn from_ranges(name: &str, file: Box<dyn ReadRanges>) -> Result<Contents> {
+    let named = |fault| FormatError::new(name, fault);
+    let (bytes, header) = head(file.as_ref()).map_err(named)?;
+    let split = Split::read(&header.metadata).map_err(named)?;
+    let part = Part::ranges(name.to_owned(), bytes, file);
+    join(vec![part], (header, split))
+}
+
+/// The first bytes of a file, and the header that they begin with.
+fn head(file: &dyn ReadRanges) -> std::result::Result<(Vec<u8>, Header), Fault> {
     let size = file.size();
     let mut wanted = FIRST_READ.min(size);
     let mut bytes = Vec::new();
@@ -43,7 +50,7 @@ pub(crate) fn head(
             Err(Fault::Truncated { .. }) if wanted < size.min(MOST_HEAD) => {
                 wanted = (wanted * 4).min(size);
             }
-            _ => return Ok((bytes, file)),
+            parsed => return Ok((bytes, parsed?)),
         }
     }
 }

@@ -38,53 +38,39 @@ pub fn devices() -> impl Iterator<Item = (&'static str, &'static str)> {
 pub fn device(name: Option<&str>) -> Result<Box<dyn Device>> {
     let wanted = name.unwrap_or(DEVICES[0].0);
     // `CUDA0` is what llama.cpp calls it.
-    let index = wanted
+    let nvidia = wanted
         .strip_prefix("cuda:")
         .or_else(|| wanted.strip_prefix("CUDA").filter(|n| !n.is_empty()));
-    let index = index.map(str::parse);
-    if let Some(Ok(index)) = wanted.strip_prefix("wgpu:").map(str::parse) {
-        return adapter(wanted, index);
-    }
-    match (wanted, index) {
-        ("cpu", _) => cpu::open().map_err(|why| Error::NoDevice {
-            device: wanted.to_owned(),
-            why,
-        }),
-        ("ref", _) => Ok(Box::new(tokkata_backend_ref::RefBackend::default())),
-        ("cuda", _) => gpu(wanted, 0),
-        ("wgpu", _) => adapter(wanted, 0),
-        ("auto", _) => gpu(wanted, 0)
+    let nvidia = nvidia.and_then(|n| n.parse().ok());
+    let any = wanted.strip_prefix("wgpu:").and_then(|n| n.parse().ok());
+    let opened = match (wanted, nvidia, any) {
+        ("cpu", ..) => cpu::open(),
+        ("ref", ..) => Ok(Box::new(tokkata_backend_ref::RefBackend::default()) as Box<dyn Device>),
+        ("cuda", ..) => cuda::open(0),
+        ("wgpu", ..) => wgpu::open(0),
+        ("auto", ..) => cuda::open(0)
             .or_else(|_| wgpu::first())
-            .or_else(|_| device(Some("cpu"))),
-        (_, Some(Ok(index))) => gpu(wanted, index),
+            .or_else(|_| cpu::open()),
+        (_, Some(index), _) => cuda::open(index),
+        (_, _, Some(index)) => wgpu::open(index),
         _ => {
             let names: Vec<&str> = DEVICES.iter().map(|d| d.0).collect();
-            Err(Error::Device {
+            return Err(Error::Device {
                 found: wanted.to_owned(),
                 known: names.join(", "),
-            })
+            });
         }
-    }
+    };
+    opened.map_err(|why| Error::NoDevice {
+        device: wanted.to_owned(),
+        why,
+    })
 }
 
 /// Says where it is kept what the checks of GPUs found when they were first opened: the beginning of the paths of files,
 /// which should name the program's build. Without it, every program that opens a GPU of wgpu checks it anew.
 pub fn keep_checks(prefix: std::path::PathBuf) {
     wgpu::keep_checks(prefix);
-}
-
-fn gpu(name: &str, index: usize) -> Result<Box<dyn Device>> {
-    cuda::open(index).map_err(|why| Error::NoDevice {
-        device: name.to_owned(),
-        why,
-    })
-}
-
-fn adapter(name: &str, index: usize) -> Result<Box<dyn Device>> {
-    wgpu::open(index).map_err(|why| Error::NoDevice {
-        device: name.to_owned(),
-        why,
-    })
 }
 
 /// Asks the browser for its GPU, and says what it is; it is `wgpu:0` from then on.

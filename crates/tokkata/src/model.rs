@@ -309,8 +309,12 @@ impl Model {
     /// as ids, until it is as long as the context allows.
     #[must_use]
     pub fn prompted(&self, prompt: Vec<u32>) -> Request {
-        let encodes = self.program().plan(PlanRole::Encoder).is_some();
-        prompted(&self.checkpoint, encodes, prompt)
+        prompted(&self.checkpoint, self.encodes(), prompt)
+    }
+
+    /// Prompts are what an encoder reads.
+    pub(crate) fn encodes(&self) -> bool {
+        self.program().plan(PlanRole::Encoder).is_some()
     }
 
     fn writes(&self) -> Result<()> {

@@ -96,10 +96,7 @@ impl Model {
     /// # Errors
     /// A diffusion model, whose answers are made by its only caller; a system without a thread to give.
     pub fn serve(mut self) -> Result<Service> {
-        let guesses = self.program().plans[0].output("tokens").is_some()
-            && self.program().plan(PlanRole::Encoder).is_none()
-            && self.checkpoint.must_write().is_ok();
-        if guesses && !self.is_diffusion() {
+        if self.draws_text() && !self.encodes() && !self.is_diffusion() {
             self.engine.measure_costs()?;
         }
         let (mut service, thread) =
@@ -116,6 +113,11 @@ impl Model {
         self.served_by(|engine| Ok(engine.drive()))
     }
 
+    fn draws_text(&self) -> bool {
+        let draws = self.program().plans[0].output("tokens").is_some();
+        draws && self.checkpoint.must_write().is_ok()
+    }
+
     fn served_by<T>(
         self,
         start: impl FnOnce(Engine) -> Result<(EngineHandle, T)>,
@@ -130,9 +132,7 @@ impl Model {
             Err(Error::NoTemplate { .. }) => None,
             Err(error) => return Err(error),
         };
-        let draws = self.program().plans[0].output("tokens").is_some();
-        let writes = draws && self.checkpoint.must_write().is_ok();
-        let encodes = self.program().plan(PlanRole::Encoder).is_some();
+        let (writes, encodes) = (self.draws_text(), self.encodes());
         let (limits, n_vocab) = (*self.limits(), self.n_vocab());
         let (device, memory_bytes) = (self.device(), self.memory_bytes());
         let Model {

@@ -1,5 +1,6 @@
 //! Running commands in the workspace's root.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -18,6 +19,16 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root()).args(args);
     command
+}
+
+/// Lets Cargo build the standard library from a toolchain's sources, where they are named.
+pub(crate) fn build_std(command: &mut Command, sources: Option<&impl AsRef<OsStr>>) {
+    if let Some(sources) = sources {
+        command
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources)
+            .args(["-Z", "build-std=std,panic_abort"]);
+    }
 }
 
 /// Runs a command, printing it first; fails as it does.

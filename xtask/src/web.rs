@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::python::{environment, python};
-use crate::shell::{cargo, output, root, run};
+use crate::shell::{build_std, cargo, output, root, run};
 
 const TARGET: &str = "wasm32-unknown-unknown";
 /// Only the page's own files, and the program among them.
@@ -56,11 +56,7 @@ fn built(sources: Option<&String>) -> Result<PathBuf> {
     ];
     let mut command = cargo(&build);
     command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", STACK);
-    if let Some(sources) = sources {
-        command.env("RUSTC_BOOTSTRAP", "1");
-        command.env("__CARGO_TESTS_ONLY_SRC_ROOT", sources);
-        command.args(["-Z", "build-std=std,panic_abort"]);
-    }
+    build_std(&mut command, sources);
     run(&mut command)?;
     let folder = root().join("target/web");
     if folder.exists() {

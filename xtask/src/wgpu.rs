@@ -64,16 +64,13 @@ fn targets(sources: Option<&str>) -> Result<()> {
         let mut command = shell::cargo(&[
             "check",
             "--locked",
-            "-Zbuild-std=std,panic_abort",
             "--target",
             target,
             "-p",
             "tokkata-backend-wgpu",
         ]);
-        command
-            .env("RUSTC_BOOTSTRAP", "1")
-            .env("__CARGO_TESTS_ONLY_SRC_ROOT", &sources)
-            .env("CARGO_TARGET_DIR", root().join("target/targets"));
+        shell::build_std(&mut command, Some(&sources));
+        command.env("CARGO_TARGET_DIR", root().join("target/targets"));
         shell::run(&mut command)?;
     }
     Ok(())

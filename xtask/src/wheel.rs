@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::python::{environment, folder, inside, newest, package, pip, python};
-use crate::shell::{output, root, run};
+use crate::shell::{build_std, output, root, run};
 
 /// What makes programs for other machines than this one.
 const TOOLS: [&str; 5] = [
@@ -67,16 +67,6 @@ impl Wanted {
     fn is_here(&self) -> bool {
         self.target.starts_with(std::env::consts::ARCH)
     }
-
-    /// Lets Cargo build the standard library, where it is not installed.
-    fn with_std(&self, command: &mut Command) {
-        if let Some(sources) = &self.sources {
-            command
-                .env("RUSTC_BOOTSTRAP", "1")
-                .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources)
-                .args(["-Z", "build-std=std,panic_abort"]);
-        }
-    }
 }
 
 /// Where the wheels for a target lie, those with kernels for NVIDIA GPUs apart.
@@ -101,7 +91,7 @@ pub(crate) fn wheel(args: &[String]) -> Result<()> {
     let platform = format!("manylinux_{}_{}", GLIBC.0, GLIBC.1);
     command.args(["--compatibility", &platform, "--target", &wanted.target]);
     command.arg("--out").arg(&wheels);
-    wanted.with_std(&mut command);
+    build_std(&mut command, wanted.sources.as_ref());
     run(&mut command)?;
     let wheel = newest(&wheels)?;
     let bytes = std::fs::metadata(&wheel)?.len();
@@ -202,7 +192,7 @@ pub(crate) fn release(args: &[String]) -> Result<()> {
     let mut command = inside("cargo");
     command.current_dir(root()).args(["zigbuild", "--release"]);
     command.args(["--locked", "--bin", "tokkata", "--target", &target]);
-    wanted.with_std(&mut command);
+    build_std(&mut command, wanted.sources.as_ref());
     run(&mut command)?;
     let program = root().join(format!("target/{}/release/tokkata", wanted.target));
     let bytes = std::fs::metadata(&program)?.len();

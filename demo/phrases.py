@@ -134,6 +134,19 @@ CORES = {
         "know": ["[whether|if] [the number |]{a} is [smaller|less|lower] than [the number |]{b}"],
         "ask": ["is [the number |]{a} [smaller|less|lower] than [the number |]{b}", "is {a} [really |]a [smaller|lower] number than {b}", "is it [true|right] that {a} is [smaller|less] than {b}", "yes or no: is {a} [smaller|less] than {b}"],
     },
+    "rewrite": {
+        "do": [
+            "[write|copy|type|print|repeat] [this|this text|the text|the following|it|my text] [again|once more|a second time][, but|, only|] with {new} [instead of|for] {old}: {text}",
+            "[change|turn] [the word |every |all of |]{old} [to|into] {new} [in|everywhere in|throughout] [this|this text|the text|my text][ and leave the rest|, nothing else|]: {text}",
+            "[replace|exchange|swap] [the word |every |each |]{old} [by|with|for] {new} [in|everywhere in] [this|this text|the text|my text|the following][ and leave the rest|, nothing else|]: {text}",
+            "[rewrite|write down|give me] [this|this text|the text|the following] so that [it says {new} instead of {old}|{old} becomes {new}|{old} is {new}]: {text}",
+            "[use|put|write] {new} [instead of|in place of] {old} in [this|this text|the text|the following]: {text}",
+            "[take|read] [this|this text] and [write it again|repeat it|copy it] with {new} instead of {old}: {text}",
+        ],
+        "noun": ["[this|this text|the text|the same text] [again|once more][, but|] with {new} [instead of|for] {old}: {text}", "a copy of this [text|] with {old} changed to {new}: {text}"],
+        "know": ["how [this|this text] [reads|looks|sounds] with {new} [instead of|for] {old}: {text}"],
+        "ask": ["[can I have|may I have|how would you write] this with {new} instead of {old}: {text}"],
+    },
     "json": {
         "do": ["[give me|write|make|return|create|print|build] [a JSON object|one JSON object|JSON|an object in JSON|some JSON] [with|from|of|that has|containing|that says|for|for this:] {fields}", "[write|put|give|return|say|show] [this|it|the following|my data|these values] [as|in] JSON: {fields}", "[turn|convert|change|make] [this|it|my data|the following|these values] into [JSON|a JSON object]: {fields}",
                "[answer|reply|respond] [as|in|with] JSON: {fields}", "format [this|my data|these values] as [JSON|a JSON object]: {fields}", "take [this|my data|these values] and [make JSON of it|write JSON|make a JSON object]: {fields}", "put {fields} into [JSON|a JSON object|one JSON object]"],
@@ -173,6 +186,15 @@ WHOLE = {
     "yes_no": ["[True or false|Right or wrong|Yes or no]: {a} is [larger|bigger|greater] than {b}?", "{a} is [larger|bigger|greater] than {b}, [right|true|yes or no|is it not]?", "[He|She|My friend|Anna] [thinks|says|tells me] {a} is [larger|bigger] than {b}. [Right|Is it right|Is that so|Yes or no|Is it]?", "{a} is the [larger|bigger] number, {b} the other. [True|Right]?", "Is {a} > {b}?", "{a} > {b}?"],
     "yes_no_less": ["[True or false|Yes or no]: {a} is [smaller|less] than {b}?", "{a} is [smaller|less] than {b}, [right|true|yes or no]?", "Is {a} < {b}?", "{a} < {b}?"],
     "json": ["[My friend|She|The form|He] [gives|has|wants|says] {fields}. [Make|Write|Return|Give me] [JSON|a JSON object].", "[We|I] [keep|store|save|need|have] [this|these values|the data] [as|in] [JSON|a JSON object]: {fields}[.|]", "[Data|Values|Fields|Input]: {fields}. [JSON, please.|Output JSON.|Give JSON.]", "As JSON: {fields}.", "JSON: {fields}.", "{fields}. [Make that JSON|As JSON, please|Write it as JSON|Now as a JSON object].", "[My data is|The data is|I have|These are my values:] {fields}. [Make a JSON object|Turn it into JSON|I need it as JSON|Write JSON]."],
+    "rewrite": [
+        "{text}\n\n[Write|Copy|Type|Repeat] [that|this|it|the text] [again|once more] with {new} [instead of|for] {old}.", "{text}\n\n[Replace|Exchange|Swap] {old} [by|with|for] {new}[, please|].", "{text}\n\n[Change|Turn] {old} [to|into] {new}[, nothing else|].",
+        "{text}\n\n[The same|That|All of it|This text] [again|once more], but [with {new} instead of {old}|say {new} instead of {old}|{old} should be {new}].", "{text}\n\n[Make|Let] {old} [be |]{new} [and write it again|in this text].",
+        "{old} should be {new} in this text. [Write|Correct|Fix|Repeat] it: {text}", "[There is a mistake|One thing is wrong] [here|in this text|in it]: {old} should be {new}. [Write it again|Correct it|Fix it]: {text}", "[Here is|This is|I have|I wrote] a text. [Write it again|Repeat it|Copy it] with {new} instead of {old}. {text}",
+        "{old} -> {new}: {text}", "[Replace|Change] {old}, [new is|make it] {new}: {text}", "Text: {text}\n\n[Task: |]{new} instead of {old}[, please|].",
+    ],
+    "again": [
+        "[Tell|Write] [it|that|the story|that story] again[, but|] with {new} instead of {old}.", "[Now|And] the same [story|] with {new} instead of {old}[, please|].", "[Replace|Exchange] {old} by {new}.", "[Change|Turn] {old} [to|into] {new}.", "[Again|Once more], but {old} is {new}[ now|].",
+    ],
     "story_one": ["[Tell|Write] me a [story|short story|tale] about {ax}.", "[Can|Could] you tell a story about {ax}?", "A story about {ax}[, please|]!", "[I want|I'd like] a story with {ax}.", "Story: {x}", "[Tell|Write] [us|me] [something|a story] [about|with] {ax}, as a story.", "[Make up|Invent] a [story|tale] [about|with] {ax}.", "[The hero|Its hero] is {ax}. Tell the story."],
     "story_any": ["Tell me a [story|short story|bedtime story|tale].", "[Can|Could] you tell [me|us] a story?", "[I want|I'd like] a story.", "Write a story.", "Story[ please|]!", "Another story!", "Tell me another one.", "Surprise me with a story.", "Once upon a time", "Let me hear a [story|tale].", "[Story time|Time for a story][!|.]", "One more story[, please|].", "[Make up|Invent|Think of] a [story|tale]."],
     "story_extra": [" [It takes place|The story takes place|Set it|Let it happen|It should be set|Let it play] {place}."],
@@ -233,6 +255,12 @@ HELD_OUT = {
     "larger": ["Of the numbers {a} and {b}, which one is larger?", "Here are two numbers, {a} and {b}. Tell me the bigger one.", "If you compare {a} with {b}, which one is greater?"],
     "smaller": ["Of the numbers {a} and {b}, which one is smaller?", "Here are two numbers, {a} and {b}. Tell me the smaller one."],
     "yes_no": ["Somebody says that {a} is larger than {b}. Is that true?", "Yes or no, is {a} a bigger number than {b}?"],
+    "rewrite": [
+        "Please copy this text for me, but put {new} where it says {old}: {text}",
+        "{text}\n\nNow the same text with a single difference: {old} becomes {new}.",
+        "I want to see this text once more, only that {old} is now {new}: {text}",
+        "Read this and give it back to me with {new} in the place of {old}: {text}",
+    ],
     "json": ["I collect these in a JSON object: {fields}. Print it.", "Here is my data: {fields}. Write it as a JSON object."],
 }
 

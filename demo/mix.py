@@ -8,7 +8,7 @@ from tasks import as_json, compare, continuation, count_words, in_json, items, l
 # Weights of the tasks in training.
 MIX = [
     (story, 15), (story_one, 3), (story_any, 1.5), (continuation, 6), (summarise, 6), (letters, 7), (letter, 8), (count_words, 4), (items, 4),
-    (spell, 7), (reverse, 8), (compare, 8), (as_json, 6), (in_json, 3), (tool, 9), (other, 22), (rewrite, 7), *basics.MIX, *reading.MIX,
+    (spell, 7), (reverse, 8), (compare, 8), (as_json, 6), (in_json, 3), (tool, 9), (other, 22), (rewrite, 10), *basics.MIX, *reading.MIX,
 ]
 TASKS, SHARES = zip(*MIX)
 

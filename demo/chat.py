@@ -4,7 +4,9 @@ import json
 
 import apart
 import mix
+import phrases
 import reading
+import rewriting
 import scope
 import tasks
 from grammar import expand
@@ -86,6 +88,10 @@ def _after_story(rng, told):
 def _about_story(rng, told):
     """What is asked after a story, and the answer."""
     r = rng.random()
+    if r < 0.07 and (changed := rewriting.of_story(rng, told)):
+        old, new = changed
+        prompt = expand(rng, rng.choice(phrases.WHOLE["again"]), {"old": old, "new": new}, flat=True)
+        return tasks.courteous(rng, prompt), rewriting.changed(told.text, old, new)
     if r < 0.5:
         return reading.question(rng, told)
     if r < 0.8:

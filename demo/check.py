@@ -28,7 +28,7 @@ from stories import sentences
 HERE = os.path.dirname(os.path.abspath(__file__))
 COUNTING = {"letters", "letter", "words", "items", "spell", "compare"}
 TALES = {"story", "continue"}
-GOALS = {"format": 0.98, "counting, spelling, comparing": 0.90, "stories": 0.90, "all": 0.90}
+GOALS = {"format": 0.98, "counting, spelling, comparing": 0.90, "stories": 0.90, "rewriting": 0.90, "all": 0.90}
 
 
 @dataclass
@@ -217,6 +217,16 @@ def tool(verdict, facts, text):
             verdict.content.append(f"is {call}, expected {facts['call']}")
 
 
+def rewrite(verdict, facts, text):
+    given, old = facts["text"], re.escape(facts["old"])
+    right = re.sub(rf"(?<!\w){old}(?!\w)", lambda _: facts["new"], given)
+    if len(text.split("\n")) != len(given.split("\n")) or len(sentences(text)) != len(sentences(given)):
+        verdict.form.append("not as many lines and sentences as there were")
+    if text != right:
+        at = next((i for i, (a, b) in enumerate(zip(text, right)) if a != b), min(len(text), len(right)))
+        verdict.content.append(f"has {text[at:at + 30]!r}, expected {right[at:at + 30]!r}")
+
+
 REFUSED = re.compile(r"cannot|do not know|know nothing|do not understand|only understand|small model|more than I can|too hard for me")
 
 
@@ -227,7 +237,7 @@ def other(verdict, facts, text):
 
 
 JUDGES = {"story": story, "continue": continuation, "summary": summary, "letters": letters, "letter": letter, "words": words, "items": items,
-          "spell": spell, "reverse": reverse, "compare": compare, "json": as_json, "tool": tool, "other": other}
+          "spell": spell, "reverse": reverse, "compare": compare, "json": as_json, "tool": tool, "other": other, "rewrite": rewrite}
 
 
 # Reports
@@ -246,6 +256,7 @@ def shares(report):
         "format": share(report, lambda v: not v.form),
         "counting, spelling, comparing": share(kinds(COUNTING), right),
         "stories": share(kinds(TALES), lambda v: not v.content),
+        "rewriting": share(kinds({"rewrite"}), right),
         "all": share(report, right),
     }
 

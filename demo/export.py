@@ -19,25 +19,36 @@ from tokenizer import SPECIAL
 HERE = os.path.dirname(os.path.abspath(__file__))
 NAMES = {"attn_norm": "attn_norm", "ffn_norm": "ffn_norm", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm", "q": "attn_q", "k": "attn_k",
          "v": "attn_v", "out": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down"}
+HEAD_NAMES = {"enorm": "nextn.enorm", "hnorm": "nextn.hnorm", "proj": "nextn.eh_proj", "norm": "nextn.shared_head_norm"}
 ABOUT = ("A small model for trying things out: it tells, continues and summarises short stories, counts, spells and reverses words, compares "
-         "numbers, answers as JSON and calls tools. Trained from nothing on text that its own grammar wrote.")
+         "numbers, writes texts again with one change, answers as JSON and calls tools. Trained from nothing on text that its own grammar wrote.")
 
 
-def tensor_name(name):
+def tensor_name(name, layers):
     if match := re.fullmatch(r"blocks\.(\d+)\.(\w+)\.weight", name):
         return f"blk.{match[1]}.{NAMES[match[2]]}.weight"
+    if match := re.fullmatch(r"head\.(block\.)?(\w+)\.weight", name):
+        return f"blk.{layers}.{(NAMES if match[1] else HEAD_NAMES)[match[2]]}.weight"
     return {"embd.weight": "token_embd.weight", "norm.weight": "output_norm.weight"}[name]
 
 
+def trunk_layers(weights):
+    return 1 + max(int(n.split(".")[1]) for n in weights if n.startswith("blocks."))
+
+
 def add_model(writer, weights):
-    c = Config(n_layers=1 + max(int(n.split(".")[1]) for n in weights if n.startswith("blocks.")))
+    c = Config(n_layers=trunk_layers(weights))
     writer.add_name("Tokkata demo")
     writer.add_description(ABOUT)
     writer.add_license("MIT OR Apache-2.0")
-    writer.add_block_count(c.n_layers)
+    # The head is one layer more.
+    writer.add_block_count(c.n_layers + 1)
+    writer.add_nextn_predict_layers(1)
     writer.add_context_length(c.n_ctx)
     writer.add_embedding_length(c.n_embd)
     writer.add_feed_forward_length(c.n_ff)
+    # Asked for by llama.cpp although there are no experts.
+    writer.add_expert_feed_forward_length(c.n_ff)
     writer.add_head_count(c.n_heads)
     writer.add_head_count_kv(c.n_heads)
     writer.add_key_length(c.head_dim)
@@ -69,12 +80,13 @@ def add_tokenizer(writer):
 
 def main():
     weights = load_file(sys.argv[1])
-    writer = gguf.GGUFWriter(sys.argv[2], "qwen3")
+    writer = gguf.GGUFWriter(sys.argv[2], "hy_v3")
     add_model(writer, weights)
     add_tokenizer(writer)
+    layers = trunk_layers(weights)
     for name, value in weights.items():
         matrix = value.ndim == 2
-        writer.add_tensor(tensor_name(name), value.astype(np.float16 if matrix else np.float32))
+        writer.add_tensor(tensor_name(name, layers), value.astype(np.float16 if matrix else np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,7 +1,7 @@
 """Writes training text, the test prompts and the held-out stories.
 
     python generate.py corpus OUT --documents N --seed S     text for the tokenizer
-    python generate.py tests OUT                             the 200 prompts that check.py judges
+    python generate.py tests OUT                             the 224 prompts that check.py judges
     python generate.py stories OUT --documents N             stories about held-out pairs, for perplexity
     python generate.py show --documents N                    conversations to read
 """

@@ -73,7 +73,7 @@ def ask(rng, kind, slots, heldout):
         return rng.choice(phrases.HELD_OUT[kind]).format_map(slots)
     while True:
         template = template_for(rng, kind)
-        if kind in BASICS:
+        if kind in BASICS or kind == "rewrite":
             template = spiced(rng, template, PLAIN_SPICE)
         elif kind in phrases.CORES:
             template = spiced(rng, template)

@@ -101,6 +101,13 @@ def wrong_answers():
     yield "other arguments", call, check_call({**right_call, "arguments": {}})
     yield "a call without its end", call, call["answer"].replace("\n</tool_call>", "")
     yield "talk instead of a call", call, "I will do that."
+    again = first("rewrite")
+    new = again["facts"]["new"]
+    yield "nothing changed", again, again["facts"]["text"]
+    yield "another change", again, again["answer"].replace(new, "thing")
+    yield "a word left out", again, again["answer"].replace(" ", "", 1)
+    yield "the end left out", again, again["answer"][: len(again["answer"]) // 2]
+    yield "an introduction", again, "Here it is: " + again["answer"]
     aside = first("other")
     yield "made-up facts", aside, "The capital is Atlantis."
     yield "a story instead", aside, right

@@ -19,6 +19,7 @@ import numpy as np
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROWS_PER_SHARD = 256
 PROMPT_WEIGHT = 0.1
+HEAD_STEPS = 3
 
 
 # Data
@@ -133,12 +134,12 @@ def orthogonal(g, steps=5):
 
 
 class Optimiser:
-    """Muon for the matrices of the blocks, AdamW for embeddings and norms."""
+    """Muon for the matrices of the layers, AdamW for embeddings and norms."""
 
     def __init__(self, model, decay=0.05):
         import torch
         self.decay = decay
-        matrices = [p for p in model.blocks.parameters() if p.dim() == 2]
+        matrices = [p for part in (model.blocks, model.head) for p in part.parameters() if p.dim() == 2]
         self.groups = {}
         for p in matrices:
             self.groups.setdefault(tuple(p.shape), []).append(p)
@@ -185,31 +186,45 @@ def train(args, layers, seconds, data, say):
     say(f"{layers} layers, {sum(p.numel() for p in model.parameters())} parameters, seed {args.seed}")
     optimiser = Optimiser(model)
     loss = loss_of_logits
+    compiled = [*model.blocks, model.head]
     if device == "cuda":
-        loss = torch.compile(loss)
-        for block in model.blocks:
-            block.compile()
+        loss = torch.compile(loss, dynamic=False)
+        for part in compiled:
+            part.compile(dynamic=False)
     begin = None
     done, step, tokens = 0.0, 0, 0
     while done < 1.0 and step < args.steps:
         ids, weights = (torch.from_numpy(part).to(device) for part in data.batch(args.rows))
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            logits = model(ids[:, :-1])
-        value = loss(logits, ids, weights)
-        value.backward()
+            states = model.states(ids[:, :-1])
+            value = loss(model.logits(states), ids, weights)
+            guessed = head_losses(model, loss, states, ids, weights, args.head_rows)
+        (value + sum(guessed)).backward()
         if begin is None:
             value.item()
             begin = time.time()
+            if args.until:
+                seconds = min(seconds or args.until, args.until - (begin - args.started))
         done = min(1.0, (time.time() - begin) / seconds) if seconds else (step + 1) / args.steps
         optimiser.step(schedule(done) * args.rate)
         step += 1
         tokens += ids.numel()
         if step % args.every == 0 or done >= 1.0:
             now = time.time() - begin
-            say(f"layers {layers} step {step} loss {value.item():.4f} {now:.0f} s {tokens / 1e6:.0f} M tokens, {data.made} shards written, rate {schedule(done) * args.rate:.3f}")
-    for block in model.blocks:
-        block._compiled_call_impl = None
+            say(f"layers {layers} step {step} loss {value.item():.4f} head {' '.join(f'{g.item():.4f}' for g in guessed)} {now:.0f} s {tokens / 1e6:.0f} M tokens, {data.made} shards written, rate {schedule(done) * args.rate:.3f}")
+    for part in compiled:
+        part._compiled_call_impl = None
     return model
+
+
+def head_losses(model, loss, states, ids, weights, rows):
+    """Of the head's steps over some rows of the batch: from the trunk's states, then from its own."""
+    found = []
+    for step, logits in enumerate(model.guesses(states[:rows], ids[:rows, :-1], HEAD_STEPS), 1):
+        seen = weights[:rows].clone()
+        seen[:, : step + 1] = 0
+        found.append(loss(logits, ids[:rows], seen))
+    return found
 
 
 def loss_of_logits(logits, ids, weights):
@@ -309,10 +324,13 @@ def main():
     parser.add_argument("--rate", type=float, default=1.0)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--every", type=int, default=200)
+    parser.add_argument("--head-rows", type=int, default=32, help="rows of each batch that the head learns from")
+    parser.add_argument("--until", type=float, default=0, help="end this many seconds after the start, whatever --seconds says")
     parser.add_argument("--resume")
     parser.add_argument("--tests", default=os.path.join(HERE, "tests.json"))
     parser.add_argument("--stories", default=os.path.join(HERE, "stories.txt"))
     args = parser.parse_args()
+    args.started = time.time()
     os.makedirs(args.out, exist_ok=True)
     data = Data(args.workers, 1025, args.seed)
     import torch

@@ -257,12 +257,12 @@ fn its_perplexity_is_llama_cpps() {
 }
 
 /// What llama-perplexity prints for the same file and flags.
-const PERPLEXITY: f64 = 1.4945;
+const PERPLEXITY: f64 = 1.4516;
 
 #[test]
 fn every_kernel_applies_to_its_matrices() {
     let path = file("demo.gguf");
-    assert!(std::fs::metadata(&path).unwrap().len() <= 6_000_000);
+    assert!(std::fs::metadata(&path).unwrap().len() <= 7_500_000);
     let file = ModelFile::open(&path).unwrap();
     let size = |t: &tokkata::TensorInfo| t.shape.iter().product::<usize>();
     let parameters: usize = file.tensors().iter().map(size).sum();
@@ -295,7 +295,7 @@ fn it_can_be_quantised_and_inspected_by_name() {
             .success()
     );
     let shown = stdout(&["inspect", "demo"]);
-    assert!(shown.contains("7345408"), "{shown}");
+    assert!(shown.contains("8329856"), "{shown}");
     let prompt = ["-p", "Spell cat."];
     let small = stdout(&[&["run", "-m", copy], &prompt[..], &GREEDY].concat());
     assert_eq!(small, "cat is spelled c-a-t.\n");

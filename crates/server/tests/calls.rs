@@ -24,7 +24,7 @@ fn schema() -> Value {
 
 fn chat() -> Value {
     json!({
-        "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+        "messages": [{"role": "user", "content": "What is the weather in Rome?"}],
         "tools": [{"type": "function", "function": {"name": "get_weather", "description": "Tells the weather in a city.", "parameters": schema()}}],
         "tool_choice": "required", "parallel_tool_calls": false, "max_tokens": 200, "timings_per_token": true,
     })
@@ -33,7 +33,7 @@ fn chat() -> Value {
 fn messages() -> Value {
     json!({
         "model": "demo", "max_tokens": 200,
-        "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+        "messages": [{"role": "user", "content": "What is the weather in Rome?"}],
         "tools": [{"name": "get_weather", "input_schema": schema()}],
         "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
     })
@@ -41,7 +41,7 @@ fn messages() -> Value {
 
 fn responses() -> Value {
     json!({
-        "input": "What is the weather in Paris?", "max_output_tokens": 200,
+        "input": "What is the weather in Rome?", "max_output_tokens": 200,
         "tools": [{"type": "function", "name": "get_weather", "parameters": schema()}],
         "tool_choice": "required", "parallel_tool_calls": false,
     })

@@ -121,7 +121,8 @@ fn stops_biases_and_limits_are_honoured() {
 
 #[test]
 fn answers_follow_a_schema() {
-    let schema = json!({"type": "object", "properties": {"larger": {"type": "integer"}}, "required": ["larger"], "additionalProperties": false});
+    let number = json!({"type": "integer", "minimum": 0, "maximum": 9999});
+    let schema = json!({"type": "object", "properties": {"larger": number}, "required": ["larger"], "additionalProperties": false});
     let mut body = question(LARGER);
     body["response_format"] = json!({"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": schema}});
     let answer = ask("/v1/chat/completions", &body);

@@ -77,7 +77,7 @@ def test_others_run_meanwhile(model: Model, path: str, tmp_path: Path, counter: 
 
 
 def test_a_call_that_holds_the_lock_is_seen(counter: Counter) -> None:
-    found, took = share(counter, lambda: sum(range(40_000_000)))
+    found, took = share(counter, lambda: sum(range(120_000_000)))
     assert found < 0.02 and took > 0.2, f"another thread ran for {found:.1%} of {took * 1e3:.1f} ms"
 
 

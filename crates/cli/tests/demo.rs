@@ -188,7 +188,7 @@ fn no_call_is_spelled_out_where_no_tools_are() {
         format!("{}+100", ids.trim().trim_matches(['[', ']']))
     });
     let wants = biases.iter().flat_map(|b| ["--logit-bias", b.as_str()]);
-    let flags = "-n 100 --temp 1 --seed 1 --top-k 0 --top-p 1 --min-p 0 --frequency-penalty 2 --repeat-last-n -1";
+    let flags = "-n 100 --temp 2 --seed 1 --top-k 0 --top-p 1 --min-p 0 --frequency-penalty 2 --repeat-last-n -1";
     let wants: Vec<&str> = flags.split(' ').chain(wants).collect();
     let file = ["--chat-template-file", template.to_str().unwrap()];
     let said = stdout(&[&["run", "-m", "demo", "-p", "Hello!"], &file[..], &wants].concat());

@@ -79,7 +79,7 @@ fn chats_have_such_tools_too() {
         "messages": [{"role": "user", "content": "Say something."}],
         "tools": [{"type": "custom", "custom": {"name": "say",
             "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": LARK}}}}],
-        "tool_choice": "required", "max_tokens": 200,
+        "tool_choice": "required", "max_tokens": 200, "parallel_tool_calls": false,
     });
     let reply = ask("/v1/chat/completions", &body);
     let call = &reply["choices"][0]["message"]["tool_calls"][0];
@@ -160,7 +160,7 @@ fn no_call_is_spelled_out_where_no_tools_are() {
     let server = start(options(), vec![named]);
     let said = |path: &str, more: Value| {
         let mut body = json!({
-            "max_tokens": 100, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 1,
+            "max_tokens": 100, "temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 1,
             "frequency_penalty": 2.0, "repeat_last_n": -1, "logit_bias": bias,
         });
         body.as_object_mut()

@@ -363,22 +363,29 @@ def _story_faults(task):
 
 # Asking the program
 
+GREEDY = ["--temp", "0", "-n", "400"]
+
+
 def ask_program(tokkata, model, test):
     """The greedy answer of the program to a test."""
-    greedy = ["--temp", "0", "-n", "400"]
-    named = ["-m", model] if model else []
+    model = model or "demo"
     if not test.get("tools"):
-        command = [tokkata, "run", *named, "-p", test["prompt"], *greedy]
-        return _output(command)[:-1]
-    request = {"messages": [{"role": "user", "content": test["prompt"]}], "tools": test["tools"], "add_generation_prompt": True}
+        return output([tokkata, "run", "-m", model, "-p", test["prompt"], *GREEDY])[:-1]
+    return output([tokkata, "complete", "-m", model, "-p", prompt_of(tokkata, model, test), *GREEDY])
+
+
+def prompt_of(tokkata, model, test):
+    """What the model's template makes of a test."""
+    request = {"messages": [{"role": "user", "content": test["prompt"]}], "add_generation_prompt": True}
+    if test.get("tools"):
+        request["tools"] = test["tools"]
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
         json.dump(request, file)
         file.flush()
-        prompt = _output([tokkata, "template", "-m", model or "demo", file.name])
-    return _output([tokkata, "complete", "-m", model or "demo", "-p", prompt, *greedy])
+        return output([tokkata, "template", "-m", model, file.name])
 
 
-def _output(command):
+def output(command):
     return subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8").stdout
 
 

@@ -5,7 +5,6 @@
 
 import argparse
 import json
-import tempfile
 
 import check
 
@@ -13,19 +12,9 @@ import check
 WAYS = [("none", "none", 1), ("head, 1", "mtp", 1), ("head, 3", "mtp", 3), ("head, 8", "mtp", 8), ("n-grams, 8", "ngram", 8), ("both, 8", "auto", 8)]
 
 
-def prompt_of(tokkata, model, test):
-    request = {"messages": [{"role": "user", "content": test["prompt"]}], "add_generation_prompt": True}
-    if test.get("tools"):
-        request["tools"] = test["tools"]
-    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
-        json.dump(request, file)
-        file.flush()
-        return check._output([tokkata, "template", "-m", model, file.name])
-
-
 def answer(tokkata, model, prompt, kind, most):
-    flags = ["--temp", "0", "-n", "400", "--spec-type", kind, "--spec-draft-n-max", str(most), "-o", "json"]
-    return json.loads(check._output([tokkata, "complete", "-m", model, "-p", prompt, *flags]))
+    flags = [*check.GREEDY, "--spec-type", kind, "--spec-draft-n-max", str(most), "-o", "json"]
+    return json.loads(check.output([tokkata, "complete", "-m", model, "-p", prompt, *flags]))
 
 
 def main():
@@ -35,7 +24,7 @@ def main():
     args = parser.parse_args()
     sums = {}
     for test in check.load_tests():
-        prompt = prompt_of(args.tokkata, args.model, test)
+        prompt = check.prompt_of(args.tokkata, args.model, test)
         texts = set()
         for name, kind, most in WAYS:
             got = answer(args.tokkata, args.model, prompt, kind, most)

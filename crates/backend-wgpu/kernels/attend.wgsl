@@ -31,6 +31,11 @@ const DOTS: u32 = GROUP / 2u;
 // Eight fours of a key, and one between keys, so that threads read from different banks.
 const PITCH: u32 = 9u;
 
+// Fours of keys that a thread fetches: four keys of every eight fours.
+const FETCHES: u32 = (FOURS_K + 7u) / 8u * 4u;
+// Loads of values and of parts that are under way together.
+const AHEAD: u32 = 8u;
+
 const BY_UNITS: u32 = 1u;
 const BY_SPANS: u32 = 2u;
 
@@ -167,22 +172,29 @@ fn score_of(dot: f32, head: u32, k: u32, pos: u32) -> f32 {
     return score;
 }
 
+// Four columns of a key or value of the unit; zeros where it is not to be seen.
+fn four_of(q: u32, j: u32, column: u32) -> vec4<f32> {
+    let there = key_block[j] != NONE;
+    let x = load_four(q, Place(select(0u, key_block[j], there), key_entry[j]), column);
+    return select(vec4<f32>(), x, vec4<bool>(there));
+}
+
 // Dot products of a thread's queries with key lid % 64 of the unit: queries from (lid / 64) * DOTS on, or half of the columns of the only one.
 fn dots(kv_head: u32, lid: u32) -> array<f32, DOTS> {
+    // Everything that this thread fetches is under way before any of it is used.
+    var fetched: array<vec4<f32>, FETCHES>;
+    for (var i = 0u; i < FETCHES; i++) {
+        let j = (lid >> 3u) + (i & 3u) * 16u;
+        let c = (i >> 2u) * 8u + (lid & 7u);
+        fetched[i] = four_of(4u, j, kv_head * DIM_K + min(c, FOURS_K - 1u) * 4u);
+    }
     var dot: array<f32, DOTS>;
     for (var m = 0u; m < DOTS; m++) { dot[m] = 0.0; }
     let key = (lid & 63u) * PITCH;
-    for (var first = 0u; first < FOURS_K; first += 8u) {
+    for (var i = 0u; i < FETCHES; i += 4u) {
+        let first = i * 2u;
         workgroupBarrier();
-        for (var i = lid; i < UNIT * 8u; i += 128u) {
-            let j = i >> 3u;
-            let c = first + (i & 7u);
-            var x = vec4<f32>();
-            if (c < FOURS_K && key_block[j] != NONE) {
-                x = load_four(4u, Place(key_block[j], key_entry[j]), kv_head * DIM_K + c * 4u);
-            }
-            tile[j * PITCH + (i & 7u)] = x;
-        }
+        for (var f = 0u; f < 4u; f++) { tile[((lid >> 3u) + f * 16u) * PITCH + (lid & 7u)] = fetched[i + f]; }
         workgroupBarrier();
 #if GROUP == 1
         let start = (lid >> 6u) * 4u;
@@ -294,10 +306,16 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: 
         if (part < PARTS) {
             var mix: array<vec4<f32>, GROUP>;
             for (var h = 0u; h < GROUP; h++) { mix[h] = vec4<f32>(); }
-            for (var k = part; k < UNIT; k += PARTS) {
-                if (key_block[k] == NONE) { continue; }
-                let v = load_four(8u, Place(key_block[k], key_entry[k]), kv_head * p(A_STRIDE_V) + four * 4u);
-                for (var h = 0u; h < GROUP; h++) { mix[h] = fma(vec4<f32>(scores[h * UNIT + k]), v, mix[h]); }
+            for (var k = part; k < UNIT; k += PARTS * AHEAD) {
+                var values: array<vec4<f32>, AHEAD>;
+                for (var i = 0u; i < AHEAD; i++) {
+                    values[i] = four_of(8u, min(k + i * PARTS, UNIT - 1u), kv_head * p(A_STRIDE_V) + four * 4u);
+                }
+                for (var i = 0u; i < AHEAD; i++) {
+                    let at = k + i * PARTS;
+                    if (at >= UNIT) { break; }
+                    for (var h = 0u; h < GROUP; h++) { mix[h] = fma(vec4<f32>(scores[h * UNIT + at]), values[i], mix[h]); }
+                }
             }
             for (var h = 0u; h < GROUP; h++) { tile[(h * PARTS + part) * FOURS_V + four] = mix[h]; }
         }
@@ -330,9 +348,6 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: 
         }
     }
 }
-
-// Loads that are under way together.
-const AHEAD: u32 = 8u;
 
 // What parts of a row's keys left: a workgroup for each head (x) of each row (y), a thread for four columns.
 @compute @workgroup_size(64)

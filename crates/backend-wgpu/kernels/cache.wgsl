@@ -17,11 +17,20 @@ fn place(c: u32, slot: u32, pos: u32) -> Place {
     return Place(block * 64u, (pos % p(c + 2u)) / p(c + 3u));
 }
 
+// The type of a plane: known before a kernel is made where there is `CACHE`, one more than the type.
+fn cached_type(q: u32) -> u32 {
+#if CACHE
+    return CACHE - 1u;
+#else
+    return p(q + 3u);
+#endif
+}
+
 // A number of the plane whose parameters begin at `q`.
 fn load_cached(q: u32, at: Place, column: u32) -> f32 {
     let width = p(q + 2u);
     let base = at.block + p(q);
-    let dtype = p(q + 3u);
+    let dtype = cached_type(q);
     if (dtype == 0u) { return bitcast<f32>(cache[base + at.entry * width + column]); }
     if (dtype == 8u) {
         let runs = (width + 31u) / 32u;
@@ -39,7 +48,7 @@ fn load_cached(q: u32, at: Place, column: u32) -> f32 {
 fn load_four(q: u32, at: Place, column: u32) -> vec4<f32> {
     let width = p(q + 2u);
     let base = at.block + p(q);
-    let dtype = p(q + 3u);
+    let dtype = cached_type(q);
     if (dtype == 1u) {
         let w = base + at.entry * ((width + 1u) / 2u) + column / 2u;
         return vec4<f32>(unpack2x16float(cache[w]), unpack2x16float(cache[w + 1u]));
@@ -82,7 +91,7 @@ var<private> run_values: array<f32, 32>;
 fn store_run(q: u32, at: Place, run: u32) {
     let width = p(q + 2u);
     let base = at.block + p(q);
-    let dtype = p(q + 3u);
+    let dtype = cached_type(q);
     let n = min(width - run * 32u, 32u);
     if (dtype == 0u) {
         for (var c = 0u; c < n; c++) { cache[base + at.entry * width + run * 32u + c] = bitcast<u32>(run_values[c]); }

@@ -13,7 +13,11 @@
 #endif
 @group(0) @binding(2) var<storage, read_write> state: array<u32>;
 @group(0) @binding(3) var<storage, read_write> cache: array<u32>;
+#if WEIGHTS_VEC4
+@group(0) @binding(4) var<storage, read> weights: array<vec4<u32>>;
+#else
 @group(0) @binding(4) var<storage, read> weights: array<u32>;
+#endif
 #if VECS_VEC4
 @group(0) @binding(5) var<storage, read> vecs: array<vec4<u32>>;
 #else

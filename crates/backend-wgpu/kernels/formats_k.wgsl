@@ -28,12 +28,13 @@ const BLOCK_WORDS: u32 = 44u;
 const FORMAT_MINS: bool = true;
 fn codes8(at: u32, i: u32) -> Codes { return with_scales(at, i, either(nibbles(at + 12u, i), bits(at + 4u, i), 4u)); }
 #elif FORMAT == 14
-const BLOCK_WORDS: u32 = 53u;
+// The factor is last here, so that everything else begins at a multiple of four words.
+const BLOCK_WORDS: u32 = 56u;
 const FORMAT_MINS: bool = false;
 fn codes8(at: u32, i: u32) -> Codes {
-    let q = either(nibbles(at + 21u, i), crumbs(at + 5u, i), 4u);
-    let s = bitcast<i32>(byte_of(at + 1u, i >> 1u) << 24u) >> 24u;
-    return plain(less(q, 0x20202020u), half_low(weights[at]) * f32(s));
+    let q = either(nibbles(at + 20u, i), crumbs(at + 4u, i), 4u);
+    let s = bitcast<i32>(byte_of(at, i >> 1u) << 24u) >> 24u;
+    return plain(less(q, 0x20202020u), half_low(weights[at + 52u]) * f32(s));
 }
 #else
 const BLOCK_WORDS: u32 = 65u;

@@ -2,7 +2,7 @@
 #include "cache.wgsl"
 
 fn store_columns(q: u32, at: Place, column: u32, width: u32, start: u32, thread: u32) {
-    let dtype = p(q + 3u);
+    let dtype = cached_type(q);
     let plane_width = p(q + 2u);
     if (dtype == 1u || dtype == 30u) {
         let base = at.block + p(q) + at.entry * ((plane_width + 1u) / 2u) + column / 2u;

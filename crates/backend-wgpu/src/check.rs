@@ -20,7 +20,7 @@ struct Class {
     needs: &'static [&'static str],
 }
 
-const CLASSES: [Class; 6] = [
+const CLASSES: [Class; 8] = [
     Class {
         name: "subgroups",
         set: |a, on| a.subgroups = on,
@@ -40,6 +40,16 @@ const CLASSES: [Class; 6] = [
         name: "fused products",
         set: |a, on| a.products = on,
         needs: &[],
+    },
+    Class {
+        name: "the driver's halves",
+        set: |a, on| a.halves = on,
+        needs: &["fused products"],
+    },
+    Class {
+        name: "more shared memory",
+        set: |a, on| a.shares_more = on,
+        needs: &["fused products"],
     },
     Class {
         name: "attention of shared keys",

@@ -141,6 +141,8 @@ impl WgpuDevice {
     pub fn open(index: usize) -> Result<Self, String> {
         let most = Abilities {
             subgroups: true,
+            halves: true,
+            shares_more: true,
             mapped: true,
             ..Abilities::BASE
         };
@@ -308,7 +310,7 @@ fn placed(
         most.filter(|a| a.products)?;
         let columns = program.weights[id.index()].cols();
         match &weights.place(id).segments[..] {
-            [one] if columns.is_multiple_of(8) => Some((one.dtype, one.arena)),
+            [one] if columns.is_multiple_of(32) => Some((one.dtype, one.arena)),
             _ => None,
         }
     };

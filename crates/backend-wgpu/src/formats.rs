@@ -1,7 +1,7 @@
 //! Rows of weights as kernels read them.
 //!
 //! A packed block is 256 weights, or 8 plain numbers: several of a file's blocks where those are shorter, scales first, and
-//! every field in whole words. A word of nibbles holds eight weights that are neighbours, a word of crumbs sixteen, one of bits
+//! every field in whole words (`Q6_K` as many as make vectors of four). A word of nibbles holds eight weights that are neighbours, a word of crumbs sixteen, one of bits
 //! thirty-two: the lowest field of each of its bytes first, then the next field of each. Sizes are the file's but for what
 //! makes words whole. Lattice points stay as they are, since a table has what they stand for.
 //!
@@ -34,6 +34,16 @@ type Pack = fn(&[u8], &mut [u32]);
 #[must_use]
 pub(crate) fn packed(dtype: DType) -> Option<Packed> {
     table(dtype).map(|(packed, _)| packed)
+}
+
+/// Whether packed blocks are vectors of four words whose parts begin at such vectors, as `formats_wide.wgsl` reads them.
+#[must_use]
+pub(crate) fn is_wide(dtype: DType) -> bool {
+    use DType as D;
+    matches!(
+        dtype,
+        D::Q4_0 | D::Q4_1 | D::Q5_0 | D::Q5_1 | D::Q8_0 | D::Q4_K | D::Q5_K | D::Q6_K
+    )
 }
 
 /// Packs a row. What lacks in its last packed block is zeros.
@@ -133,7 +143,7 @@ fn table(dtype: DType) -> Option<(Packed, Pack)> {
         DType::Q3_K => of!(256, 28, q3_k),
         DType::Q4_K => of!(256, 36, q4_k),
         DType::Q5_K => of!(256, 44, q5_k),
-        DType::Q6_K => of!(256, 53, q6_k),
+        DType::Q6_K => of!(256, 56, q6_k),
         DType::Q8_K => of!(256, 65, |b, o| bytes_to_words(&b[..260], o)),
         DType::IQ4_XS => of!(256, 34, iq4_xs),
         DType::TQ1_0 => of!(256, 14, |b, o| factor_last(b, 52, o)),
@@ -252,12 +262,12 @@ fn k_scales(b: &[u8], out: &mut [u32]) {
 }
 
 fn q6_k(b: &[u8], out: &mut [u32]) {
-    out[0] = half(b, 208);
-    bytes_to_words(&b[192..208], &mut out[1..5]);
-    crumbs_of_bytes(&b[128..192], &mut out[5..21]);
+    bytes_to_words(&b[192..208], &mut out[..4]);
+    crumbs_of_bytes(&b[128..192], &mut out[4..20]);
+    out[52..].copy_from_slice(&[half(b, 208), 0, 0, 0]);
     for (b, out) in b[..128]
         .chunks_exact(64)
-        .zip(out[21..].chunks_exact_mut(16))
+        .zip(out[20..52].chunks_exact_mut(16))
     {
         nibbles_of_bytes(b, out);
     }

@@ -17,6 +17,9 @@ use crate::preprocess::Constants;
 /// Storage buffers that a kernel sees, besides its parameters.
 pub(crate) const STORAGES: u32 = 7;
 
+/// Bytes that a workgroup may share where that is more than everywhere.
+const MORE_SHARED: u32 = 32 << 10;
+
 /// Most bytes of an arena: a binding of this size works on all adapters that have as much.
 const MOST_BINDING: u64 = 1 << 30;
 
@@ -45,6 +48,10 @@ pub(crate) struct Abilities {
     pub(crate) fours: bool,
     /// Products with what comes right before and after them.
     pub(crate) products: bool,
+    /// The driver's halves are those of the file, subnormal ones too.
+    pub(crate) halves: bool,
+    /// Workgroups may share 32 KiB.
+    pub(crate) shares_more: bool,
     /// Attention that turns heads itself.
     pub(crate) turning: bool,
     /// Attention for queries that share a key.
@@ -61,6 +68,8 @@ impl Abilities {
         subgroups: false,
         fours: true,
         products: true,
+        halves: false,
+        shares_more: false,
         turning: true,
         attend: true,
         tiles: true,
@@ -72,6 +81,8 @@ impl Abilities {
         subgroups: false,
         fours: false,
         products: false,
+        halves: false,
+        shares_more: false,
         turning: false,
         attend: false,
         tiles: false,
@@ -126,6 +137,7 @@ impl Gpu {
     /// Opens an adapter, with what it has of what kernels use and is not kept from using.
     pub(crate) async fn open(adapter: &wgpu::Adapter, most: Abilities) -> Result<Self, String> {
         let has = adapter.limits();
+        let shares_more = most.shares_more && has.max_compute_workgroup_storage_size >= MORE_SHARED;
         let limits = wgpu::Limits {
             max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
             max_buffer_size: has.max_buffer_size,
@@ -136,6 +148,13 @@ impl Gpu {
             max_compute_invocations_per_workgroup: 256,
             max_compute_workgroup_size_x: 256,
             ..limits
+        };
+        let limits = match shares_more {
+            true => wgpu::Limits {
+                max_compute_workgroup_storage_size: MORE_SHARED,
+                ..limits
+            },
+            false => limits,
         };
         let subgroups = most.subgroups && has_subgroups(adapter);
         let info = adapter.get_info();
@@ -160,6 +179,7 @@ impl Gpu {
         let abilities = Abilities {
             subgroups,
             fours,
+            shares_more,
             mapped,
             ..most
         };

@@ -39,6 +39,8 @@ sources![
     "formats_simple.wgsl",
     "formats_tables.wgsl",
     "formats_ternary.wgsl",
+    "formats_wide.wgsl",
+    "halves.wgsl",
     "heads.wgsl",
     "masks.wgsl",
     "matmul.wgsl",

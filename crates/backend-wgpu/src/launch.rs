@@ -184,8 +184,8 @@ impl Pipeline {
 
 #[cfg(test)]
 impl Pipeline {
-    /// Constants whose values are the model's: any.
-    const SIZES: &[&str] = &["DIM_K", "DIM_V"];
+    /// Constants whose values are the model's or the adapter's: any.
+    const SIZES: &[&str] = &["DIM_K", "DIM_V", "CHUNK", "HALVES", "CACHE"];
 
     fn own(&self) -> impl Iterator<Item = &(String, u32)> {
         let of_all = |name: &str| name.starts_with("S_") || name.starts_with("T_");
@@ -197,7 +197,9 @@ impl Pipeline {
     pub(crate) fn is_like(&self, (file, constants): &crate::kernels::Variant) -> bool {
         let value = |name: &str| constants.iter().find(|c| c.0 == name).map_or(0, |c| c.1);
         let same = |c: &(String, u32)| Self::SIZES.contains(&c.0.as_str()) || value(&c.0) == c.1;
-        let has = |c: &(&str, u32)| c.1 == 0 || self.own().any(|own| own.0 == c.0);
+        let has = |c: &(&str, u32)| {
+            c.1 == 0 || c.0 == "HALVES" || c.0 == "CACHE" || self.own().any(|own| own.0 == c.0)
+        };
         *file == self.kernel.0 && self.own().all(same) && constants.iter().all(has)
     }
 

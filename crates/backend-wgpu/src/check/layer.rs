@@ -20,6 +20,9 @@ const DIM: u32 = 64;
 /// Rows of the prompt: more than a tile, and than a unit of keys.
 const PROMPT: u32 = 100;
 
+/// Makes weights so small that the factors of their blocks are.
+const SMALL: f32 = 1.0 / 256.0;
+
 /// A number in −1 to 1 that follows from two others.
 fn noise(name: u32, i: u32) -> f32 {
     let mut x = name.wrapping_mul(0x9E37_79B9) ^ i.wrapping_mul(0x85EB_CA6B);
@@ -71,6 +74,8 @@ impl WeightSource for Weights {
 struct Build {
     program: Program,
     weights: Weights,
+    /// What weights are multiplied by.
+    factor: f32,
 }
 
 impl Build {
@@ -82,7 +87,8 @@ impl Build {
     ) -> Result<WeightId, BackendError> {
         let id = self.program.weights.len() as u32;
         let n = shape.iter().product();
-        let values = noises(100 + id, n);
+        let mut values = noises(100 + id, n);
+        values.iter_mut().for_each(|x| *x *= self.factor);
         let cols = shape.last().map_or(1, |&c| c as usize);
         let bad = || unsupported(format!("a check with {dtype}"));
         let row = dtype.row_bytes(cols).ok_or_else(bad)?;
@@ -194,7 +200,10 @@ impl Build {
         let kv = D / 2;
         let q = self.product(x, DType::Q4_K, D)?;
         let k = self.product(x, DType::Q4_K, kv)?;
+        // Factors of blocks are subnormal halves here.
+        self.factor = SMALL;
         let v = self.product(x, DType::Q4_K, kv)?;
+        self.factor = 1.0;
         let (q, k) = (self.rope(q, D), self.rope(k, kv));
         self.node(Op::CacheWrite { slot }, &[k, v], &[]);
         let op = AttentionOp {
@@ -255,6 +264,7 @@ fn layer() -> Result<(Program, Weights, [ValueId; 2]), BackendError> {
             n_embd: D,
         },
         weights: Weights::default(),
+        factor: 1.0,
     };
     let x = b.value(D);
     let normed = b.norm(x)?;

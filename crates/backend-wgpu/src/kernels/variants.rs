@@ -98,6 +98,7 @@ pub(crate) fn variants() -> Vec<Variant> {
     ] {
         for heads in (0..2).filter(|h| *h == 0 || dim <= 128) {
             let own = [
+                ("CACHE", cached_as(dim)),
                 ("DIM_K", dim),
                 ("DIM_V", dim),
                 ("GROUP", group),
@@ -116,18 +117,41 @@ pub(crate) fn variants() -> Vec<Variant> {
     all
 }
 
+/// One more than the type of a cache, another one for each of some heads; 0: any.
+fn cached_as(dim: u32) -> u32 {
+    match dim {
+        256 => DType::BF16.ggml() + 1,
+        80 => DType::Q8_0.ggml() + 1,
+        64 => DType::F32.ggml() + 1,
+        4 => 0,
+        _ => DType::F16.ggml() + 1,
+    }
+}
+
 fn of_format(format: u32, all: &mut Vec<Variant>) {
     let of = |own: &[(&'static str, u32)]| [own, &[("FORMAT", format)]].concat();
     all.push((
         "matmul.wgsl",
         of(&[("THREADS", 256), ("WORK_VEC4", 1), ("ROWS", 1)]),
     ));
-    for rows in [1, 2, 4] {
-        for (gated, normed) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+    let wide = DType::from_ggml(format).is_some_and(formats::is_wide);
+    for (rows, chunk, halves) in [(1, 2048, 0), (2, 1024, 1), (4, 1024, 1)] {
+        for (gated, normed, single) in [
+            (0, 0, 0),
+            (0, 0, 1),
+            (0, 1, 0),
+            (0, 1, 1),
+            (1, 0, 0),
+            (1, 1, 0),
+        ] {
             let own = [
                 ("THREADS", 256),
                 ("WORK_VEC4", 1),
                 ("VECS_VEC4", 1),
+                ("WEIGHTS_VEC4", wide.into()),
+                ("HALVES", halves),
+                ("CHUNK", chunk),
+                ("SINGLE", single),
                 ("GATED", gated),
                 ("NORMED", normed),
                 ("ROWS", rows),

@@ -123,6 +123,17 @@ impl Lowering<'_, '_> {
         self.launch(("attention.wgsl", "attention"), &own, grid, &params)
     }
 
+    /// One more than the type of all planes of a slot; 0 where they differ.
+    fn cached_as(&self, source: KvSource) -> u32 {
+        let (KvSource::Cache(slot) | KvSource::Cross(slot)) = source else {
+            return 0;
+        };
+        let planes = &self.ground.groups[slot.group.index()].slots[slot.slot as usize];
+        let first = planes[0].words()[3];
+        let alike = planes.iter().all(|p| p.words()[3] == first);
+        if alike { first + 1 } else { 0 }
+    }
+
     /// Attention whose keys may be divided among workgroups, in three ways of which a step takes one.
     fn attend(
         &mut self,
@@ -148,6 +159,7 @@ impl Lowering<'_, '_> {
         };
         let partial = self.shared_scratch(room)?;
         let own = [
+            ("CACHE", self.cached_as(op.source)),
             ("DIM_K", op.dim_k),
             ("DIM_V", op.dim_v),
             ("GROUP", group),

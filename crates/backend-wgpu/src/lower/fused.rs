@@ -3,6 +3,7 @@
 use tokkata_ir::{BackendError, Lead, Op, Pairing, WeightId};
 
 use super::{Lowering, unsupported};
+use crate::formats::is_wide;
 use crate::launch::{Extent, Kernel, RowKind};
 use crate::layout::lead_code;
 use crate::lower::rows::gate_params;
@@ -10,12 +11,19 @@ use crate::params::{NONE, Params};
 use crate::select::{Heads, Products};
 use crate::weights::Segment;
 
-/// Outputs of a workgroup.
-const OUTPUTS: u32 = 16;
-const GATED_OUTPUTS: u32 = 8;
+/// Threads of a workgroup, of which 32 make an output or two.
+const THREADS: u32 = 256;
+const TEAMS: u32 = THREADS / 32;
 
-/// Powers of two of the rows of a workgroup.
-const MOST_ROWS: u32 = 2;
+/// Workgroups that leave none of a GPU idle.
+const ENOUGH: u32 = 256;
+
+/// Workgroups that go on with what others would do, rather than make ready as many more.
+const MOST_GROUPS: u32 = 512;
+
+/// Columns that are shared at least, and at most with as much memory as every adapter has.
+const LEAST_CHUNK: u32 = 1024;
+const MOST_CHUNK: u32 = 2048;
 
 impl Lowering<'_, '_> {
     /// Rows of prompts op by op, rows of replies at once.
@@ -37,10 +45,14 @@ impl Lowering<'_, '_> {
     fn replies(&mut self, found: &Products) -> Result<(), BackendError> {
         let nodes = &self.plan.nodes;
         let (mut parts, mut end) = (Vec::new(), 0);
-        let outputs = if found.gate.is_some() {
-            GATED_OUTPUTS
-        } else {
-            OUTPUTS
+        let pairs = found.nodes.iter().map(|&n| {
+            let out = nodes[n].outs[0];
+            self.width(out).div_ceil(2 * TEAMS)
+        });
+        let single = found.gate.is_none() && pairs.sum::<u32>() < ENOUGH;
+        let outputs = match single || found.gate.is_some() {
+            true => TEAMS,
+            false => 2 * TEAMS,
         };
         let results = found.results(self.plan);
         let mut first: Option<Segment> = None;
@@ -84,21 +96,33 @@ impl Lowering<'_, '_> {
             _ => params.u32s(&[0; 7]),
         };
         let params = params.u32(0).u32s(&parts);
+        let abilities = self.ground.abilities;
+        let columns = self.width(x);
+        let chunk = |by: u32| {
+            let most = MOST_CHUNK << u32::from(abilities.shares_more);
+            (columns.next_power_of_two().min(most >> by)).max(LEAST_CHUNK)
+        };
         let pipeline = |by: u32| {
             let own = [
                 ("FORMAT", segment.dtype.ggml()),
-                ("THREADS", 256),
+                ("THREADS", THREADS),
                 ("WORK_VEC4", 1),
                 ("VECS_VEC4", 1),
+                ("WEIGHTS_VEC4", is_wide(segment.dtype).into()),
+                ("HALVES", abilities.halves.into()),
+                ("CHUNK", chunk(by)),
+                ("SINGLE", single.into()),
                 ("GATED", found.gate.is_some().into()),
                 ("NORMED", found.norm.is_some().into()),
                 ("ROWS", 1 << by),
             ];
             self.pipeline(("products.wgsl", "products"), &own)
         };
-        let pipelines = (0..=MOST_ROWS).map(pipeline).collect();
+        let most = 1 + u32::from(abilities.shares_more);
+        let pipelines = (0..=most).map(pipeline).collect();
         let kernel = Kernel::ByRows(lead, 1, pipelines);
-        let grid = [Extent::fixed(end), Extent::ONE, Extent::ONE];
+        let most = if columns > chunk(0) { end } else { MOST_GROUPS };
+        let grid = [Extent::fixed(end.min(most)), Extent::ONE, Extent::ONE];
         self.push(kernel, grid, segment.arena, &params);
         Ok(())
     }

@@ -339,15 +339,15 @@ impl Engine {
             }
         }
         i = place_of(&self.running, part.task).expect("nobody leaves while draws are taken");
-        self.count(i, &draft, right);
+        self.count(i, &draft, right, taken);
         // The row of a token that is refused runs again.
         self.commit(part, (before + taken).saturating_sub(1));
         self.cache.abandon(&mut self.running[i].seq);
         self.end(i, ending);
     }
 
-    /// Counts what a draft came to.
-    fn count(&mut self, i: usize, draft: &Draft, right: usize) {
+    /// Counts what a draft came to: how many of its tokens are right, and how many rows the answer took before it ended.
+    fn count(&mut self, i: usize, draft: &Draft, right: usize, taken: usize) {
         let Some(mut speculator) = self.speculator.take() else {
             return;
         };
@@ -356,14 +356,15 @@ impl Engine {
         for place in 0..draft.tokens.len().min(right + 1) {
             own.saw(&mut speculator.rates, what, (place, place < right));
         }
+        let accepted = right.min(taken);
         let counts = &mut speculator.counts[draft.drafter];
         counts.drafts += 1;
         counts.tried += draft.tokens.len() as u64;
-        counts.accepted += right as u64;
+        counts.accepted += accepted as u64;
         let stats = &mut self.running[i].stats;
         stats.drafts += 1;
         stats.drafted_tokens += draft.tokens.len();
-        stats.accepted_tokens += right;
+        stats.accepted_tokens += accepted;
         self.speculator = Some(speculator);
     }
 

@@ -384,6 +384,22 @@ fn right_drafts_save_steps_and_wrong_ones_are_cut_by_a_grammar() {
     assert!(stats.accepted_tokens == stats.drafted_tokens && stats.accepted_tokens > 4);
 }
 
+fn guesses_behind_an_answers_end_do_not_count() {
+    let prompt = prompt(9, 4);
+    let (mut plain, _) = engine_and_model(&[STATE, FULL], 16, 2000, wide());
+    let (want, _) = answers(&mut plain, vec![asked(&ASKS[0], &prompt)], true);
+    let texts = texts(std::slice::from_ref(&prompt), &want);
+    let ids: Vec<u32> = want[0].tokens.iter().map(|t| t.0).collect();
+    let end = (1..5).find(|&i| !ids[..i].contains(&ids[i]));
+    let end = end.expect("a token that is new");
+    let (mut engine, _) = engine_and_model(&[STATE, FULL], 16, 2000, wide());
+    engine.speculate(always(drafter(Made::Right, &texts), 4));
+    let mut request = asked(&ASKS[0], &prompt);
+    request.stop.stop_ids = vec![ids[end]];
+    let (_, stats) = answers(&mut engine, vec![request], true);
+    assert_eq!((stats.drafted_tokens, stats.accepted_tokens), (4, end));
+}
+
 fn a_draft_that_fails_its_step_fails_nobody() {
     struct Poison;
     impl Drafter for Poison {
@@ -609,6 +625,7 @@ fn what_does_not_pay_is_hardly_tried_and_what_pays_is() {
 everywhere! {
     answers_are_those_without_drafts
     right_drafts_save_steps_and_wrong_ones_are_cut_by_a_grammar
+    guesses_behind_an_answers_end_do_not_count
     a_draft_that_fails_its_step_fails_nobody
     a_short_pool_preempts_and_a_full_context_ends_as_without_drafts
     a_cancelled_answer_is_the_beginning_of_one_and_its_session_goes_on

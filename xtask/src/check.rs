@@ -2,13 +2,14 @@
 
 use anyhow::Result;
 
-use crate::{bindings, licences, notices, rules, shell};
+use crate::{bindings, features, licences, notices, rules, shell};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     ("format", format),
     ("size and name rules", rules::check),
+    ("features of xtask", features::check),
     ("the header of the C library", bindings::header),
     ("licences", licences::check),
     ("notices", notices::check),

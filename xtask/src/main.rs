@@ -8,6 +8,7 @@ mod conformance;
 mod cuda;
 mod demo;
 mod fair;
+mod features;
 mod formats;
 mod fuzz;
 mod golden;

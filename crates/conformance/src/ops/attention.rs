@@ -80,6 +80,13 @@ pub(crate) fn cases() -> Vec<Case> {
     }
     cases.push(cached((DType::Q8_0, 16), sizes(4, 2, 64, 32), Mask::Causal));
     for sizes in [
+        sizes(4, 2, 64, 64),
+        sizes(3, 3, 32, 32),
+        sizes(2, 1, 48, 40),
+    ] {
+        cases.push(over_many_rows(sizes));
+    }
+    for sizes in [
         sizes(8, 1, 64, 64),
         sizes(6, 3, 128, 128),
         sizes(3, 3, 64, 64),
@@ -105,23 +112,43 @@ fn fixture(kv_dtype: DType) -> Fixture {
 }
 
 fn over_rows(sizes: Sizes, mask: Mask) -> Case {
-    let mut f = fixture(DType::F32);
+    let case = of_rows(fixture(DType::F32), "rows", sizes, mask);
+    let case = ROWS
+        .iter()
+        .fold(case, |case, &n| case.step(vec![Rows::first(n)]));
+    case.step(vec![
+        Rows::of(3, 0..9),
+        Rows::of(1, 0..1),
+        Rows::of(2, 0..17),
+    ])
+}
+
+/// Of more rows than a backend takes at a time, so that sequences end within a tile and at its border.
+fn over_many_rows(sizes: Sizes) -> Case {
+    let f = Fixture::new(Limits {
+        rows: 256,
+        ctx: 256,
+        kv_dtype: DType::F32,
+        ..small_limits()
+    });
+    let case = of_rows(f, "many-rows", sizes, Mask::Full);
+    case.step(vec![Rows::first(150)]).step(vec![
+        Rows::of(3, 0..128),
+        Rows::of(1, 0..3),
+        Rows::of(2, 0..65),
+    ])
+}
+
+fn of_rows(mut f: Fixture, name: &str, sizes: Sizes, mask: Mask) -> Case {
     let op = plain(sizes, mask, KvSource::Rows);
     let q = f.input(&[sizes.heads * sizes.dim_k]);
     let k = f.input(&[sizes.kv_heads * sizes.dim_k]);
     let v = f.input(&[sizes.kv_heads * sizes.dim_v]);
     let width = sizes.heads * sizes.dim_v;
     let out = f.op(Op::Attention(op), &[q, k, v], &[width]);
-    let case = Case::new(format!("attention/rows/{mask:?}/{sizes:?}"), f, vec![out]);
-    let case = ROWS
-        .iter()
-        .fold(case.ulps(ULPS), |case, &n| case.step(vec![Rows::first(n)]));
-    case.step(vec![
-        Rows::of(3, 0..9),
-        Rows::of(1, 0..1),
-        Rows::of(2, 0..17),
-    ])
-    .rounds(Rounds::Attention(DType::F32))
+    let name = format!("attention/{name}/{mask:?}/{sizes:?}");
+    let case = Case::new(name, f, vec![out]).ulps(ULPS);
+    case.rounds(Rounds::Attention(DType::F32))
 }
 
 fn kind(mask: Mask) -> CacheKind {

@@ -6,6 +6,7 @@
 
 mod file;
 
+use std::array::from_fn;
 use std::path::Path;
 
 use tokkata_formats::ModelFile;
@@ -209,7 +210,7 @@ impl Layer {
         let (channels, outputs) = (self.inputs / 3, self.outputs());
         let column = |t: usize| &frames[t * stride * channels..][..self.inputs];
         let mut out = vec![0.0; (N + 2) * outputs];
-        self.product::<N>(std::array::from_fn(column), |at, sums| {
+        self.product::<N>(from_fn(column), |at, sums| {
             for (t, sum) in sums.iter().enumerate() {
                 let to = &mut out[(t + 1) * outputs + at..][..LANES];
                 to.copy_from_slice(&sum.map(|x| x.max(0.0)));
@@ -229,11 +230,8 @@ impl Layer {
         for (i, (weights, bias)) in eights.enumerate() {
             let mut sums = [*bias; N];
             for (k, w) in weights.iter().enumerate() {
-                for (sum, column) in sums.iter_mut().zip(&columns) {
-                    for (s, w) in sum.iter_mut().zip(w) {
-                        *s += column[k] * w;
-                    }
-                }
+                let add = |sum: [f32; LANES], x: f32| from_fn(|lane| sum[lane] + x * w[lane]);
+                sums = from_fn(|t| add(sums[t], columns[t][k]));
             }
             take(i * LANES, sums);
         }

@@ -286,7 +286,10 @@ fn pieces_are_speech_that_one_window_holds() {
     };
     let recording = record(&sound);
     let rules = Rules {
-        threshold: 0.65,
+        threshold: 0.75,
+        neg_threshold: Some(0.74),
+        min_speech_ms: 0,
+        min_silence_ms: 0,
         ..Rules::default()
     };
     let speech = net.hear(recording.samples().unwrap()).unwrap();
@@ -333,7 +336,12 @@ fn a_real_net_says_what_onnxruntime_says() {
     let probabilities = lines[0].split(' ').map(|p| p.parse().unwrap());
     let probabilities: Vec<f32> = probabilities.collect();
     let net = Silero::open(net).unwrap();
-    let samples = Source::file(Path::new(sound)).open(Mix::Mean).unwrap();
+    let (mut samples, mut all) = (
+        Source::file(Path::new(sound)).open(Mix::Mean).unwrap(),
+        Vec::new(),
+    );
+    while samples.next_block(&mut all).unwrap() {}
+    let samples = Source::samples("sound", all).open(Mix::Mean).unwrap();
     let begin = std::time::Instant::now();
     let speech = net.hear(samples).unwrap();
     let seconds = probabilities.len() as f64 * 0.032;

@@ -30,7 +30,7 @@ const CELLS: usize = 128;
 const LANES: usize = 8;
 
 /// The net.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Silero {
     spectrum: Layer,
     convolutions: [Layer; 4],
@@ -42,11 +42,17 @@ pub struct Silero {
 
 /// A matrix, and what is added to its product: for every eight outputs, the weights of the first input, of the
 /// second, and so on.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Layer {
     weights: Vec<[f32; LANES]>,
     bias: Vec<[f32; LANES]>,
     inputs: usize,
+}
+
+impl std::fmt::Debug for Silero {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Silero").finish_non_exhaustive()
+    }
 }
 
 impl Silero {

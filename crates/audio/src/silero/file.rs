@@ -50,15 +50,14 @@ pub(super) fn read(file: &ModelFile) -> Result<Silero> {
         ));
     }
     let spectrum = tensors.take("stft_conv.weight", &[2 * BINS, SPAN])?;
-    let mut convolutions = Vec::new();
-    for (i, (from, to)) in (1..).zip(CHANNELS) {
-        let weights = tensors.take(&format!("conv{i}.weight"), &[to, from, 3])?;
-        let bias = tensors.take(&format!("conv{i}.bias"), &[to])?;
-        convolutions.push(Layer::new(&by_frame(&weights, from), &bias, 3 * from));
-    }
     let silero = Silero {
         spectrum: Layer::new(&spectrum, &[0.0; 2 * BINS], SPAN),
-        convolutions: convolutions.try_into().expect("there are four"),
+        convolutions: [
+            tensors.convolution(1)?,
+            tensors.convolution(2)?,
+            tensors.convolution(3)?,
+            tensors.convolution(4)?,
+        ],
         cell: tensors.cell()?,
         end: tensors.take("final_conv.weight", &[CELLS])?,
         end_bias: tensors.take("final_conv.bias", &[])?[0],
@@ -111,6 +110,13 @@ impl Tensors<'_> {
             let found = format!("what is no number in the tensor {}", info.name);
             self.wrong(found, "numbers alone; download the file again".to_owned())
         })
+    }
+
+    fn convolution(&mut self, number: usize) -> Result<Layer> {
+        let (from, to) = CHANNELS[number - 1];
+        let weights = self.take(&format!("conv{number}.weight"), &[to, from, 3])?;
+        let bias = self.take(&format!("conv{number}.bias"), &[to])?;
+        Ok(Layer::new(&by_frame(&weights, from), &bias, 3 * from))
     }
 
     fn cell(&mut self) -> Result<Layer> {

@@ -121,9 +121,9 @@ def walk(n, seed, step):
 
 def cases():
     """Threshold, least speech, least silence, most speech, padding, the lower threshold, and samples at the end left out."""
-    for seed in range(1, 61):
-        yield (seed, [60, 150, 400, 900][seed % 4], [0.5, 0.35, 0.6, 0.1][seed % 4 if seed % 7 else 3], [250, 0, 700][seed % 3], [100, 0, 400, 31][seed // 2 % 4],
-               [float("inf"), 3.0, 1.5, 30.0, 0.7][seed % 5], [30, 0, 250, 33][seed // 3 % 4], None if seed % 6 else 0.2, seed * 37 % 512)
+    for seed in range(1, 101):
+        yield (seed, [60, 150, 400, 900][seed % 4], [0.5, 0.35, 0.6, 0.1][seed % 4 if seed % 7 else 3], [250, 0, 700, 96, 256, 32][seed % 6], [100, 400, 300, 31, 0, 400][seed // 2 % 6],
+               [float("inf"), 3.0, 1.5, 5.0, 2.0, 0.7][seed // 3 % 6], [30, 0, 250, 33][seed // 3 % 4], None if seed % 7 else 0.25, seed * 37 % 512)
 
 def lines(find):
     for seed, step, threshold, speech, silence, most, pad, lower, less in cases():

@@ -18,7 +18,7 @@ pub(crate) fn run() -> Result<()> {
         "-p",
         "tokkata",
     ];
-    let tests = ["mel", "resample", "rules", "lengths", "speech"];
+    let tests = ["mel", "resample", "silero", "rules", "lengths", "speech"];
     let mut command = cargo(&["test", "--locked", "--no-fail-fast"]);
     command.args(packages);
     for test in tests {

@@ -40,4 +40,12 @@ pub enum AudioError {
     NotANumber { name: String, seconds: f64 },
     #[error("{name}: holds no sound (0 samples)")]
     Empty { name: String },
+    #[error("{name}: found {found}, expected {expected}")]
+    Net {
+        name: String,
+        found: String,
+        expected: String,
+    },
+    #[error(transparent)]
+    NetFile(#[from] tokkata_formats::FormatError),
 }

@@ -2,13 +2,15 @@
 //!
 //! A [`Source`] is opened as a [`Samples`]: one channel, or the mean of all, at [`RATE`]. A [`Recording`] has looked at
 //! all of it once, and gives windows of log-mel features (a [`Window`] of frames by bands) in a second pass; [`Live`]
-//! gives them while sound still comes in. The crate knows no models and no network.
+//! gives them while sound still comes in. [`vad`] tells where somebody speaks, by loudness or by a net of the user's
+//! ([`Silero`]). The crate knows no other models and no network.
 //!
-//! Invariants: memory does not grow with the length of a recording, but for one byte per hundredth of a second; features
+//! Invariants: memory does not grow with the length of a recording, but for one byte per hundredth of a second, and four per step
+//! of the net; features
 //! depend on the samples alone, however they were cut into blocks; a hostile file gives an [`AudioError`] of one line
 //! and never a panic.
 //!
-//! Reading order: [`source`], [`resample`], [`mel`], [`recording`], [`gate`], [`wav`].
+//! Reading order: [`source`], [`resample`], [`mel`], [`recording`], [`gate`], [`silero`], [`vad`], [`wav`].
 //!
 //! ```
 //! use tokkata_audio::{Bands, Mix, Recording, Source};
@@ -23,7 +25,9 @@ pub mod mel;
 pub mod opus;
 pub mod recording;
 pub mod resample;
+pub mod silero;
 pub mod source;
+pub mod vad;
 pub mod wav;
 
 pub use error::{AudioError, Result};
@@ -31,6 +35,7 @@ pub use gate::{Gate, Stretch};
 pub use mel::{Bands, LogMel};
 pub use recording::{Live, Recording, Window, Windows};
 pub use resample::Resampler;
+pub use silero::Silero;
 pub use source::{Mix, Samples, Source};
 
 /// Samples per second that models read.

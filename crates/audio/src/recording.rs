@@ -76,6 +76,14 @@ impl Recording {
         self.samples as f64 / f64::from(crate::RATE)
     }
 
+    /// Its samples, in a pass of their own.
+    ///
+    /// # Errors
+    /// A source that cannot be read another time.
+    pub fn samples(&self) -> Result<Samples> {
+        self.source.open(self.mix)
+    }
+
     /// Where it is loud.
     #[must_use]
     pub fn gate(&self) -> &Gate {

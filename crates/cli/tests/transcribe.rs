@@ -128,11 +128,36 @@ fn raw_sound_is_heard_as_it_comes() {
 }
 
 #[test]
+fn what_is_cut_follows_from_the_net() {
+    let folder = Folder::new();
+    for (name, says) in [("all.safetensors", 5.0), ("none.safetensors", -5.0)] {
+        let net = tokkata_conformance::speech::constant_silero(says);
+        std::fs::write(folder.at(name), net).unwrap();
+    }
+    let hear = |flags: &[&str]| said(&folder.run(&[&PLAIN[..], &["a.wav"], flags].concat()));
+    let whole = hear(&[]);
+    assert!(!whole.is_empty());
+    assert_eq!(hear(&["--vad", "-vm", "all.safetensors"]), whole);
+    assert_eq!(hear(&["--vad", "-vm", "none.safetensors"]), "");
+    let surer = ["--vad", "-vm", "all.safetensors", "-vt", "0.9999"];
+    assert_eq!(hear(&surer), "");
+    let longer = ["--vad", "-vm", "all.safetensors", "-vspd", "3000"];
+    assert_eq!(hear(&longer), "");
+    let rest = ["-vsd", "200", "-vmsd", "1", "-vp", "0", "-vo", "0.5"];
+    let cut = hear(&[&["--vad", "-vm", "all.safetensors"], &rest[..]].concat());
+    assert_ne!(cut, whole);
+    // Flags of lengths go for loudness too.
+    assert_eq!(hear(&["--vad"]), whole);
+    assert_eq!(hear(&["--vad", "-vspd", "3010"]), "");
+}
+
+#[test]
 fn mistakes_are_one_line() {
     let folder = Folder::new();
+    std::fs::write(folder.at("net.onnx"), b"\x08\x07\x12\x07").unwrap();
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/demo.gguf");
     let demo = demo.display().to_string();
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 9] = [
         (
             &["transcribe", "-m", &demo, "a.wav"],
             "the model does not hear speech, expected one that does; use `run` or `complete`",
@@ -146,6 +171,46 @@ fn mistakes_are_one_line() {
             "found the language 'klingon', expected one that model.bin knows: en zh de",
         ),
         (&["transcribe", "-m", "model.bin"], "no recording was named"),
+        (
+            &["transcribe", "-m", "model.bin", "--vad", "-"],
+            "--vad cuts recordings, and standard input is heard as it comes",
+        ),
+        (
+            &[
+                "transcribe",
+                "-m",
+                "model.bin",
+                "--vad",
+                "-vm",
+                "net.onnx",
+                "a.wav",
+            ],
+            "net.onnx: found an ONNX file, expected silero_vad_16k.safetensors",
+        ),
+        (
+            &[
+                "transcribe",
+                "-m",
+                "model.bin",
+                "--vad",
+                "-vm",
+                "model.bin",
+                "a.wav",
+            ],
+            "model.bin: found a model of the family whisper, expected silero_vad_16k.safetensors",
+        ),
+        (
+            &[
+                "transcribe",
+                "-m",
+                "model.bin",
+                "--vad",
+                "-vmsd",
+                "0.5",
+                "a.wav",
+            ],
+            "expected one second or more",
+        ),
         (
             &["transcribe", "a.wav"],
             "no model was named; give -m FILE, or -m base.en, which is downloaded",

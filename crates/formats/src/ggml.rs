@@ -2,8 +2,10 @@
 //!
 //! The container holds one family of models, so what it leaves unsaid (which tokens are special, how wide the
 //! feed-forward is) follows from its sizes. Metadata and names come out as a GGUF file of the family has them.
+//! Silero's net comes in a container that begins alike ([`silero`]).
 
 mod names;
+mod silero;
 mod vocabulary;
 
 use tokkata_core::{Metadata, Value};
@@ -26,7 +28,10 @@ pub(crate) fn is_one(bytes: &[u8]) -> bool {
 
 /// Reads a file that begins so.
 pub(crate) fn from_part(part: Part) -> Result<Contents> {
-    let read = read(part.bytes());
+    let read = match silero::is_one(part.bytes()) {
+        true => silero::read(part.bytes()),
+        false => read(part.bytes()),
+    };
     let (metadata, tensors) = read.map_err(|fault| FormatError::new(&part.name, fault))?;
     Ok(Contents {
         container: Container::Ggml,
@@ -63,7 +68,7 @@ fn read(bytes: &[u8]) -> std::result::Result<Read, Fault> {
     vocabulary::describe(&tokens, sizes.vocab, &mut metadata)?;
     let mut tensors = Vec::new();
     while walk.pos < bytes.len() {
-        tensors.push(tensor(&mut walk)?);
+        tensors.push(tensor(&mut walk, &names::canonical)?);
     }
     Ok((metadata, tensors))
 }
@@ -132,7 +137,10 @@ impl Sizes {
     }
 }
 
-fn tensor(walk: &mut Walk<'_>) -> std::result::Result<TensorInfo, Fault> {
+fn tensor(
+    walk: &mut Walk<'_>,
+    canonical: &dyn Fn(&str) -> Option<String>,
+) -> std::result::Result<TensorInfo, Fault> {
     const WHAT: &str = "a tensor";
     let (dims, len, code) = (walk.u32(WHAT)?, walk.u32(WHAT)?, walk.u32(WHAT)?);
     if dims > 4 {
@@ -152,7 +160,7 @@ fn tensor(walk: &mut Walk<'_>) -> std::result::Result<TensorInfo, Fault> {
         what: "tensor name",
         found: Quoted::new(raw),
     })?;
-    let name = names::canonical(stored).ok_or_else(|| {
+    let name = canonical(stored).ok_or_else(|| {
         wrong(
             format!("the tensor {}", Quoted::new(stored)),
             "one of the family's names".to_owned(),

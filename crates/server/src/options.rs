@@ -1,11 +1,13 @@
 //! How a server is started.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use serde_json::{Map, Value};
 use tokkata::Sampling;
+use tokkata::audio::Silero;
 pub use tokkata_requests::style::{ReasoningNames, Style, Thinking};
 
 /// Choices of a server.
@@ -65,6 +67,8 @@ pub struct ServerOptions {
     pub prefill: bool,
     /// What the answer's reasoning is called.
     pub reasoning: ReasoningNames,
+    /// The net that tells where somebody speaks; loudness does without.
+    pub vad: Option<Arc<Silero>>,
     /// `/slots` tells what is under way.
     pub slots: bool,
     /// `/metrics` tells what was counted.
@@ -143,6 +147,7 @@ impl Default for ServerOptions {
             any_content_type: false,
             prefill: true,
             reasoning: ReasoningNames::Both,
+            vad: None,
             slots: false,
             metrics: true,
             props: false,

@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 
 use common::{Reply, options, post_form, start};
 use serde_json::Value;
-use tokkata::audio::{Bands, Mix, Recording, Source, wav};
+use tokkata::audio::{Bands, Mix, Recording, Silero, Source, wav};
 use tokkata::speech::{Heard, Room, Sound, Transcriber, Whole, Work};
 use tokkata::transcript::Options;
 use tokkata::{Checkpoint, DType, ModelFile, OpenOptions};
-use tokkata_server::{Kind, Offer, Opened, Stock};
+use tokkata_server::{Kind, Offer, Opened, ServerOptions, Stock};
 
 #[path = "../../audio/tests/signals/mod.rs"]
 mod signals;
@@ -34,27 +34,39 @@ fn transcriber() -> Transcriber {
 
 fn server() -> &'static str {
     static SERVER: OnceLock<String> = OnceLock::new();
-    SERVER.get_or_init(|| {
-        let speech = Offer {
-            id: "whisper".to_owned(),
-            aliases: Vec::new(),
-            tags: Vec::new(),
-            path: PathBuf::from("small.bin"),
-            kind: Kind::Speech,
-            opener: None,
-            opened: Some(Opened::Speech(Box::new(
-                transcriber().serve().expect("a thread"),
-            ))),
-        };
-        let offers = vec![Offer::from(common::demo()), speech];
-        start(
-            options(),
-            Stock {
-                offers,
-                library: None,
-            },
-        )
+    SERVER.get_or_init(|| serve(options()))
+}
+
+/// A server with a net that always says the same.
+fn server_with_net(says: f32) -> String {
+    let net = tokkata_conformance::speech::constant_silero(says);
+    let net = ModelFile::from_safetensors_bytes(net).expect("a file");
+    serve(ServerOptions {
+        vad: Some(Arc::new(Silero::new(&net).expect("a net"))),
+        ..options()
     })
+}
+
+fn serve(options: ServerOptions) -> String {
+    let speech = Offer {
+        id: "whisper".to_owned(),
+        aliases: Vec::new(),
+        tags: Vec::new(),
+        path: PathBuf::from("small.bin"),
+        kind: Kind::Speech,
+        opener: None,
+        opened: Some(Opened::Speech(Box::new(
+            transcriber().serve().expect("a thread"),
+        ))),
+    };
+    let offers = vec![Offer::from(common::demo()), speech];
+    start(
+        options,
+        Stock {
+            offers,
+            library: None,
+        },
+    )
 }
 
 fn samples() -> Vec<f32> {
@@ -222,9 +234,68 @@ fn whisper_cpp_s_clients_are_answered() {
 }
 
 #[test]
+fn recordings_are_cut_as_it_is_asked() {
+    let (all, none) = (server_with_net(5.0), server_with_net(-5.0));
+    let text = |server: &str, path: &str, fields: &[(&str, &str)]| {
+        let quick = [
+            ("language", "en"),
+            ("temperature_inc", "0"),
+            ("beam_size", "1"),
+            ("best_of", "1"),
+            ("model", "whisper"),
+        ];
+        let fields = [&quick[..], fields].concat();
+        let reply = post_form(server, path, &fields, ("a.wav", &sound()));
+        assert_eq!(reply.status, 200, "{fields:?}: {}", reply.text);
+        reply.json()["text"].as_str().expect("a text").to_owned()
+    };
+    let object = r#"{"type": "server_vad", "threshold": 0.5, "silence_duration_ms": 500, "prefix_padding_ms": 100}"#;
+    let surer = r#"{"type": "server_vad", "threshold": 0.9999}"#;
+    let fields = [
+        ("chunking_strategy[type]", "server_vad"),
+        ("chunking_strategy[threshold]", "0.9999"),
+    ];
+    let path = "/v1/audio/transcriptions";
+    let whole = text(&all, path, &[]);
+    assert!(!whole.is_empty());
+    for strategy in ["auto", object] {
+        let asked = [("chunking_strategy", strategy)];
+        assert_eq!(text(&all, path, &asked), whole);
+        assert_eq!(text(&none, path, &asked), "");
+    }
+    assert_eq!(text(&all, path, &[("chunking_strategy", surer)]), "");
+    assert_eq!(text(&all, path, &fields), "");
+    assert_eq!(text(&none, path, &[]), whole);
+    let own = "/inference";
+    assert!(!text(&all, own, &[("vad", "true"), ("vad_threshold", "0.5")]).is_empty());
+    assert_eq!(
+        text(&all, own, &[("vad", "true"), ("vad_threshold", "0.9999")]),
+        ""
+    );
+    assert_eq!(
+        text(
+            &none,
+            own,
+            &[("vad", "true"), ("vad_samples_overlap", "0.1")]
+        ),
+        ""
+    );
+}
+
+#[test]
 fn what_cannot_be_heard_is_refused_by_name() {
     let path = "/v1/audio/transcriptions";
+    let threshold = r#"{"type": "server_vad", "threshold": 0.5}"#;
+    let more = r#"{"type": "server_vad", "colour": "red"}"#;
     for (field, value, told) in [
+        ("chunking_strategy", threshold, "start it with --vad-model"),
+        ("chunking_strategy", more, "chunking_strategy[colour]"),
+        (
+            "chunking_strategy",
+            "often",
+            "expected auto, or an object of the type server_vad",
+        ),
+        ("chunking_strategy", "{}", "expected auto"),
         ("language", "xx", "language"),
         ("response_format", "diarized_json", "response_format"),
         ("temperature", "7", "temperature"),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
+use tokkata::audio::Silero;
 use tokkata::{ChatTemplate, Pooling};
 use tokkata_server::{
     Cross, Hosts, ModelLimits, Opened, ReasoningNames, Server, ServerOptions, Thinking,
@@ -70,6 +71,10 @@ pub(crate) struct ServeArgs {
     /// Tokens of an answer that does not say how many; -1 until the model ends or the context is full
     #[arg(short = 'n', long = "predict", visible_alias = "n-predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     predict: i64,
+    /// Silero's net, which tells where somebody speaks in recordings to be cut there: silero_vad_16k.safetensors, or whisper.cpp's
+    /// ggml-silero-*.bin (also -vm)
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    vad_model: Option<PathBuf>,
     #[command(flatten)]
     sizes: SizeArgs,
     #[command(flatten)]
@@ -262,6 +267,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<()> {
     logs::start(args.log_json, args.verbose);
     let keys = args.listen.keys()?;
     let args = Arc::new(args);
+    let net = args.vad_model.as_ref().map(Silero::open).transpose()?;
     let budget = args.several.budget();
     let stock = models::stock(&args, budget)?;
     let first = stock.offers.iter().find_map(|offer| match &offer.opened {
@@ -274,6 +280,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<()> {
     };
     let options = ServerOptions {
         models: args.several.limits(budget),
+        vad: net.map(Arc::new),
         ..args.options(keys, sampling)
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()

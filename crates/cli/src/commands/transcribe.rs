@@ -1,6 +1,7 @@
 //! `transcribe`: speech as text, with whisper.cpp's flags where people know them.
 
 mod output;
+mod vad;
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use clap::Args;
 use tokkata::DType;
-use tokkata::audio::{Mix, Source, gate};
+use tokkata::audio::{Mix, Source};
 use tokkata::speech::{Heard, Room, Sound, Transcriber, Whole, Work};
 use tokkata::transcript::format::{About, clock};
 use tokkata::transcript::{Options, Segment};
@@ -23,6 +24,7 @@ use crate::load;
 use crate::progress::Bar;
 
 use output::OutputArgs;
+use vad::{Cutter, VadArgs};
 
 /// Flags of `transcribe`.
 #[derive(Debug, Args)]
@@ -100,9 +102,6 @@ pub(crate) struct TranscribeArgs {
     /// Hear this many milliseconds (also -d)
     #[arg(long, value_name = "MS", hide_short_help = true)]
     duration: Option<u64>,
-    /// Cut at silence by loudness, and hear the parts side by side
-    #[arg(long)]
-    vad: bool,
     /// Two channels are two speakers (also -di)
     #[arg(long)]
     diarize: bool,
@@ -128,6 +127,8 @@ pub(crate) struct TranscribeArgs {
         hide_short_help = true
     )]
     seed: u64,
+    #[command(flatten)]
+    vad: VadArgs,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -167,6 +168,12 @@ pub(crate) fn run(args: &TranscribeArgs) -> Result<()> {
             "no recording was named; give files, or - for standard input",
         ));
     }
+    let cutter = args.vad.cutter()?;
+    if cutter.is_some() && files.iter().any(|file| file == Path::new("-")) {
+        return Err(usage(
+            "--vad cuts recordings, and standard input is heard as it comes; name a file, or leave --vad out",
+        ));
+    }
     let checkpoint = load::checkpoint(&model, args.model.arch_files())?;
     let mut options = args.device.options(&args.model, DType::F16)?;
     options.threads = args.threads.count();
@@ -199,6 +206,7 @@ pub(crate) fn run(args: &TranscribeArgs) -> Result<()> {
     let asked = args.options(language.unwrap_or("en"), words);
     let mut run = Run {
         args,
+        cutter,
         files: &files,
         found: files.iter().map(|_| Found::default()).collect(),
         parts: Vec::new(),
@@ -261,6 +269,7 @@ impl TranscribeArgs {
 /// All recordings of one call.
 struct Run<'a> {
     args: &'a TranscribeArgs,
+    cutter: Option<Cutter>,
     files: &'a [PathBuf],
     found: Vec<Found>,
     /// By the number that the transcriber gives.
@@ -283,7 +292,7 @@ impl Run<'_> {
                 let mut options = asked.clone();
                 if !part.clips.is_empty() {
                     options.clips.clone_from(&part.clips);
-                    options.carry &= !run.args.vad;
+                    options.carry &= run.cutter.is_none();
                 }
                 run.parts.push(part);
                 return Some(Work {
@@ -355,15 +364,9 @@ impl Run<'_> {
             let bands = tokkata::audio::Bands::slaney(bands);
             let recording = tokkata::audio::Recording::measure(source.clone(), mix, bands)?;
             self.found[file].frames += recording.frames();
-            let clips: Vec<Vec<f64>> = match self.args.vad {
-                true => {
-                    let sound = recording.gate().stretches(gate::Cut::default());
-                    let windows = gate::windows(&sound, tokkata::transcript::WINDOW);
-                    let seconds = |frame: usize| frame as f64 / 100.0;
-                    let clip = |s: &gate::Stretch| vec![seconds(s.from), seconds(s.to)];
-                    windows.iter().map(clip).collect()
-                }
-                false => vec![Vec::new()],
+            let clips = match &self.cutter {
+                Some(cutter) => cutter.clips(&recording)?,
+                None => vec![Vec::new()],
             };
             for clips in clips {
                 let part = Part {

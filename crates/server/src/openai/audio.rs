@@ -1,5 +1,7 @@
 //! `/v1/audio/transcriptions`, `/v1/audio/translations`, and whisper.cpp's `/inference`.
 
+mod cuts;
+
 use std::sync::Arc;
 
 use axum::body::to_bytes;
@@ -7,7 +9,8 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use tokkata::audio::{Mix, Recording, Source, gate};
+use tokkata::audio::vad::{self, Rules};
+use tokkata::audio::{Mix, Recording, Silero, Source, Stretch};
 use tokkata::speech::{Heard, Whole};
 use tokkata::transcript::format::{About, Format, verbose};
 use tokkata::transcript::{Options, Segment, WINDOW};
@@ -48,8 +51,8 @@ struct Asked {
     words: bool,
     segments: bool,
     stream: bool,
-    /// Windows are cut where nobody speaks.
-    cuts: bool,
+    /// Windows are cut where nobody speaks, by these rules.
+    cuts: Option<Rules>,
     options: Options,
 }
 
@@ -71,11 +74,12 @@ pub(crate) async fn inference(app: Shared, request: Request) -> Result<Response>
 async fn answer(app: Shared, request: Request, manners: Manners) -> Result<Response> {
     let State(app) = app;
     let form = form(&app, request).await?;
-    let asked = Asked::read(form, manners)?;
+    let net = app.options.vad.clone();
+    let asked = Asked::read(form, manners, net.is_some())?;
     let model = app.fleet.speech(asked.model.as_deref()).await?;
     let (recording, asked) = {
         let model = Arc::clone(&model);
-        aside(move || recorded(&model, asked)).await?
+        aside(move || recorded(&model, net.as_deref(), asked)).await?
     };
     let transcript = Transcript {
         seconds: recording.seconds(),
@@ -159,7 +163,7 @@ impl Texts {
 }
 
 impl Asked {
-    fn read(form: Vec<Part>, manners: Manners) -> Result<Self> {
+    fn read(form: Vec<Part>, manners: Manners, net: bool) -> Result<Self> {
         let (mut files, texts): (Vec<Part>, Vec<Part>) =
             form.into_iter().partition(|p| p.name == "file");
         let file = match files.len() {
@@ -195,7 +199,7 @@ impl Asked {
             words: words || manners == Manners::Inference,
             segments: grains.is_empty() || grains.iter().any(|g| g == "segment"),
             stream: texts.boolean("stream")?.unwrap_or(false),
-            cuts: cuts(&mut texts, manners)?,
+            cuts: cuts::cuts(&mut texts, manners, net)?,
             options,
         };
         let wants = texts.take_all(&["include[]", "include"]);
@@ -232,22 +236,6 @@ fn shape(word: Option<&str>) -> Result<Shape> {
         Some(other) => Err(ApiError::field(
             "response_format",
             format!("found '{other}', expected json, verbose_json, text, srt or vtt"),
-        )),
-    }
-}
-
-/// Whether windows are cut at silence.
-fn cuts(texts: &mut Texts, manners: Manners) -> Result<bool> {
-    let asked = match manners {
-        Manners::Inference => texts.boolean("vad")?.unwrap_or(false),
-        _ => false,
-    };
-    match texts.take("chunking_strategy").as_deref() {
-        None => Ok(asked),
-        Some("auto") => Ok(true),
-        Some(_) => Err(ApiError::field(
-            "chunking_strategy",
-            "expected auto: windows are cut where nobody speaks, by loudness",
         )),
     }
 }
@@ -293,7 +281,7 @@ fn options(texts: &mut Texts, manners: Manners, words: bool) -> Result<Options> 
 }
 
 /// The recording of a file, and what is asked of it in the model's terms.
-fn recorded(model: &Hearing, mut asked: Asked) -> Result<(Recording, Asked)> {
+fn recorded(model: &Hearing, net: Option<&Silero>, mut asked: Asked) -> Result<(Recording, Asked)> {
     let name = asked.file.file.clone().unwrap_or_else(|| "file".to_owned());
     let bytes: Arc<[u8]> = asked.file.bytes.to_vec().into();
     let invalid = |e: tokkata::Error| ApiError::field("file", e.to_string());
@@ -317,14 +305,13 @@ fn recorded(model: &Hearing, mut asked: Asked) -> Result<(Recording, Asked)> {
         let text = format!("expected at most {}", model.widest());
         return Err(ApiError::field("beam_size", text));
     }
-    if asked.cuts {
-        let sound = recording.gate().stretches(gate::Cut::default());
-        let windows = gate::windows(&sound, WINDOW);
-        let seconds = |frame: usize| frame as f64 / 100.0;
-        let clip = |s: &gate::Stretch| [seconds(s.from), seconds(s.to)];
-        options.clips = windows.iter().flat_map(clip).collect();
+    if let Some(rules) = &asked.cuts {
+        let pieces = vad::pieces(&recording, net, rules, WINDOW);
+        let pieces = pieces.map_err(|e| ApiError::field("file", e.to_string()))?;
+        let clip = |s: &Stretch| [s.from as f64 / 100.0, s.to as f64 / 100.0];
+        options.clips = pieces.iter().flat_map(clip).collect();
         options.carry = false;
-        if windows.is_empty() {
+        if pieces.is_empty() {
             // Nobody speaks: nothing of it is heard.
             options.clips = vec![recording.seconds()];
         }

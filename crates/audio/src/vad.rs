@@ -69,7 +69,7 @@ pub struct Speech {
 }
 
 impl Speech {
-    /// Of so many samples, [`STEP`](crate::silero::STEP) for each probability; the last may have fewer.
+    /// Of so many samples, [`STEP`] for each probability; the last may have fewer.
     #[must_use]
     pub fn new(probabilities: Vec<f32>, samples: usize) -> Self {
         Speech {

@@ -18,6 +18,14 @@ pub struct Stretch {
     pub to: usize,
 }
 
+impl Stretch {
+    /// From and to, in seconds.
+    #[must_use]
+    pub fn seconds(self) -> [f64; 2] {
+        [self.from, self.to].map(|frame| frame as f64 / 100.0)
+    }
+}
+
 /// How sound is cut at silence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cut {

@@ -171,6 +171,7 @@ fn other_files_are_told_in_a_line() {
         &named("a ZIP archive, as those of TorchScript are"),
     );
     expect("a.wav", b"RIFFsome", &named("a file of another kind"));
+    expect("short.bin", b"abc", &named("a file of another kind"));
     expect("empty.bin", b"", "the file is empty");
     expect(
         "cut.bin",

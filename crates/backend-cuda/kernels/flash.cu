@@ -90,6 +90,14 @@ static __device__ __forceinline__ void one_split(const Step &s, const Flash &op,
     mix_tile<D, G>(tile, base, low, high, sp);
 }
 
+// In the place of a window: every row sees all that an encoder wrote.
+#define ALL_ENCODED 0xffffffffu
+
+static __device__ __forceinline__ void seen_or_encoded(const Step &s, const Flash &op, u32 row, u32 *low, u32 *high) {
+    if (op.window == ALL_ENCODED) *low = 0, *high = max(s.slots[s.slot[s.seq[row]]].enc_len, 1u);
+    else seen(s, op, row, low, high);
+}
+
 template <int D, int G> static __device__ __forceinline__ void flash(const Step &s, const Flash &op) {
     const int E = (G * D + 127) / 128;  // columns of a thread
     __shared__ Space<D, G> sp;
@@ -102,7 +110,7 @@ template <int D, int G> static __device__ __forceinline__ void flash(const Step 
         return;
     }
     u32 low, high, seq = s.seq[row];
-    seen(s, op, row, &low, &high);
+    seen_or_encoded(s, op, row, &low, &high);
     u32 first = low / SPLIT, last = (high - 1) / SPLIT;
     if (!op.looped) {
         if (blockIdx.z < first || blockIdx.z > last) return;
@@ -259,7 +267,7 @@ KERNEL flash_join(Step s, Flash op) {
     u32 row = blockIdx.y, head = blockIdx.x, d = threadIdx.x, dim = blockDim.x;
     if (row >= rows_of(s, LEAD_ROWS) || !(s.flags[row] & ROW_LIVE) || (op.kinds && (s.flags[row] & ROW_PROMPT))) return;
     u32 low, high;
-    seen(s, op, row, &low, &high);
+    seen_or_encoded(s, op, row, &low, &high);
     u32 first = low / SPLIT, last = (high - 1) / SPLIT;
     if (first == last) return;
     const float *from = op.partial + ((u64)row * op.heads + head) * op.splits * (dim + 2);

@@ -288,7 +288,6 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
     // Sums through shared memory, half of the rows at a time, so that rows are written in one piece.
     const int PITCH = BN + 8;
     float *sums = (float *)space;
-    u32 wide = op.gated ? BN / 2 : BN;
     for (u32 half = 0; half < 2; half++) {
         copies_wait<0>();
         __syncthreads();
@@ -303,18 +302,9 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
                             make_float2(acc[m][n][2 * h], acc[m][n][2 * h + 1]);
         }
         __syncthreads();
-        #pragma unroll 1
-        for (u32 e = threadIdx.x; e < BM / 2 * wide; e += THREADS) {
-            u32 r = e / wide, c = e % wide, row = first + half * (BM / 2) + r, o = outs.first + c;
-            if (row >= count || o >= outs.count || !of_prompt(s, op, row)) continue;
-            const Part &p = op.parts[outs.part];
-            u32 at = r * PITCH + (op.gated ? c / (WN / 2) * WN + c % (WN / 2) : c);
-            float y = finished(p, sums[at], o, 0, false);
-            if (op.gated) y = gated(op.act, y, finished(op.parts[1], sums[at + WN / 2], o, 0, false));
-            u64 to = (u64)row * p.y_stride + p.y_first + o;
-            if (p.add) y = __fadd_rn(y, p.add[to]);
-            p.y[to] = y;
-        }
+        u32 from = first + half * (BM / 2);
+        if (op.gated) write_outputs<BM / 2, BN, THREADS, true>(s, op, outs, from, count, sums, 0);
+        else write_outputs<BM / 2, BN, THREADS, false>(s, op, outs, from, count, sums, 0);
     }
 #endif
 }

@@ -64,28 +64,6 @@ template <int F, int BM, int BN> struct Sixteen {
 };
 
 #ifdef HAS_TENSOR
-#define PAIRED 32 // outputs of a gated pair lie 16 by 16 beside each other
-
-// Writes half of a tile's rows of prompts; `sums` has its rows, PITCH apart.
-template <int BM, int BN, int THREADS>
-static __device__ __forceinline__ void write_half(const Step &s, const MatVec &op, const Outputs &outs, u32 first, u32 count, const float *sums) {
-    const int PITCH = BN + 8;
-    u32 wide = op.gated ? BN / 2 : BN;
-    #pragma unroll 1
-    for (u32 e = threadIdx.x; e < BM / 2 * wide; e += THREADS) {
-        u32 r = e / wide, c = e % wide, row = first + r, o = outs.first + c;
-        if (row >= count || o >= outs.count || !of_prompt(s, op, row)) continue;
-        const Part &p = op.parts[outs.part];
-        float unit = op.acts.d[row];
-        u32 at = r * PITCH + (op.gated ? c / (PAIRED / 2) * PAIRED + c % (PAIRED / 2) : c);
-        float y = finished(p, __fmul_rn(sums[at], unit), o, 0, false);
-        if (op.gated) y = gated(op.act, y, finished(op.parts[1], __fmul_rn(sums[at + PAIRED / 2], unit), o, 0, false));
-        u64 to = (u64)row * p.y_stride + p.y_first + o;
-        if (p.add) y = __fadd_rn(y, p.add[to]);
-        p.y[to] = y;
-    }
-}
-
 // Sums of a thread's rows in a tile: of warps of `acc`'s size.
 template <int PITCH, int MT, int NT> static __device__ __forceinline__ void put_sums(float *sums, const float (&acc)[MT][NT][4]) {
     u32 lane = threadIdx.x & 31;
@@ -160,18 +138,23 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
         }
         copies_end();
     };
+#ifdef HAS_WGMMA
+    const int AHEAD = DEPTH - 2;
+#else
+    const int AHEAD = DEPTH - 1;
+#endif
     #pragma unroll
-    for (int t = 0; t < DEPTH - 1; t++) copy(t);
+    for (int t = 0; t < AHEAD; t++) copy(t);
 
 #ifdef HAS_WGMMA
     const int MT = 1, NT = BN / 8;
-    float acc[MT][NT][4] = {}, dot[NT][4];
+    float acc[MT][NT][4] = {}, dots[2][NT][4];
     u32 m0 = warp * 16, n0 = 0;
-    for (u32 t = 0; t < steps; t++) {
-        copies_wait<DEPTH - 2>();
+    // While tensor cores make one dot, the one before it is added.
+    auto multiply = [&](u32 t, float (&dot)[NT][4]) {
+        copies_wait<AHEAD - 1>();
         tiles_written();
         __syncthreads();
-        copy(t + DEPTH - 1);
         u32 tile = space_at + t % DEPTH * Size::bytes;
         u64 b = tile_at(tile + Size::outs);
         wgmma_begins();
@@ -181,11 +164,30 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
             #pragma unroll
             for (int k = 0; k < 4; k++) wgmma<F == T_BF16>(dot, a + 2 * k, b + 2 * k, p < P - 1 || k > 0);
         }
-        wgmma_ends();
+        wgmma_commits();
+        copy(t + AHEAD);
+    };
+    auto add = [&](float (&dot)[NT][4]) {
+        wgmma_made(dot);
         #pragma unroll
         for (int n = 0; n < NT; n++)
             #pragma unroll
             for (int i = 0; i < 4; i++) acc[0][n][i] = __fadd_rn(acc[0][n][i], dot[n][i]);
+    };
+    u32 t = 0;
+    #pragma unroll 1
+    for (; t + 1 < steps; t += 2) {
+        multiply(t, dots[0]);
+        multiply(t + 1, dots[1]);
+        wgmma_waits<1>();
+        add(dots[0]);
+        wgmma_waits<0>();
+        add(dots[1]);
+    }
+    if (t < steps) {
+        multiply(t, dots[0]);
+        wgmma_waits<0>();
+        add(dots[0]);
     }
 #else
     const int MT = WM / 16, NT = WN / 8;
@@ -237,7 +239,9 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
         __syncthreads();
         if (m0 / (BM / 2) == half) put_sums<BN + 8>(sums + m0 % (BM / 2) * (BN + 8) + n0, acc);
         __syncthreads();
-        write_half<BM, BN, THREADS>(s, op, outs, first + half * (BM / 2), count, sums);
+        u32 from = first + half * (BM / 2);
+        if (op.gated) write_outputs<BM / 2, BN, THREADS, true>(s, op, outs, from, count, sums, op.acts.d);
+        else write_outputs<BM / 2, BN, THREADS, false>(s, op, outs, from, count, sums, op.acts.d);
     }
 #endif
 }

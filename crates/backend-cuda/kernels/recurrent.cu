@@ -48,22 +48,61 @@ struct Conv1d {
     u32 n, channels, taps, stride, padding, frames; // frames: of a row of x
 };
 
-// Frames of a sequence's rows, zeros around them: a warp for each output of a frame.
+#define CONV_TILE 64
+#define CONV_STEP 16
+
+// Frames of a sequence's rows, zeros around them: a block for 64 outputs of 64 frames, a thread for four of four. What a frame is
+// made of lies in one piece, as do an output's weights.
 KERNEL conv1d(Step s, Conv1d op) {
-    u32 lane = threadIdx.x & 31, o = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), row = blockIdx.y;
-    u32 per_row = op.frames / op.stride;
-    if (row >= rows_of(s, LEAD_ROWS) || o >= per_row * op.n) return;
-    u32 seq = s.seq[row], first = s.first_row[seq], count = s.row_count[seq], n = o % op.n;
-    if (count == 0) return;
-    i32 start = (i32)(((row - first) * per_row + o / op.n) * op.stride) - (i32)op.padding, end = (i32)(count * op.frames);
-    const float *x = op.x + (u64)first * op.frames * op.channels, *w = op.w + (u64)n * op.taps * op.channels;
-    float sum = 0.0f;
-    for (u32 i = lane; i < op.taps * op.channels; i += 32) {
-        i32 frame = start + (i32)(i / op.channels);
-        if (frame >= 0 && frame < end) sum = __fmaf_rn(w[i], x[(u64)frame * op.channels + i % op.channels], sum);
+    __shared__ __align__(16) float frames[CONV_STEP][CONV_TILE + 4], weights[CONV_STEP][CONV_TILE + 4];
+    u32 per_row = op.frames / op.stride, total = rows_of(s, LEAD_ROWS) * per_row, f0 = blockIdx.y * CONV_TILE, n0 = blockIdx.x * CONV_TILE;
+    if (f0 >= total) return;
+    u32 r = threadIdx.x / 4, piece = threadIdx.x % 4 * 4, own = min(f0 + r, total - 1), row = own / per_row, columns = op.taps * op.channels;
+    u32 seq = s.seq[row], first = s.first_row[seq];
+    i32 start = ((i32)(own - first * per_row) * (i32)op.stride - (i32)op.padding) * (i32)op.channels;
+    i32 end = (i32)(s.row_count[seq] * op.frames * op.channels);
+    const float *x = op.x + (u64)first * op.frames * op.channels, *w = op.w + (u64)min(n0 + r, op.n - 1) * columns;
+    float next_x[4], next_w[4], acc[4][4] = {};
+    auto fetch = [&](u32 k) {
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            u32 c = k + piece + i;
+            i32 at = start + (i32)c;
+            next_x[i] = c < columns && at >= 0 && at < end ? x[at] : 0.0f;
+            next_w[i] = c < columns ? w[c] : 0.0f;
+        }
+    };
+    fetch(0);
+    u32 row4 = threadIdx.x / 16 * 4, out4 = threadIdx.x % 16 * 4;
+    for (u32 k = 0; k < columns; k += CONV_STEP) {
+        __syncthreads();
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) frames[piece + i][r] = next_x[i], weights[piece + i][r] = next_w[i];
+        __syncthreads();
+        fetch(k + CONV_STEP);
+        float dot[4][4] = {};
+        #pragma unroll
+        for (u32 c = 0; c < CONV_STEP; c++) {
+            float4 a = *(const float4 *)&frames[c][row4], b = *(const float4 *)&weights[c][out4];
+            float f[4] = {a.x, a.y, a.z, a.w}, v[4] = {b.x, b.y, b.z, b.w};
+            #pragma unroll
+            for (int i = 0; i < 4; i++)
+                #pragma unroll
+                for (int j = 0; j < 4; j++) dot[i][j] = __fmaf_rn(v[j], f[i], dot[i][j]);
+        }
+        #pragma unroll
+        for (int i = 0; i < 16; i++) acc[i / 4][i % 4] += dot[i / 4][i % 4];
     }
-    sum = sum_lanes(sum);
-    if (lane == 0) op.y[(u64)row * per_row * op.n + o] = op.b ? sum + op.b[n] : sum;
+    #pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        u32 frame = f0 + row4 + i;
+        if (frame >= total || s.row_count[s.seq[frame / per_row]] == 0) continue;
+        #pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            u32 n = n0 + out4 + j;
+            if (n < op.n) op.y[(u64)frame * op.n + n] = op.b ? acc[i][j] + op.b[n] : acc[i][j];
+        }
+    }
 }
 
 KERNEL shift(Step s, Cache c, u32 width, const float *x, float *y) {

@@ -219,7 +219,8 @@ KERNEL keep(Step s, const Plan *plan, u32 lead, u32 width, u32 chained, const u3
         at = 0;
         for (u32 p = 0; p < part; p++) at += s.row_count[p] > 0;
     }
-    for (u32 c = threadIdx.x; c < width; c += blockDim.x) to[(u64)at * width + c] = live ? from[(u64)i * width + c] : 0;
+    for (u32 c = blockIdx.y * blockDim.x + threadIdx.x; c < width; c += gridDim.y * blockDim.x)
+        to[(u64)at * width + c] = live ? from[(u64)i * width + c] : 0;
 }
 
 KERNEL to_floats(u64 n, const i32 *from, float *to) {

@@ -40,4 +40,58 @@ static __device__ __forceinline__ bool find_outputs(const MatVec &op, u32 format
     }
     return false;
 }
+
+#define PAIRED 32 // outputs of a gated pair lie 16 by 16 beside each other
+
+// Writes rows of prompts, four outputs a thread and row; `sums` has the rows, BN + 8 apart. `units`: what each is multiplied by.
+template <int ROWS, int BN, int THREADS, bool GATED>
+static __device__ __forceinline__ void write_outputs(const Step &s, const MatVec &op, const Outputs &outs, u32 first, u32 count,
+                                                     const float *sums, const float *units) {
+    const u32 WIDE = GATED ? BN / 2 : BN, GROUPS = WIDE / 4;
+    u32 c = threadIdx.x % GROUPS * 4, o = outs.first + c;
+    if (o >= outs.count) return;
+    const Part &p = op.parts[outs.part], &up = op.parts[1];
+    u32 n = min(4u, outs.count - o);
+    float scale[2][4], bias[2][4];
+    #pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        u32 at = o + min(i, n - 1);
+        if (p.scale) scale[0][i] = p.scale[(p.y_first + at) % p.scale_len];
+        if (p.bias) bias[0][i] = p.bias[p.y_first + at];
+        if (GATED && up.scale) scale[1][i] = up.scale[(up.y_first + at) % up.scale_len];
+        if (GATED && up.bias) bias[1][i] = up.bias[up.y_first + at];
+    }
+    bool whole = n == 4 && (p.y_stride | p.y_first) % 4 == 0;
+    #pragma unroll 4
+    for (u32 r = threadIdx.x / GROUPS; r < ROWS; r += THREADS / GROUPS) {
+        u32 row = first + r;
+        if (row >= count || !of_prompt(s, op, row)) continue;
+        const float *from = sums + r * (BN + 8) + (GATED ? c / (PAIRED / 2) * PAIRED + c % (PAIRED / 2) : c);
+        float unit = units ? units[row] : 1.0f, y[4];
+        float4 a = *(const float4 *)from, b = GATED ? *(const float4 *)(from + PAIRED / 2) : a;
+        y[0] = a.x, y[1] = a.y, y[2] = a.z, y[3] = a.w;
+        float above[4] = {b.x, b.y, b.z, b.w};
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (units) y[i] = __fmul_rn(y[i], unit), above[i] = __fmul_rn(above[i], unit);
+            if (p.scale) y[i] = __fmul_rn(y[i], scale[0][i]);
+            if (p.bias) y[i] = __fadd_rn(y[i], bias[0][i]);
+            if (GATED) {
+                if (up.scale) above[i] = __fmul_rn(above[i], scale[1][i]);
+                if (up.bias) above[i] = __fadd_rn(above[i], bias[1][i]);
+                y[i] = gated(op.act, y[i], above[i]);
+            }
+        }
+        u64 to = (u64)row * p.y_stride + p.y_first + o;
+        if (whole) {
+            float4 add = p.add ? *(const float4 *)(p.add + to) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (p.add) y[0] = __fadd_rn(y[0], add.x), y[1] = __fadd_rn(y[1], add.y), y[2] = __fadd_rn(y[2], add.z), y[3] = __fadd_rn(y[3], add.w);
+            *(float4 *)(p.y + to) = make_float4(y[0], y[1], y[2], y[3]);
+        } else {
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++)
+                if (i < n) p.y[to + i] = p.add ? __fadd_rn(y[i], p.add[to + i]) : y[i];
+        }
+    }
+}
 #endif

@@ -12,9 +12,13 @@ static __device__ __forceinline__ u32 swizzled(u32 row, u32 piece) { return row 
 // What threads wrote is seen by tensor cores after the threads' next meeting.
 static __device__ __forceinline__ void tiles_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 static __device__ __forceinline__ void wgmma_begins() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-static __device__ __forceinline__ void wgmma_ends() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+static __device__ __forceinline__ void wgmma_commits() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until at most N of the last commits are under way.
+template <int N> static __device__ __forceinline__ void wgmma_waits() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+// What was waited for is not read before.
+template <int N> static __device__ __forceinline__ void wgmma_made(float (&d)[N][4]) {
+    #pragma unroll
+    for (int n = 0; n < N; n++) asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
 }
 
 // 64 rows of 16 columns by as many rows of 16 columns as `d` has columns; added to `d` or put there.

@@ -20,6 +20,7 @@ pub mod language;
 pub mod ratio;
 pub mod rules;
 pub mod search;
+mod sums;
 pub mod tokens;
 pub mod transcript;
 pub mod words;

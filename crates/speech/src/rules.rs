@@ -1,5 +1,6 @@
 //! Which tokens may come next, as openai's filters have it.
 
+use crate::sums::{self, log_sum_exp};
 use crate::tokens::Tokens;
 
 /// What is forbidden beside the pairing of timestamps.
@@ -73,20 +74,14 @@ fn clear(logits: &mut [f32]) {
 
 /// Whether all timestamps together are likelier than any single other token.
 fn times_outweigh(logits: &[f32], times: usize) -> bool {
-    let log_sum = log_sum_exp(logits);
-    let all = log_sum_exp(&logits[times..]) - log_sum;
-    let text = logits[..times].iter().copied();
-    let text = f64::from(text.fold(f32::NEG_INFINITY, f32::max)) - log_sum;
-    (all as f32) > (text as f32)
-}
-
-/// The logarithm of the sum of exponentials.
-#[must_use]
-pub fn log_sum_exp(logits: &[f32]) -> f64 {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    if most == f32::NEG_INFINITY {
-        return f64::NEG_INFINITY;
+    let (text, times) = logits.split_at(times);
+    let most = sums::largest(text);
+    // Together they are at most so many times as likely as one of them; 1 is more than what is rounded below.
+    let bound = f64::from(sums::largest(times)) + (times.len() as f64).ln() + 1.0;
+    if bound < f64::from(most) {
+        return false;
     }
-    let sum: f64 = logits.iter().map(|l| f64::from(l - most).exp()).sum();
-    f64::from(most) + sum.ln()
+    let log_sum = log_sum_exp(logits);
+    let all = log_sum_exp(times) - log_sum;
+    (all as f32) > ((f64::from(most) - log_sum) as f32)
 }

@@ -3,7 +3,8 @@
 //! A [`Search`] is given the logits after each of its hypotheses and says which of them go on, with which token: rows
 //! that name their parent, so that whoever holds the caches can share and permute them.
 
-use crate::rules::{Rules, log_sum_exp};
+use crate::rules::Rules;
+use crate::sums::{leader, log_sum_exp};
 
 /// How hypotheses are found.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -151,11 +152,11 @@ impl Search {
                 let seed = mix(mix(self.options.seed, i as u64), self.steps as u64);
                 drawn(&logits, temperature, seed)
             } else {
-                let (id, gap) = likeliest(&logits);
+                let (id, gap) = leader(&logits);
                 if !path.ended {
                     self.gap = self.gap.min(gap);
                 }
-                id
+                id as u32
             };
             if path.ended {
                 chosen.push((i, eot));
@@ -251,20 +252,6 @@ impl Search {
             gap: self.gap,
         }
     }
-}
-
-/// The largest logit, of equal ones the first, and its lead.
-fn likeliest(logits: &[f32]) -> (u32, f32) {
-    let (mut best, mut second) = (0, f32::NEG_INFINITY);
-    for (i, &l) in logits.iter().enumerate().skip(1) {
-        if l > logits[best] {
-            second = logits[best];
-            best = i;
-        } else {
-            second = second.max(l);
-        }
-    }
-    (best as u32, logits[best] - second)
 }
 
 /// The ids of the largest logits, in order.

@@ -31,7 +31,7 @@ pub use listener::{Hearing, Hush, Listener};
 pub use sound::Sound;
 
 use hear::Ear;
-use job::Job;
+use job::{Job, Weighed};
 
 /// A recording to be transcribed.
 pub struct Work {
@@ -258,20 +258,10 @@ impl Transcriber {
         on: &mut dyn FnMut(usize, Heard) -> bool,
     ) -> Result<bool> {
         let mut going = true;
-        for job in jobs.iter_mut() {
-            let number = job.number;
-            if job.dropped.load(Ordering::Relaxed) {
-                job.release(&mut self.ear);
-                job.over = true;
-                continue;
-            }
-            let outcome = job.advance(&mut self.ear, &mut |heard| going &= on(number, heard));
-            if let Err(error) = outcome {
-                job.release(&mut self.ear);
-                job.over = true;
-                going &= on(job.number, Heard::Failed(error));
-            }
-        }
+        self.advance(jobs, &mut |number, heard| going &= on(number, heard));
+        let mut idle: Vec<&mut Job> = jobs.iter_mut().filter(|job| job.is_idle()).collect();
+        side_by_side(&mut idle, 1, |job| job.look());
+        self.advance(jobs, &mut |number, heard| going &= on(number, heard));
         jobs.retain(|job| !job.over);
         let mut fed = Vec::new();
         let mut rows = self.ear.rows();
@@ -291,13 +281,64 @@ impl Transcriber {
             .cloned()
             .collect();
         let mut logits = self.ear.feed(&parts)?.into_iter();
-        for i in fed {
-            let n = jobs[i].pending().len();
-            let own = logits.by_ref().take(n).collect();
-            jobs[i].take(own, &mut self.ear);
+        let all = jobs.iter_mut().enumerate();
+        let mut fed: Vec<Turn<'_>> = all
+            .filter(|(i, _)| fed.contains(i))
+            .map(|(_, job)| Turn {
+                logits: logits.by_ref().take(job.pending().len()).collect(),
+                job,
+                weighed: Weighed::Over,
+            })
+            .collect();
+        // A thread is worth its beginning where it has several rows of a vocabulary to read.
+        side_by_side(&mut fed, 4, |turn| {
+            turn.weighed = turn.job.weigh(&mut turn.logits);
+        });
+        for turn in fed {
+            turn.job.go_on(turn.weighed, &mut self.ear);
         }
         Ok(going)
     }
+
+    /// Lets all jobs advance; those that fail or that nobody waits for are over.
+    fn advance(&mut self, jobs: &mut VecDeque<Job>, on: &mut dyn FnMut(usize, Heard)) {
+        for job in jobs.iter_mut().filter(|job| !job.over) {
+            let number = job.number;
+            if job.dropped.load(Ordering::Relaxed) {
+                job.release(&mut self.ear);
+                job.over = true;
+                continue;
+            }
+            let outcome = job.advance(&mut self.ear, &mut |heard| on(number, heard));
+            if let Err(error) = outcome {
+                job.release(&mut self.ear);
+                job.over = true;
+                on(number, Heard::Failed(error));
+            }
+        }
+    }
+}
+
+/// A job, the logits of what it fed, and what follows from them.
+struct Turn<'a> {
+    job: &'a mut Job,
+    logits: Vec<Vec<f32>>,
+    weighed: Weighed,
+}
+
+/// Does something with all of several, at least `least` on each of some threads.
+fn side_by_side<T: Send>(all: &mut [T], least: usize, each: impl Fn(&mut T) + Sync) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = all.len().div_ceil(cores).max(least);
+    let each = &each;
+    std::thread::scope(|scope| {
+        let mut parts = all.chunks_mut(share);
+        let own = parts.next();
+        for part in parts {
+            scope.spawn(move || part.iter_mut().for_each(each));
+        }
+        own.into_iter().flatten().for_each(each);
+    });
 }
 
 impl Abilities {

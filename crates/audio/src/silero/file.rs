@@ -14,18 +14,19 @@ const EXPECTED: &str = "silero_vad_16k.safetensors of the Python package silero-
 const CHANNELS: [(usize, usize); 4] = [(BINS, 128), (128, 64), (64, 64), (64, CELLS)];
 
 pub(super) fn open(path: &Path) -> Result<Silero> {
-    let mut start = [0; 4];
-    let begun = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    let mut start = Vec::new();
+    let begun = std::fs::File::open(path).and_then(|file| file.take(4).read_to_end(&mut start));
     let known = path.extension().is_some_and(|e| e == "safetensors") || start == *b"lmgg";
-    if begun.is_ok() && !known {
-        return Err(wrong(path, kind(start, path).to_owned()));
+    // What is empty or cannot be read is told of as for any model.
+    if begun.is_ok() && !known && !start.is_empty() {
+        return Err(wrong(path, kind(&start, path).to_owned()));
     }
     read(&ModelFile::open(path)?)
 }
 
 /// What a file is that is none of those which are read.
-fn kind(start: [u8; 4], path: &Path) -> &'static str {
-    match &start {
+fn kind(start: &[u8], path: &Path) -> &'static str {
+    match start {
         b"GGUF" => "a GGUF file",
         b"PK\x03\x04" => "a ZIP archive, as those of TorchScript are",
         _ if path.extension().is_some_and(|e| e == "onnx") => "an ONNX file",

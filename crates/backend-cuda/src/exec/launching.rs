@@ -13,6 +13,9 @@ use crate::layout::Plane;
 use crate::params::Params;
 use crate::work::record_words;
 
+/// Columns of a kept row that a block copies, where there are not too many.
+const KEPT: usize = 1024;
+
 impl CudaExecutor {
     pub(super) fn begin_on_device(&mut self, i: usize, feeds: &[Feed]) -> Result<(), Fault> {
         self.resident.context.bind()?;
@@ -174,7 +177,8 @@ impl CudaExecutor {
         let params = self.step_params().u64(plan_at);
         let params = params.u32s(&[lead, def.shape.width() as u32, u32::from(index > 0)]);
         let params = params.u64s(&[self.resident.value_at(plan, value), to]);
-        self.launch(self.kernels.keep, [count as u32, 1, 1], 128, &params)
+        let blocks = def.shape.width().div_ceil(KEPT).clamp(1, 64) as u32;
+        self.launch(self.kernels.keep, [count as u32, blocks, 1], 128, &params)
     }
 
     fn finish(&self, plan: usize, plan_at: u64, number: u32) -> Result<(), Fault> {

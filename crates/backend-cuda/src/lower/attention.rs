@@ -6,12 +6,17 @@ use tokkata_ir::{
 };
 
 use super::{Lowering, too_large};
+use crate::error::lost;
 use crate::launch::Extent;
 use crate::params::Params;
 
 /// Threads of attention; each sums at most eight columns of the values.
 const THREADS: u32 = 128;
 const MOST_VALUES: u32 = 8 * THREADS;
+
+/// Rows and keys that a block of `whole.cu` takes at a time, and numbers from one of its columns to the next.
+const WHOLE_TILE: u32 = 64;
+const WHOLE_PITCH: u32 = WHOLE_TILE + 4;
 
 /// Blocks that choose units, each with room for the scores of one row.
 const CHOOSERS: u32 = 264;
@@ -37,7 +42,7 @@ impl Lowering<'_, '_> {
     }
 
     pub(super) fn attention(&mut self, node: &Node, op: &AttentionOp) -> Result<(), BackendError> {
-        if self.flash(node, op)? {
+        if self.flash(node, op)? || self.whole(node, op)? {
             return Ok(());
         }
         too_large("attention", "columns of a value", op.dim_v, MOST_VALUES)?;
@@ -97,6 +102,73 @@ impl Lowering<'_, '_> {
         ];
         let shape = (THREADS, op.dim_k * 4);
         self.launch(("attention", "attention"), grid, shape, &params)
+    }
+
+    /// Attention of a sequence's rows among themselves; `false` where it asks for more than the kernels of `whole.cu` do.
+    fn whole(&mut self, node: &Node, op: &AttentionOp) -> Result<bool, BackendError> {
+        let plain = op.cap.is_none()
+            && op.alibi.is_none()
+            && op.bucket.is_none()
+            && op.sinks.is_none()
+            && op.entries.is_none()
+            && op.selection.is_none();
+        let reach = match op.mask {
+            Mask::Full => Some(u32::MAX),
+            Mask::Symmetric(window) => Some(window / 2),
+            _ => None,
+        };
+        let ([q, k, v], Some(reach)) = (&node.ins[..], reach) else {
+            return Ok(false);
+        };
+        let tensor = self.ground.kernels.has_tensor_cores();
+        let widths = [*q, *k, *v].map(|x| self.width(x));
+        let dim = op.dim_k;
+        let fits = matches!(dim, 32 | 64) || (dim == 128 && tensor);
+        let aligned = widths.iter().all(|w| w.is_multiple_of(8)) && op.dim_v == dim;
+        if !(plain && op.source == KvSource::Rows && fits && aligned) {
+            return Ok(false);
+        }
+        let rows = self.most(Lead::Rows);
+        let (mut parts, mut units) = (0, 0);
+        if tensor {
+            let halves = 2 * u64::from(rows) * u64::from(widths.iter().sum::<u32>());
+            parts = self.shared_scratch(halves * 2 + u64::from(rows) * 3 * 4)?;
+            units = parts + halves * 2;
+        }
+        let addresses = [*q, *k, *v, node.outs[0]].map(|x| self.at(x));
+        let params = self.step().u64s(&addresses).u64s(&[parts, units]);
+        let params = params.u32s(&[op.n_heads, op.n_kv_heads, dim, widths[1], widths[2]]);
+        let params = params.u32s(&[reach, rows]).f32(op.scale).align(8);
+        let grid = [
+            Extent::fixed(op.n_heads),
+            Extent::elements(Lead::Rows, 1, WHOLE_TILE),
+            Extent::rows(Lead::Seqs),
+        ];
+        if tensor {
+            let each = [Extent::rows(Lead::Rows), Extent::fixed(3), Extent::ONE];
+            self.launch(("whole", "whole_cut"), each, (256, 0), &params)?;
+            // Two halves of the keys and values of a tile.
+            let bytes = 2 * 2 * 2 * WHOLE_TILE * dim;
+            self.whole_by(&format!("whole16_{dim}"), grid, (128, bytes), &params)?;
+        }
+        let across = (dim + dim.max(WHOLE_TILE)) * WHOLE_PITCH;
+        let bytes = 4 * (across + WHOLE_TILE * dim);
+        self.whole_by(&format!("whole_{dim}"), grid, (256, bytes), &params)?;
+        Ok(true)
+    }
+
+    fn whole_by(
+        &mut self,
+        name: &str,
+        grid: [Extent; 3],
+        shape: (u32, u32),
+        params: &Params,
+    ) -> Result<(), BackendError> {
+        let function = self.ground.kernels.function("whole", name);
+        function
+            .and_then(|f| f.allow_shared(shape.1))
+            .map_err(lost)?;
+        self.launch(("whole", name), grid, shape, params)
     }
 
     /// The bucket of every distance, of keys up to the row and then of those after it.

@@ -15,6 +15,8 @@ use crate::select::{Heads, Item};
 
 /// Positions of a split.
 const SPLIT: u32 = 128;
+/// In the place of a window: every row sees all that an encoder wrote.
+const ALL_ENCODED: u32 = u32::MAX;
 /// Rows of a block of attention for prompts, and keys that it takes at a time.
 const TILE: u32 = 64;
 /// Most rows whose splits are computed side by side, and most bytes for what they leave.
@@ -172,8 +174,10 @@ impl Lowering<'_, '_> {
 
     /// Whether the kernels for halves do all that an attention asks for.
     fn is_flash(&self, op: &AttentionOp) -> bool {
-        let KvSource::Cache(slot) = op.source else {
-            return false;
+        let (slot, sees) = match op.source {
+            KvSource::Cache(slot) => (slot, matches!(op.mask, Mask::Causal | Mask::Window(_))),
+            KvSource::Cross(slot) => (slot, op.mask == Mask::Full),
+            KvSource::Rows => return false,
         };
         let group = self.ground.program.group(slot.group);
         let plain = op.cap.is_none()
@@ -187,12 +191,21 @@ impl Lowering<'_, '_> {
             && group.block_size.is_multiple_of(32)
             && self.ground.groups[slot.group.index()].entry == 1
             && !self.keys_only(op.source);
-        plain && fits && matches!(op.mask, Mask::Causal | Mask::Window(_))
+        plain && fits && sees
+    }
+
+    /// Splits of the longest sequence.
+    fn splits(&self, op: &AttentionOp) -> u32 {
+        let most = match op.source {
+            KvSource::Cross(_) => self.limits().enc_rows,
+            _ => self.limits().ctx,
+        };
+        most.div_ceil(SPLIT).max(1)
     }
 
     /// Bytes that the splits of a row leave.
     fn split_bytes(&self, op: &AttentionOp) -> u64 {
-        let splits = self.limits().ctx.div_ceil(SPLIT);
+        let splits = self.splits(op);
         u64::from(op.n_heads * splits) * u64::from(op.dim_k + 2) * 4
     }
 
@@ -204,7 +217,7 @@ impl Lowering<'_, '_> {
 
     /// Attention by the kernels for halves; `false` where it asks for more than they do.
     pub(super) fn flash(&mut self, node: &Node, op: &AttentionOp) -> Result<bool, BackendError> {
-        let KvSource::Cache(slot) = op.source else {
+        let (KvSource::Cache(slot) | KvSource::Cross(slot)) = op.source else {
             return Ok(false);
         };
         if !self.is_flash(op) {
@@ -212,19 +225,22 @@ impl Lowering<'_, '_> {
         }
         let window = match op.mask {
             Mask::Window(n) => n,
+            Mask::Full => ALL_ENCODED,
             _ => 0,
         };
         let per_kv = op.n_heads / op.n_kv_heads;
         let together = [8, 4, 2, 1].into_iter().find(|&g| per_kv.is_multiple_of(g));
         let together = together.unwrap_or(1);
-        let splits = self.limits().ctx.div_ceil(SPLIT);
+        let splits = self.splits(op);
         let split_rows = self.split_rows(op);
         let bytes = u64::from(split_rows) * self.split_bytes(op);
         let partial = self.shared_scratch(bytes)?;
         let kernel = format!("flash_{}_{together}", op.dim_k);
         let heads = Extent::fixed(op.n_heads / together);
         let rows = Extent::rows(Lead::Rows);
-        let tensor = self.ground.kernels.has_tensor_cores();
+        // An encoder's keys are the same for prompts and replies.
+        let causal = window != ALL_ENCODED;
+        let tensor = causal && self.ground.kernels.has_tensor_cores();
         if tensor {
             let name = format!("prompt_{}", op.dim_k);
             let function = self.ground.kernels.function("prompts", &name);

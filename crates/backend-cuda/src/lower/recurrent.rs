@@ -5,6 +5,9 @@ use tokkata_ir::{BackendError, Conv1dOp, Lead, Node, Op, Scan, SlotId};
 use super::{Lowering, too_large, unsupported};
 use crate::launch::Extent;
 
+/// Frames and outputs of a block of `conv1d`.
+const CONV_TILE: u32 = 64;
+
 /// Taps that a thread holds.
 const MOST_TAPS: u32 = 16;
 
@@ -78,8 +81,13 @@ impl Lowering<'_, '_> {
             self.at(node.outs[0]),
         ]);
         let params = params.u32s(&[n, channels, op.kernel, op.stride, op.padding, op.frames]);
-        let grid = channels_of(outputs, 4, Lead::Rows);
-        self.launch(("recurrent", "conv1d"), grid, (128, 0), &params)
+        let frames = op.frames / op.stride;
+        let grid = [
+            Extent::fixed(n.div_ceil(CONV_TILE)),
+            Extent::elements(Lead::Rows, frames.into(), CONV_TILE),
+            Extent::ONE,
+        ];
+        self.launch(("recurrent", "conv1d"), grid, (256, 0), &params)
     }
 
     fn recurrence(&mut self, node: &Node, scan: &Scan) -> Result<Recurrence, BackendError> {

@@ -145,7 +145,7 @@ impl Lowering<'_, '_> {
         gated: bool,
         columns: u32,
     ) -> Result<[Tile; 2], BackendError> {
-        let short = SHORT.contains(&columns) || is_sixteen(format);
+        let short = SHORT.contains(&columns) && !is_sixteen(format);
         let least = if short { BUSY_SHORT } else { BUSY };
         let tile = |name: &str, rows: u32, outputs: u32, threads: u32, least: u32| {
             let name = format!("gemm_{name}_{format}");

@@ -5,13 +5,14 @@ mod vad;
 
 use std::collections::VecDeque;
 use std::io::Write;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
 use tokkata::DType;
-use tokkata::audio::{Mix, Source};
+use tokkata::audio::{Mix, Recording, Source};
 use tokkata::speech::{Heard, Room, Sound, Transcriber, Whole, Work};
 use tokkata::transcript::format::{About, clock};
 use tokkata::transcript::{Options, Segment};
@@ -278,103 +279,136 @@ struct Run<'a> {
     failures: usize,
 }
 
+/// What one side of a file holds: who speaks there, and which pieces of it are heard.
+struct Side {
+    speaker: Option<usize>,
+    recording: Recording,
+    clips: Vec<Vec<f64>>,
+}
+
+/// The sides of a file that are heard.
+fn open(
+    args: &TranscribeArgs,
+    cutter: Option<&Cutter>,
+    path: &Path,
+    bands: usize,
+) -> Result<Vec<Side>> {
+    let source = Source::file(path);
+    let channels = match args.diarize {
+        true => source.channels()?,
+        false => 1,
+    };
+    if args.diarize && channels < 2 {
+        return Err(anyhow!(
+            "{}: found one channel, expected two for two speakers; leave --diarize out",
+            path.display()
+        ));
+    }
+    let mixes: Vec<(Option<usize>, Mix)> = match args.diarize {
+        true => (0..channels).map(|c| (Some(c), Mix::Channel(c))).collect(),
+        false => vec![(None, Mix::Mean)],
+    };
+    let side = |(speaker, mix)| {
+        let bands = tokkata::audio::Bands::slaney(bands);
+        let recording = Recording::measure(source.clone(), mix, bands)?;
+        let clips = match cutter {
+            Some(cutter) => cutter.clips(&recording)?,
+            None => vec![Vec::new()],
+        };
+        Ok(Side {
+            speaker,
+            recording,
+            clips,
+        })
+    };
+    mixes.into_iter().map(side).collect()
+}
+
 impl Run<'_> {
     fn all(&mut self, transcriber: &mut Transcriber, asked: &Options, detect: bool) -> Result<()> {
         let interrupt = Interrupt::catch();
         let mut bar = Bar::new("transcribing");
-        let mut waiting: VecDeque<(Part, tokkata::audio::Recording)> = VecDeque::new();
+        let mut waiting: VecDeque<(Part, Recording)> = VecDeque::new();
         let bands = transcriber.abilities().bands();
-        let mut next_file = 0;
+        let (args, files) = (self.args, self.files);
+        let cutter = self.cutter.take();
+        let cutter = cutter.as_ref();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let most = cores.min(args.parallel as usize).max(1);
         let cell = std::cell::RefCell::new(self);
-        let mut next = || loop {
-            let mut run = cell.borrow_mut();
-            if let Some((part, recording)) = waiting.pop_front() {
-                let mut options = asked.clone();
-                if !part.clips.is_empty() {
-                    options.clips.clone_from(&part.clips);
-                    options.carry &= run.cutter.is_none();
+        std::thread::scope(|scope| {
+            // Files are measured before they are asked for, while others are heard.
+            let mut ahead = VecDeque::new();
+            let mut unopened = files.iter().enumerate();
+            let mut next = || loop {
+                let mut run = cell.borrow_mut();
+                if let Some((part, recording)) = waiting.pop_front() {
+                    let mut options = asked.clone();
+                    if !part.clips.is_empty() {
+                        options.clips.clone_from(&part.clips);
+                        options.carry &= cutter.is_none();
+                    }
+                    run.parts.push(part);
+                    return Some(Work {
+                        sound: Sound::Recording(recording),
+                        options,
+                        detect,
+                        dropped: Arc::default(),
+                    });
                 }
-                run.parts.push(part);
-                return Some(Work {
-                    sound: Sound::Recording(recording),
-                    options,
-                    detect,
-                    dropped: Arc::default(),
-                });
-            }
-            let file = next_file;
-            let path = run.files.get(file)?.clone();
-            next_file += 1;
-            if path == Path::new("-") {
-                run.found[file].parts = 1;
-                run.parts.push(Part {
-                    file,
-                    speaker: None,
-                    clips: Vec::new(),
-                });
-                return Some(Work {
-                    sound: Sound::Live(Box::new(std::io::stdin())),
-                    options: asked.clone(),
-                    detect,
-                    dropped: Arc::default(),
-                });
-            }
-            match run.open(file, &path, bands) {
-                Ok(parts) => waiting.extend(parts),
-                Err(error) => run.fail(file, &error),
-            }
-        };
-        let mut failure = None;
-        let mut on = |number: usize, heard: Heard| {
-            let mut run = cell.borrow_mut();
-            if let Err(error) = run.hear(number, heard, &mut bar) {
-                failure = Some(error);
-                return false;
-            }
-            interrupt.check().is_continue()
-        };
-        transcriber.transcribe(&mut |_| next().into(), &mut on)?;
-        failure.map_or(Ok(()), Err)
+                let room = (most + 1).saturating_sub(ahead.len());
+                for (file, path) in unopened.by_ref().take(room) {
+                    let is_file = path != Path::new("-");
+                    let measure = move || open(args, cutter, path, bands);
+                    ahead.push_back((file, is_file.then(|| scope.spawn(measure))));
+                }
+                let (file, measured) = ahead.pop_front()?;
+                let Some(measured) = measured else {
+                    run.found[file].parts = 1;
+                    run.parts.push(Part {
+                        file,
+                        speaker: None,
+                        clips: Vec::new(),
+                    });
+                    return Some(Work {
+                        sound: Sound::Live(Box::new(std::io::stdin())),
+                        options: asked.clone(),
+                        detect,
+                        dropped: Arc::default(),
+                    });
+                };
+                let sides = measured.join().unwrap_or_else(|panic| resume_unwind(panic));
+                match sides.and_then(|sides| run.take(file, sides)) {
+                    Ok(parts) => waiting.extend(parts),
+                    Err(error) => run.fail(file, &error),
+                }
+            };
+            let mut failure = None;
+            let mut on = |number: usize, heard: Heard| {
+                let mut run = cell.borrow_mut();
+                if let Err(error) = run.hear(number, heard, &mut bar) {
+                    failure = Some(error);
+                    return false;
+                }
+                interrupt.check().is_continue()
+            };
+            transcriber.transcribe(&mut |_| next().into(), &mut on)?;
+            failure.map_or(Ok(()), Err)
+        })
     }
 
     /// The parts of a file that are heard.
-    fn open(
-        &mut self,
-        file: usize,
-        path: &Path,
-        bands: usize,
-    ) -> Result<Vec<(Part, tokkata::audio::Recording)>> {
-        let source = Source::file(path);
-        let channels = match self.args.diarize {
-            true => source.channels()?,
-            false => 1,
-        };
-        if self.args.diarize && channels < 2 {
-            return Err(anyhow!(
-                "{}: found one channel, expected two for two speakers; leave --diarize out",
-                path.display()
-            ));
-        }
-        let mixes: Vec<(Option<usize>, Mix)> = match self.args.diarize {
-            true => (0..channels).map(|c| (Some(c), Mix::Channel(c))).collect(),
-            false => vec![(None, Mix::Mean)],
-        };
+    fn take(&mut self, file: usize, sides: Vec<Side>) -> Result<Vec<(Part, Recording)>> {
         let mut parts = Vec::new();
-        for (speaker, mix) in mixes {
-            let bands = tokkata::audio::Bands::slaney(bands);
-            let recording = tokkata::audio::Recording::measure(source.clone(), mix, bands)?;
-            self.found[file].frames += recording.frames();
-            let clips = match &self.cutter {
-                Some(cutter) => cutter.clips(&recording)?,
-                None => vec![Vec::new()],
-            };
-            for clips in clips {
+        for side in sides {
+            self.found[file].frames += side.recording.frames();
+            for clips in side.clips {
                 let part = Part {
                     file,
-                    speaker,
+                    speaker: side.speaker,
                     clips,
                 };
-                parts.push((part, recording.clone()));
+                parts.push((part, side.recording.clone()));
             }
         }
         self.found[file].parts = parts.len();

@@ -1,5 +1,7 @@
 //! Attention: masks, sources, cache types, block sizes and score extras.
 
+use std::ops::Range;
+
 use tokkata_core::DType;
 use tokkata_ir::op::BucketBias;
 use tokkata_ir::{AttentionOp, CacheKind, ConstData, KvSource, Limits, Mask, Op, SlotDef, SlotId};
@@ -82,9 +84,12 @@ pub(crate) fn cases() -> Vec<Case> {
     for sizes in [
         sizes(4, 2, 64, 64),
         sizes(3, 3, 32, 32),
+        sizes(2, 1, 128, 128),
         sizes(2, 1, 48, 40),
     ] {
-        cases.push(over_many_rows(sizes));
+        for mask in [Mask::Full, Mask::Symmetric(21), Mask::Symmetric(150)] {
+            cases.push(over_many_rows(sizes, mask));
+        }
     }
     for sizes in [
         sizes(8, 1, 64, 64),
@@ -100,6 +105,8 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(keys_only(dtype));
         cases.push(cross(dtype));
     }
+    cases.push(over_encoder(sizes(6, 3, 64, 64)));
+    cases.push(over_encoder(sizes(2, 2, 128, 128)));
     cases.extend(extras());
     cases
 }
@@ -124,14 +131,14 @@ fn over_rows(sizes: Sizes, mask: Mask) -> Case {
 }
 
 /// Of more rows than a backend takes at a time, so that sequences end within a tile and at its border.
-fn over_many_rows(sizes: Sizes) -> Case {
+fn over_many_rows(sizes: Sizes, mask: Mask) -> Case {
     let f = Fixture::new(Limits {
         rows: 256,
         ctx: 256,
         kv_dtype: DType::F32,
         ..small_limits()
     });
-    let case = of_rows(f, "many-rows", sizes, Mask::Full);
+    let case = of_rows(f, "many-rows", sizes, mask);
     case.step(vec![Rows::first(150)]).step(vec![
         Rows::of(3, 0..128),
         Rows::of(1, 0..3),
@@ -251,6 +258,28 @@ fn cross(dtype: DType) -> Case {
         .rounds(Rounds::Attention(dtype))
         .step(vec![rows(0, 1)])
         .step(vec![rows(1, 13), rows(2, 5)])
+}
+
+/// Rows over some hundred rows of an encoder in halves: as many as those, and few.
+fn over_encoder(sizes: Sizes) -> Case {
+    let mut f = Fixture::new(Limits {
+        rows: 512,
+        ctx: 512,
+        enc_rows: 512,
+        kv_dtype: DType::F16,
+        ..small_limits()
+    });
+    let group = cache(&mut f, CacheKind::Cross, 32, (sizes, Some(sizes.dim_v)));
+    let slot = SlotId { group, slot: 0 };
+    let op = plain(sizes, Mask::Full, KvSource::Cross(slot));
+    let rows = |seq, range: Range<usize>, enc_len| Rows {
+        enc_len,
+        ..Rows::of(seq, range)
+    };
+    write_and_attend(format!("attention/encoder/{sizes:?}"), f, slot, op)
+        .rounds(Rounds::Attention(DType::F16))
+        .step(vec![rows(1, 0..300, 300), rows(0, 0..20, 20)])
+        .step(vec![rows(1, 300..303, 300), rows(0, 20..21, 20)])
 }
 
 /// Caps, sinks, slopes and learned biases.

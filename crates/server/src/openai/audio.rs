@@ -10,7 +10,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokkata::audio::vad::{self, Rules};
-use tokkata::audio::{Mix, Recording, Silero, Source, Stretch};
+use tokkata::audio::{Mix, Recording, Silero, Source};
 use tokkata::speech::{Heard, Whole};
 use tokkata::transcript::format::{About, Format, verbose};
 use tokkata::transcript::{Options, Segment, WINDOW};
@@ -308,8 +308,7 @@ fn recorded(model: &Hearing, net: Option<&Silero>, mut asked: Asked) -> Result<(
     if let Some(rules) = &asked.cuts {
         let pieces = vad::pieces(&recording, net, rules, WINDOW);
         let pieces = pieces.map_err(|e| ApiError::field("file", e.to_string()))?;
-        let clip = |s: &Stretch| [s.from as f64 / 100.0, s.to as f64 / 100.0];
-        options.clips = pieces.iter().flat_map(clip).collect();
+        options.clips = pieces.iter().flat_map(|piece| piece.seconds()).collect();
         options.carry = false;
         if pieces.is_empty() {
             // Nobody speaks: nothing of it is heard.

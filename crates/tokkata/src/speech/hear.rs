@@ -25,9 +25,8 @@ pub(super) struct Ear {
 /// A window that was encoded: a sequence that reads it and holds no tokens.
 pub(super) struct Encoded {
     pub(super) session: SessionId,
-    /// Keys of each layer that can be read, `[positions, D]`.
+    /// Keys of each layer that can be read, `[positions, D]`; none where no words are timed.
     keys: Vec<Vec<f32>>,
-    positions: usize,
 }
 
 impl Ear {
@@ -69,9 +68,10 @@ impl Ear {
         self.model.limits().rows as usize
     }
 
-    /// Encodes a window of frames.
-    pub(super) fn encode(&mut self, window: &[f32]) -> Result<Encoded> {
-        let keep: Vec<ValueId> = self.layers.iter().map(|l| l.2).collect();
+    /// Encodes a window of frames, in which `words` can be timed then.
+    pub(super) fn encode(&mut self, window: &[f32], words: bool) -> Result<Encoded> {
+        let layers = self.layers.iter().filter(|_| words);
+        let keep: Vec<ValueId> = layers.map(|l| l.2).collect();
         let engine = self.engine();
         let session = engine.open_session(0);
         let fed = engine.encode(session, window, &keep);
@@ -86,13 +86,7 @@ impl Ear {
         for value in keep {
             keys.push(engine.read(&fed, value, None)?);
         }
-        let width = self.model.program().n_embd as usize;
-        let positions = keys.first().map_or(0, |k| k.len() / width);
-        Ok(Encoded {
-            session,
-            keys,
-            positions,
-        })
+        Ok(Encoded { session, keys })
     }
 
     pub(super) fn fork(&mut self, session: SessionId) -> Result<SessionId> {
@@ -120,9 +114,9 @@ impl Ear {
         let logits = self.logits;
         let engine = self.engine();
         let fed = engine.feed(&feeds, &[logits])?;
-        let read = |i: usize| engine.read(&fed, logits, Some(i..i + 1));
-        let rows: std::result::Result<Vec<_>, _> = (0..parts.len()).map(read).collect();
-        Ok(rows?)
+        let all = engine.read(&fed, logits, Some(0..parts.len()))?;
+        let rows = all.chunks_exact(all.len() / parts.len());
+        Ok(rows.map(<[f32]>::to_vec).collect())
     }
 
     /// Times the words of a text in an encoded window, of which so many frames are heard.
@@ -133,7 +127,9 @@ impl Ear {
         (start, text): (&[u32], &[u32]),
         frames: usize,
     ) -> Result<Vec<Timed>> {
-        let positions = (frames / 2).min(window.positions);
+        let width = self.model.program().n_embd as usize;
+        let heard = window.keys.first().map_or(0, |k| k.len() / width);
+        let positions = (frames / 2).min(heard);
         if text.is_empty() || positions == 0 || self.layers.is_empty() {
             return Ok(Vec::new());
         }

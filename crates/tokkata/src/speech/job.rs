@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use tokkata_audio::Window;
 use tokkata_engine::SessionId;
 use tokkata_speech::tokens::{Vocabulary, softmax};
 use tokkata_speech::transcript::Outcome;
@@ -11,7 +12,7 @@ use tokkata_speech::{Ask, Options, Search, Step, Transcript, WINDOW};
 use super::hear::{Ear, Encoded, Part};
 use super::sound::Ears;
 use super::{Heard, Whole, Work};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A recording in the making.
 pub(super) struct Job {
@@ -33,6 +34,10 @@ pub(super) struct Job {
 enum Stage {
     /// Nothing is pending.
     Idle,
+    /// What is to be encoded next is there.
+    Next(Next),
+    /// The sound could not be read.
+    Failed(Error),
     /// The language.
     Language,
     /// How likely it is that nobody speaks.
@@ -54,6 +59,24 @@ enum Stage {
         code: &'static str,
         probability: f32,
     },
+}
+
+/// What is encoded next.
+enum Next {
+    /// The beginning, for its language.
+    Opening { size: usize, window: Window },
+    /// A window; its frames, where it is not encoded yet.
+    Window { ask: Ask, window: Option<Window> },
+    /// Nothing: all was heard.
+    End,
+}
+
+/// What follows from the logits of what was fed.
+pub(super) enum Weighed {
+    /// Tokens behind sequences, by their places among those that were fed.
+    Further(Vec<(usize, Vec<u32>)>),
+    /// No sequence goes on.
+    Over,
 }
 
 /// Sequences that a transcript may need at once.
@@ -106,11 +129,13 @@ impl Job {
         &self.pending
     }
 
-    /// Does all that needs no step of the decoder.
+    /// Does all that needs no step of the decoder, up to where the next window has to be there.
     pub(super) fn advance(&mut self, ear: &mut Ear, on: &mut dyn FnMut(Heard)) -> Result<()> {
         while self.pending.is_empty() && !self.over {
             match std::mem::replace(&mut self.stage, Stage::Idle) {
-                Stage::Idle => self.next_window(ear, on)?,
+                Stage::Idle => return Ok(()),
+                Stage::Next(next) => self.encode(next, ear, on)?,
+                Stage::Failed(error) => return Err(error),
                 Stage::Found { code, probability } => {
                     code.clone_into(&mut self.options.language);
                     on(Heard::Language(code, probability));
@@ -130,40 +155,69 @@ impl Job {
         Ok(())
     }
 
-    fn next_window(&mut self, ear: &mut Ear, on: &mut dyn FnMut(Heard)) -> Result<()> {
+    /// Whether it waits for its next window.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending.is_empty() && !self.over && matches!(self.stage, Stage::Idle)
+    }
+
+    /// Makes the next window, which needs no device.
+    pub(super) fn look(&mut self) {
+        self.stage = self.next_window().map_or_else(Stage::Failed, Stage::Next);
+    }
+
+    fn next_window(&mut self) -> Result<Next> {
         let Some(transcript) = &mut self.transcript else {
             self.sound.wait_for(WINDOW)?;
             let whole = self.sound.frames() >= WINDOW;
             let window = self.sound.opening(WINDOW)?;
-            self.hear(ear, (0, if whole { WINDOW } else { 0 }), &window)?;
-            let session = self.forked(ear)?;
-            self.pending = vec![(session, vec![self.vocabulary.tokens.sot])];
-            self.stage = Stage::Language;
-            return Ok(());
+            let size = if whole { WINDOW } else { 0 };
+            return Ok(Next::Opening { size, window });
         };
         self.sound.wait_for(transcript.seek() + WINDOW)?;
         transcript.extend(self.sound.frames());
         let Some(ask) = transcript.next_window() else {
-            let whole = Whole {
-                text: transcript.text(),
-                segments: transcript.segments().to_vec(),
-                language: self.options.language.clone(),
-                gap: self.gap,
-            };
-            self.release(ear);
-            self.over = true;
-            on(Heard::Done(whole));
-            return Ok(());
+            return Ok(Next::End);
         };
-        let place = (ask.seek, ask.size);
-        if self.window.as_ref().is_none_or(|w| (w.0, w.1) != place) {
-            let mut window = self.sound.window(ask.seek, ask.size)?;
-            window.resize(window.len() / ask.size * WINDOW, 0.0);
-            self.hear(ear, place, &window)?;
+        let encoded = self.window.as_ref().map(|w| (w.0, w.1));
+        if encoded == Some((ask.seek, ask.size)) {
+            return Ok(Next::Window { ask, window: None });
         }
-        let session = self.forked(ear)?;
-        self.pending = vec![(session, ask.prompt[..=ask.sot].to_vec())];
-        self.stage = Stage::Silence { ask };
+        let mut window = self.sound.window(ask.seek, ask.size)?;
+        window.resize(window.len() / ask.size * WINDOW, 0.0);
+        let window = Some(window);
+        Ok(Next::Window { ask, window })
+    }
+
+    /// Encodes the next window, and lets the decoder begin with it.
+    fn encode(&mut self, next: Next, ear: &mut Ear, on: &mut dyn FnMut(Heard)) -> Result<()> {
+        match next {
+            Next::Opening { size, window } => {
+                self.hear(ear, (0, size), &window)?;
+                let session = self.forked(ear)?;
+                self.pending = vec![(session, vec![self.vocabulary.tokens.sot])];
+                self.stage = Stage::Language;
+            }
+            Next::Window { ask, window } => {
+                if let Some(window) = window {
+                    self.hear(ear, (ask.seek, ask.size), &window)?;
+                }
+                let session = self.forked(ear)?;
+                self.pending = vec![(session, ask.prompt[..=ask.sot].to_vec())];
+                self.stage = Stage::Silence { ask };
+            }
+            Next::End => {
+                let transcript = self.transcript.as_ref().expect("it came to its end");
+                let whole = Whole {
+                    text: transcript.text(),
+                    segments: transcript.segments().to_vec(),
+                    language: self.options.language.clone(),
+                    gap: self.gap,
+                };
+                self.release(ear);
+                self.over = true;
+                on(Heard::Done(whole));
+            }
+        }
         Ok(())
     }
 
@@ -171,7 +225,8 @@ impl Job {
         if let Some(old) = self.window.take() {
             ear.close(old.2.session);
         }
-        self.window = Some((place.0, place.1, ear.encode(window)?));
+        let encoded = ear.encode(window, self.options.words)?;
+        self.window = Some((place.0, place.1, encoded));
         Ok(())
     }
 
@@ -180,16 +235,15 @@ impl Job {
         ear.fork(window.2.session)
     }
 
-    /// Takes the logits after what was pending.
-    pub(super) fn take(&mut self, mut logits: Vec<Vec<f32>>, ear: &mut Ear) {
-        let fed = std::mem::take(&mut self.pending);
+    /// Reads the logits after what is pending.
+    pub(super) fn weigh(&mut self, logits: &mut [Vec<f32>]) -> Weighed {
         let t = self.vocabulary.tokens;
-        self.stage = match std::mem::replace(&mut self.stage, Stage::Idle) {
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Language => {
-                ear.close(fed[0].0);
                 let (code, all) = t.detect(&logits[0]);
                 let probability = all.iter().copied().fold(0.0, f32::max);
-                Stage::Found { code, probability }
+                self.stage = Stage::Found { code, probability };
+                Weighed::Over
             }
             Stage::Silence { ask } => {
                 let no_speech = softmax(&logits[0])[t.no_speech as usize];
@@ -199,64 +253,92 @@ impl Job {
                 let rest = ask.prompt[ask.sot + 1..].to_vec();
                 let search = Box::new(search);
                 if rest.is_empty() {
-                    self.step((ask, search, no_speech), &fed, &mut logits, ear)
-                } else {
-                    self.pending = vec![(fed[0].0, rest)];
-                    Stage::Search {
-                        ask,
-                        search,
-                        no_speech,
-                    }
+                    return self.choose((ask, search, no_speech), logits);
                 }
+                self.stage = Stage::Search {
+                    ask,
+                    search,
+                    no_speech,
+                };
+                Weighed::Further(vec![(0, rest)])
             }
             Stage::Search {
                 ask,
                 search,
                 no_speech,
-            } => self.step((ask, search, no_speech), &fed, &mut logits, ear),
-            other => other,
-        };
+            } => self.choose((ask, search, no_speech), logits),
+            other => {
+                self.stage = other;
+                Weighed::Over
+            }
+        }
     }
 
     /// One step of the search: hypotheses go on, are copied or end.
-    fn step(
+    fn choose(
         &mut self,
         (ask, mut search, no_speech): (Ask, Box<Search>, f32),
-        fed: &[Part],
         logits: &mut [Vec<f32>],
-        ear: &mut Ear,
-    ) -> Stage {
-        let own = |path: usize| if fed.len() == 1 { 0 } else { path };
-        let step = search.take(logits);
-        let mut used = vec![false; fed.len()];
-        if let Step::Feed(rows) = step {
-            for (path, token) in rows {
-                let place = own(path);
-                let session = match std::mem::replace(&mut used[place], true) {
-                    false => Ok(fed[place].0),
-                    // What the first child is fed comes later, so that a copy is the parent still.
-                    true => ear.fork(fed[place].0),
+    ) -> Weighed {
+        let alone = logits.len() == 1;
+        match search.take(logits) {
+            Step::Feed(rows) => {
+                let own = |path: usize| if alone { 0 } else { path };
+                let rows = rows
+                    .into_iter()
+                    .map(|(path, token)| (own(path), vec![token]));
+                self.stage = Stage::Search {
+                    ask,
+                    search,
+                    no_speech,
                 };
-                if let Ok(session) = session {
-                    self.pending.push((session, vec![token]));
-                }
+                Weighed::Further(rows.collect())
+            }
+            Step::Done => {
+                self.stage = Stage::Over {
+                    ask,
+                    search,
+                    no_speech,
+                };
+                Weighed::Over
+            }
+        }
+    }
+
+    /// Lets sequences that were fed go on, copies or closes them.
+    pub(super) fn go_on(&mut self, weighed: Weighed, ear: &mut Ear) {
+        let fed = std::mem::take(&mut self.pending);
+        let mut used = vec![false; fed.len()];
+        let further = match weighed {
+            Weighed::Further(further) => further,
+            Weighed::Over => Vec::new(),
+        };
+        for (place, tokens) in further {
+            let session = match std::mem::replace(&mut used[place], true) {
+                false => Ok(fed[place].0),
+                // What the first child is fed comes later, so that a copy is the parent still.
+                true => ear.fork(fed[place].0),
+            };
+            if let Ok(session) = session {
+                self.pending.push((session, tokens));
             }
         }
         for (part, _) in fed.iter().zip(&used).filter(|(_, used)| !**used) {
             ear.close(part.0);
         }
-        if self.pending.is_empty() {
-            return Stage::Over {
+        // A search that has no sequence left ends with what it found.
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Search {
                 ask,
                 search,
                 no_speech,
-            };
-        }
-        Stage::Search {
-            ask,
-            search,
-            no_speech,
-        }
+            } if self.pending.is_empty() => Stage::Over {
+                ask,
+                search,
+                no_speech,
+            },
+            stage => stage,
+        };
     }
 
     /// Hands what was decoded to the transcript.

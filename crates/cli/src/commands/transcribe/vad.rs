@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use tokkata::audio::vad::{self, Rules};
-use tokkata::audio::{Recording, Silero, Stretch};
+use tokkata::audio::{Recording, Silero};
 use tokkata::transcript::WINDOW;
 
 /// Flags of the cuts.
@@ -124,7 +124,9 @@ impl Cutter {
     /// Seconds of a recording's pieces, from and to.
     pub(super) fn clips(&self, recording: &Recording) -> Result<Vec<Vec<f64>>> {
         let pieces = vad::pieces(recording, self.net.as_ref(), &self.rules, WINDOW)?;
-        let clip = |s: &Stretch| vec![s.from as f64 / 100.0, s.to as f64 / 100.0];
-        Ok(pieces.iter().map(clip).collect())
+        Ok(pieces
+            .iter()
+            .map(|piece| piece.seconds().to_vec())
+            .collect())
     }
 }

@@ -180,9 +180,25 @@ static __device__ u64 sum_block_u64(u64 x, u64 *shared) {
     __syncthreads();
     if (lane == 0) shared[warp] = x;
     __syncthreads();
-    u64 sum = 0;
-    for (u32 w = 0; w < warps; w++) sum += shared[w];
-    return sum;
+    x = lane < warps ? shared[lane] : 0;
+    for (int d = 16; d > 0; d >>= 1) x += __shfl_xor_sync(ALL_LANES, x, d);
+    return x;
+}
+
+// The sum over the threads before this one.
+static __device__ u64 sum_before_u64(u64 x, u64 *shared) {
+    u32 warps = blockDim.x >> 5, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    u64 sum = x;
+    for (int d = 1; d < 32; d <<= 1) {
+        u64 y = __shfl_up_sync(ALL_LANES, sum, d);
+        if (lane >= d) sum += y;
+    }
+    __syncthreads();
+    if (lane == 31) shared[warp] = sum;
+    __syncthreads();
+    u64 others = lane < warps && lane < warp ? shared[lane] : 0;
+    for (int d = 16; d > 0; d >>= 1) others += __shfl_xor_sync(ALL_LANES, others, d);
+    return others + sum - x;
 }
 
 static __device__ i64 max_block_i64(i64 x, i64 *shared) {
@@ -194,9 +210,12 @@ static __device__ i64 max_block_i64(i64 x, i64 *shared) {
     __syncthreads();
     if (lane == 0) shared[warp] = x;
     __syncthreads();
-    i64 best = shared[0];
-    for (u32 w = 1; w < warps; w++) best = shared[w] > best ? shared[w] : best;
-    return best;
+    x = shared[lane < warps ? lane : 0];
+    for (int d = 16; d > 0; d >>= 1) {
+        i64 y = __shfl_xor_sync(ALL_LANES, x, d);
+        x = y > x ? y : x;
+    }
+    return x;
 }
 
 // A kernel may begin while the one before it ends: what that one writes is there after `wait_before`. What the one before

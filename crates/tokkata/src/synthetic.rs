@@ -36,30 +36,36 @@ struct Shape {
     /// Experts of a layer and how many a token goes through; 0 of a dense model.
     n_experts: usize,
     n_used: usize,
+    /// Multi-token-prediction layers behind the others.
+    n_heads_ahead: usize,
 }
 
 macro_rules! shapes {
     ($($name:literal $arch:literal $embd:literal $layers:literal $heads:literal $kv:literal $dim:literal $ff:literal
-       $vocab:literal $tied:literal $base:literal $ctx:literal $experts:literal $used:literal;)*) => {
+       $vocab:literal $tied:literal $base:literal $ctx:literal $experts:literal $used:literal $ahead:literal;)*) => {
         const SHAPES: &[Shape] = &[$(Shape {
             name: $name, arch: $arch, n_embd: $embd, n_layers: $layers, n_heads: $heads, n_kv_heads: $kv,
             head_dim: $dim, n_ff: $ff, n_vocab: $vocab, tied: $tied, rope_base: $base, n_ctx: $ctx,
-            n_experts: $experts, n_used: $used,
+            n_experts: $experts, n_used: $used, n_heads_ahead: $ahead,
         },)*];
     };
 }
 
 shapes! {
-    "qwen3-0.6b"     "qwen3" 1024 28 16 8 128  3072 151936 true  1e6   40960 0 0;
-    "qwen3-4b"       "qwen3" 2560 36 32 8 128  9728 151936 true  1e6   40960 0 0;
-    "qwen3-8b"       "qwen3" 4096 36 32 8 128 12288 151936 false 1e6   40960 0 0;
-    "llama-3.2-1b"   "llama" 2048 16 32 8  64  8192 128256 true  5e5 131072 0 0;
-    "llama-3.1-8b"   "llama" 4096 32 32 8 128 14336 128256 false 5e5 131072 0 0;
-    "tinyllama-1.1b" "llama" 2048 22 32 4  64  5632  32000 false 1e4     2048 0 0;
-    "smollm2-135m"   "llama"  576 30  9 3  64  1536  49152 true  1e5     8192 0 0;
-    "qwen3-30b-a3b-6l" "qwen3moe" 2048 6 32 4 128 768 151936 false 1e6 40960 128 8;
-    "tiny-moe"       "qwen3moe" 256  2  4 2  64   256    512 true  1e4   2048 8 2;
-    "tiny"           "llama"  256  2  4 2  64   512    512 true  1e4     2048 0 0;
+    "qwen3-0.6b"     "qwen3" 1024 28 16 8 128  3072 151936 true  1e6   40960 0 0 0;
+    "qwen3-4b"       "qwen3" 2560 36 32 8 128  9728 151936 true  1e6   40960 0 0 0;
+    "qwen3-8b"       "qwen3" 4096 36 32 8 128 12288 151936 false 1e6   40960 0 0 0;
+    "llama-3.2-1b"   "llama" 2048 16 32 8  64  8192 128256 true  5e5 131072 0 0 0;
+    "llama-3.1-8b"   "llama" 4096 32 32 8 128 14336 128256 false 5e5 131072 0 0 0;
+    "tinyllama-1.1b" "llama" 2048 22 32 4  64  5632  32000 false 1e4     2048 0 0 0;
+    "smollm2-135m"   "llama"  576 30  9 3  64  1536  49152 true  1e5     8192 0 0 0;
+    "qwen3-30b-a3b-6l" "qwen3moe" 2048 6 32 4 128 768 151936 false 1e6 40960 128 8 0;
+    "tiny-moe"       "qwen3moe" 256  2  4 2  64   256    512 true  1e4   2048 8 2 0;
+    "tiny"           "llama"  256  2  4 2  64   512    512 true  1e4     2048 0 0 0;
+    "qwen3-0.6b-mtp"   "hy_v3" 1024 28 16 8 128  3072 151936 true  1e6  40960 0 0 1;
+    "llama-3.2-1b-mtp" "hy_v3" 2048 16 32 8  64  8192 128256 true  5e5 131072 0 0 1;
+    "llama-3.1-8b-mtp" "hy_v3" 4096 32 32 8 128 14336 128256 false 5e5 131072 0 0 1;
+    "tiny-mtp"       "hy_v3"  256  2  4 2  64   512    512 true  1e4     2048 0 0 1;
 }
 
 /// What chooses experts, kept in `f32` by every mix.
@@ -161,17 +167,37 @@ impl Synthetic {
             let distinct = if rows <= DISTINCT_ROWS { rows } else { ROWS };
             let pattern = contents(t, distinct, seed as u64)?;
             let row_bytes = pattern.len() / distinct;
-            let mut left = rows;
-            while left > 0 {
-                let now = left.min(distinct);
-                output.write(&pattern[..now * row_bytes])?;
-                left -= now;
-                done += (now * row_bytes) as u64;
+            let rare = self.rare_rows(&t.name, rows);
+            let nothing = vec![0; if rare > 0 { pattern.len() } else { 0 }];
+            for (count, pattern) in [(rows - rare, &pattern), (rare, &nothing)] {
+                let mut left = count;
+                while left > 0 {
+                    let now = left.min(distinct);
+                    output.write(&pattern[..now * row_bytes])?;
+                    left -= now;
+                    done += (now * row_bytes) as u64;
+                }
             }
             progress(done, total);
         }
         output.finish()?;
         Ok(())
+    }
+
+    /// Last rows of a tensor that are zero: where heads guess, three quarters of the output matrix, since texts rarely have
+    /// most tokens of a large vocabulary.
+    fn rare_rows(&self, name: &str, rows: usize) -> usize {
+        match self.kind {
+            Kind::Plain(s) if s.n_heads_ahead > 0 => {
+                let output = if s.tied {
+                    "token_embd.weight"
+                } else {
+                    "output.weight"
+                };
+                if name == output { rows - rows / 4 } else { 0 }
+            }
+            _ => 0,
+        }
     }
 
     fn metadata(&self) -> Metadata {
@@ -249,7 +275,7 @@ impl Shape {
         let uint = |n: usize| Value::U32(n as u32);
         set("context_length", Value::U32(s.n_ctx));
         set("embedding_length", uint(s.n_embd));
-        set("block_count", uint(s.n_layers));
+        set("block_count", uint(s.n_layers + s.n_heads_ahead));
         set("feed_forward_length", uint(s.n_ff));
         set("attention.head_count", uint(s.n_heads));
         set("attention.head_count_kv", uint(s.n_kv_heads));
@@ -264,6 +290,11 @@ impl Shape {
             set("expert_used_count", uint(s.n_used));
             set("expert_feed_forward_length", uint(s.n_ff));
         }
+        if s.n_heads_ahead > 0 {
+            set("nextn_predict_layers", uint(s.n_heads_ahead));
+            // llama.cpp asks for it although there are no experts.
+            set("expert_feed_forward_length", uint(s.n_ff));
+        }
     }
 
     fn tensors(&self) -> Vec<Planned> {
@@ -273,7 +304,7 @@ impl Shape {
         if !s.tied {
             all.push(plan("output.weight", &[s.n_vocab, s.n_embd]));
         }
-        for layer in 0..s.n_layers {
+        for layer in 0..s.n_layers + s.n_heads_ahead {
             all.extend(self.layer(layer));
         }
         all
@@ -300,9 +331,14 @@ impl Shape {
         } else {
             parts.extend([("ffn_gate", to.clone()), ("ffn_up", to), ("ffn_down", from)]);
         }
-        if s.arch.starts_with("qwen3") {
+        if s.arch.starts_with("qwen3") || s.n_heads_ahead > 0 {
             parts.push(("attn_q_norm", vec![s.head_dim]));
             parts.push(("attn_k_norm", vec![s.head_dim]));
+        }
+        if i >= s.n_layers {
+            let norms = ["nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm"];
+            parts.extend(norms.map(|name| (name, vec![s.n_embd])));
+            parts.push(("nextn.eh_proj", vec![s.n_embd, 2 * s.n_embd]));
         }
         let named =
             |(name, shape): (&str, Vec<usize>)| plan(&format!("blk.{i}.{name}.weight"), &shape);
@@ -396,6 +432,23 @@ mod tests {
         assert_eq!(router.dtype, DType::F32);
         let most = SHAPES.iter().map(|s| s.n_experts).max();
         assert!(most <= Some(DISTINCT_ROWS));
+    }
+
+    #[test]
+    fn heads_stand_behind_the_layers_and_most_tokens_are_rare() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.gguf");
+        let model = Synthetic::parse("tiny-mtp:q8_0").unwrap();
+        model.write(&path, |_, _| {}).unwrap();
+        let file = ModelFile::open(&path).unwrap();
+        let head = file.tensor("blk.2.nextn.eh_proj.weight").unwrap();
+        assert_eq!(head.shape, [256, 512]);
+        assert!(file.tensor("blk.1.nextn.eh_proj.weight").is_none());
+        let output = file.tensor("token_embd.weight").unwrap();
+        let bytes = file.data(output).unwrap();
+        let common = bytes.len() / 4;
+        assert!(bytes[common - 272..common].iter().any(|&b| b != 0));
+        assert!(bytes[common..].iter().all(|&b| b == 0));
     }
 
     #[test]

@@ -410,7 +410,7 @@ impl Lowering<'_, '_> {
         let cells = u64::from(self.most(Lead::LogitRows)) * u64::from(LOOKERS);
         let params = params.u64(self.scratch(cells * FOUND_BYTES)?);
         let grid = [Extent::fixed(LOOKERS), rows, Extent::ONE];
-        self.launch(("sample", "best_logits"), grid, (256, 0), &params)?;
+        self.launch(("sample", "sift"), grid, (256, 0), &params)?;
         let grid = [rows, Extent::ONE, Extent::ONE];
         self.launch(("sample", "sample"), grid, (1024, 0), &params)
     }

@@ -398,17 +398,21 @@ fn contents(tensor: &Planned, rows: usize, seed: u64) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tempfile::TempDir;
     use tokkata_formats::ModelFile;
+
+    /// A made-up model, in a folder that lives as long as it is held.
+    fn made(name: &str) -> (TempDir, ModelFile) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.gguf");
+        let model = Synthetic::parse(name).unwrap();
+        model.write(&path, |_, _| {}).unwrap();
+        (dir, ModelFile::open(&path).unwrap())
+    }
 
     #[test]
     fn a_made_up_model_has_the_mix_of_its_name() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("t.gguf");
-        Synthetic::parse("tiny:q4_k_m")
-            .unwrap()
-            .write(&path, |_, _| {})
-            .unwrap();
-        let file = ModelFile::open(&path).unwrap();
+        let (_dir, file) = made("tiny:q4_k_m");
         let dtype = |name: &str| file.tensor(name).unwrap().dtype;
         assert_eq!(dtype("token_embd.weight"), DType::Q6_K, "a tied head");
         assert_eq!(dtype("blk.0.attn_q.weight"), DType::Q4_K);
@@ -418,11 +422,7 @@ mod tests {
 
     #[test]
     fn experts_are_stacked_and_routers_keep_their_rows_apart() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("t.gguf");
-        let model = Synthetic::parse("tiny-moe:q4_0").unwrap();
-        model.write(&path, |_, _| {}).unwrap();
-        let file = ModelFile::open(&path).unwrap();
+        let (_dir, file) = made("tiny-moe:q4_0");
         let experts = file.tensor("blk.1.ffn_down_exps.weight").unwrap();
         assert_eq!(
             (experts.dtype, &experts.shape[..]),
@@ -436,11 +436,7 @@ mod tests {
 
     #[test]
     fn heads_stand_behind_the_layers_and_most_tokens_are_rare() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("t.gguf");
-        let model = Synthetic::parse("tiny-mtp:q8_0").unwrap();
-        model.write(&path, |_, _| {}).unwrap();
-        let file = ModelFile::open(&path).unwrap();
+        let (_dir, file) = made("tiny-mtp:q8_0");
         let head = file.tensor("blk.2.nextn.eh_proj.weight").unwrap();
         assert_eq!(head.shape, [256, 512]);
         assert!(file.tensor("blk.1.nextn.eh_proj.weight").is_none());
@@ -453,11 +449,7 @@ mod tests {
 
     #[test]
     fn listed_shapes_have_their_tensors_in_every_layer() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("t.gguf");
-        let model = Synthetic::parse("deepseek-v3.2-2l:q4_0").unwrap();
-        model.write(&path, |_, _| {}).unwrap();
-        let file = ModelFile::open(&path).unwrap();
+        let (_dir, file) = made("deepseek-v3.2-2l:q4_0");
         let shape = |name: &str| file.tensor(name).map(|t| t.shape.clone());
         assert_eq!(
             shape("blk.1.indexer.attn_q_b.weight"),

@@ -14,7 +14,7 @@ use crate::params::Params;
 /// Words of a report of log-probabilities.
 pub(crate) const REPORT_WORDS: u32 = 42;
 
-/// Blocks that look for the largest logit of a row, and bytes of what each finds.
+/// Blocks that look at a row of logits, and bytes of what each finds.
 const LOOKERS: u32 = 64;
 const FOUND_BYTES: u64 = 16;
 

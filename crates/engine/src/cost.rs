@@ -1,8 +1,10 @@
 //! What steps cost, as far as they have been seen: how many prompt rows a step may take, and when.
 //!
 //! Beside answers a prompt runs in slices, each long enough to be worth a step of its own, and after a slice answers run
-//! alone until they have kept half of the speed that they have alone. What a step costs whatever its rows are counts as
-//! time without answers, but makes no slice shorter.
+//! alone until they have kept half of the speed that they have alone. Where more prompts than answers wait, answers keep
+//! their part of all callers instead, and slices last longer: what many wait for comes sooner, and later steps have more
+//! rows to share weights.
+//! What a step costs whatever its rows are counts as time without answers, but makes no slice shorter.
 
 mod cold;
 
@@ -19,10 +21,16 @@ const LEAST_ROWS: usize = 32;
 const EVEN_ROWS: usize = 8;
 /// Steps of answers that a slice lasts.
 const SLICE: f64 = 8.0;
-/// Speed that answers keep beside prompts, as a share of what they have alone.
+/// What a slice that is longer than that may last, in nanoseconds: a reader sees it as a gap.
+const LONGEST: f64 = 40e6;
+/// Speed that answers keep beside no more prompts than themselves, as a share of what they have alone.
 const KEPT: f64 = 0.525;
+/// The least part of that which they keep beside any number of prompts.
+const LEAST_KEPT: f64 = 1.0 / 8.0;
+/// Steps of answers that a prompt may take as long as and is short.
+const SHORT: f64 = 128.0;
 /// Steps of answers that may be owed before even prompts that are short, or have not begun, wait.
-const MOST_OWED: f64 = 32.0;
+const MOST_OWED: f64 = 256.0;
 /// Rows of answers up to which steps are told apart.
 const MOST_ROWS: usize = 128;
 /// What a row more is thought to cost of a step, before any was seen.
@@ -45,6 +53,8 @@ pub(crate) struct Costs {
     position_ns: f64,
     /// Steps of answers since the last with prompt rows.
     cold: Cold,
+    /// Answers, and prompts that are not read yet.
+    callers: (usize, usize),
     /// What answers would have written by now at the speed that they keep, less what they have, in the time that it
     /// takes them alone.
     owed_ns: f64,
@@ -78,7 +88,7 @@ impl Costs {
         let of_prompts = (ns - base).max(ns / 8.0);
         if answers > 0 {
             // What it was thought to take is noted already.
-            self.owed_ns += KEPT * (of_prompts - self.all(prompts, true));
+            self.owed_ns += self.kept() * (of_prompts - self.all(prompts, true));
         }
         let of_rows = (of_prompts - self.besides(answers > 0)).max(of_prompts / 4.0);
         let depths = prompts.iter().map(|p| p.rows * p.depth).sum::<usize>();
@@ -163,11 +173,31 @@ impl Costs {
         Some((self.row_ns? + self.position_ns * depth as f64).max(1.0))
     }
 
+    /// So many answers run from now on, and so many prompts are not read yet.
+    pub(crate) fn shared(&mut self, answers: usize, prompts: usize) {
+        self.callers = (answers, prompts);
+    }
+
+    /// Speed that answers keep now, as a share of what they have alone.
+    fn kept(&self) -> f64 {
+        let (answers, prompts) = self.callers;
+        let part = 2.0 * answers as f64 / (answers + prompts).max(1) as f64;
+        KEPT * if answers == 0 {
+            1.0
+        } else {
+            part.clamp(LEAST_KEPT, 1.0)
+        }
+    }
+
     /// How long prompts may run in a step, if that is limited: beside answers a slice, beside none `patience`.
     pub(crate) fn slice(&self, beside: bool, patience: Option<Duration>) -> Option<Slice> {
         let patience = patience.map(|p| p.as_nanos() as f64);
         let ns = match (beside, self.answers_ns) {
-            (true, Some(ns)) => Some(SLICE * ns),
+            (true, Some(ns)) => {
+                let usual = SLICE * ns;
+                let longer = usual * KEPT / self.kept();
+                Some(longer.min(LONGEST).max(usual))
+            }
             (true, None) => patience.or(Some(0.0)),
             (false, _) => patience.map(|ns| (ns - self.step_ns).max(0.0)),
         };
@@ -196,15 +226,22 @@ impl Costs {
         self.owed_ns > MOST_OWED * self.answers_ns.unwrap_or(0.0)
     }
 
+    /// Whether a prompt of so many rows is one that others are let wait for.
+    pub(crate) fn is_short(&self, rows: usize) -> bool {
+        let rows = PromptRows { rows, depth: 0 };
+        self.rows(rows) <= SHORT * self.answers_ns.unwrap_or(0.0)
+    }
+
     /// A work was formed with so many steps of answers, if any, and these prompt rows; whether there are answers at all.
     pub(crate) fn formed(&mut self, steps: usize, prompts: &[PromptRows], beside: bool) {
         let prompts = self.all(prompts, steps > 0);
         let Some(now) = self.answers_ns.filter(|_| beside) else {
-            self.owed_ns = if beside { KEPT * prompts } else { 0.0 };
+            self.owed_ns = if beside { self.kept() * prompts } else { 0.0 };
             return;
         };
         let alone = now * self.cold.share().unwrap_or(1.0);
-        let owed = self.owed_ns + KEPT * (prompts + now * steps as f64) - alone * steps as f64;
+        let owed =
+            self.owed_ns + self.kept() * (prompts + now * steps as f64) - alone * steps as f64;
         // Of what nobody asked for a step is kept; what answers have while they are looked at is taken back later.
         self.owed_ns = match self.cold.looks() {
             true => owed,
@@ -307,6 +344,28 @@ mod tests {
     }
 
     #[test]
+    fn slices_last_longer_where_many_wait() {
+        let mut costs = Costs::default();
+        let us = Duration::from_micros;
+        costs.saw(1, &[], us(500));
+        let mut slice = |answers, prompts| {
+            costs.shared(answers, prompts);
+            costs.slice(true, None).unwrap().ns / 1e6
+        };
+        assert_eq!(slice(1, 1), 4.0, "eight steps");
+        assert_eq!(slice(9, 1), 4.0);
+        assert_eq!(slice(1, 7), 16.0, "an eighth of all answers");
+        assert_eq!(slice(1, 100), 32.0, "and never less than a sixteenth");
+        costs.saw(1, &[], Duration::from_millis(7));
+        let mut slice = |answers, prompts| {
+            costs.shared(answers, prompts);
+            costs.slice(true, None).unwrap().ns / 1e6
+        };
+        assert_eq!(slice(1, 1), 17.0, "eight steps");
+        assert_eq!(slice(1, 7), 40.0, "what nobody minds");
+    }
+
+    #[test]
     fn steps_of_more_rows_are_told_apart() {
         let mut costs = Costs::default();
         let ms = |ms: f64| Duration::from_nanos((ms * 1e6) as u64);
@@ -402,7 +461,7 @@ mod tests {
         let more = (costs.owed_ns - thought) / 1e6;
         assert!((more - KEPT * 40.0).abs() < 1.0, "it took 40 ms more");
         assert!(!costs.owes_much());
-        costs.formed(0, &[at(0, 1000)], true);
+        costs.formed(0, &[at(0, 5000)], true);
         assert!(costs.owes_much());
         costs.formed(0, &[at(0, 40)], false);
         assert!(!costs.owes(), "nothing is owed to nobody");

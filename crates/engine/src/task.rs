@@ -17,9 +17,6 @@ use crate::sequence::Sequence;
 use crate::speculate::{Draft, Own};
 use crate::stop::StopStrings;
 
-/// Rows of a prompt that are soon done.
-const SHORT_PROMPT: usize = 128;
-
 /// A request that is waiting or running.
 pub(crate) struct Task {
     pub(crate) id: RequestId,
@@ -346,9 +343,14 @@ impl Task {
         self.fresh = true;
     }
 
-    /// Whether it has begun a prompt of which much is left.
-    pub(crate) fn goes_on(&self) -> bool {
-        self.started.is_some() && self.pending().len() > SHORT_PROMPT
+    /// Whether any of its rows ran.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.started.is_some()
+    }
+
+    /// Rows of its prompt that were not cached.
+    pub(crate) fn prompt_rows(&self) -> usize {
+        self.stats.computed_tokens + self.pending().len()
     }
 
     /// A step with rows of this task begins.

@@ -60,6 +60,8 @@ enum Logits {
 impl Engine {
     /// The next work, if anything can run.
     pub(super) fn form(&mut self) -> Option<(Work, Flight)> {
+        let answers = self.running.iter().filter(|t| t.is_decoding()).count();
+        self.costs.shared(answers, self.running.len() - answers);
         loop {
             let held = self.holds_prompts();
             let role = self.next_role(held)?;
@@ -115,7 +117,8 @@ impl Engine {
 
     /// Whether a task waits where prompts are held.
     fn is_held(&self, task: &Task, held: bool) -> bool {
-        held && !task.is_decoding() && (task.goes_on() || self.costs.owes_much())
+        let goes_on = task.has_begun() && !self.costs.is_short(task.prompt_rows());
+        held && !task.is_decoding() && (goes_on || self.costs.owes_much())
     }
 
     /// Whether prompts wait: answers run, or are about to, that are owed time.
@@ -181,7 +184,13 @@ impl Engine {
             let depth = self.running[i].seq.end();
             let share = match &slice {
                 None => budget.rows.div_ceil(count - n),
-                Some(slice) if shared => slice.rows(&self.costs, depth, count - n),
+                Some(slice) if shared => {
+                    // One that is nearly through does not wait for its last rows.
+                    let most = slice.rows(&self.costs, depth, 1) * 3 / 4;
+                    let pending = self.running[i].pending().len();
+                    let ends = (n == 0 && pending <= most).then_some(pending);
+                    ends.unwrap_or_else(|| slice.rows(&self.costs, depth, count - n))
+                }
                 Some(slice) if n == 0 || slice.is_left() => slice.rows(&self.costs, depth, 1),
                 Some(_) => break,
             };

@@ -17,7 +17,7 @@ mod run;
 
 use tokkata_ir::sample::{Scratch, sample};
 use tokkata_ir::spec::{DraftForm, MaskedBlock};
-use tokkata_ir::{BlockCopy, Lead, Plan, PlanRole, Program, ValueId};
+use tokkata_ir::{BlockCopy, Lead, LogitRow, Plan, PlanRole, Program, ValueId};
 
 use super::Engine;
 use crate::flight::{Flight, Part};
@@ -62,11 +62,14 @@ struct Fed {
     copies: Vec<BlockCopy>,
     /// How many of its last rows tell what follows.
     guesses: usize,
+    /// How the last of them draws, where the device does.
+    row: LogitRow,
 }
 
-/// What the rows of a request gave: logits of those that guess, states of all.
+/// What the rows of a request gave: logits of those that guess, or what the device drew of them, and states of all.
 struct Made {
     logits: Vec<f32>,
+    drawn: Option<u32>,
     states: Vec<f32>,
 }
 
@@ -126,6 +129,12 @@ impl Heads {
         let recent = &tokens[tokens.len().saturating_sub(RECENT)..];
         let rare = recent.iter().filter(|&&t| t as usize >= short.columns);
         rare.count() * COMMON <= recent.len()
+    }
+
+    /// Whether the device draws its guesses as it draws the trunk's rows: its rows stand where the trunk's do, and it has
+    /// their vocabulary or the beginning of it.
+    fn draws(&self) -> bool {
+        self.shift() == 0 && self.form.ids.is_none() && self.form.block.is_none()
     }
 
     /// Positions by which its rows stand before their tokens.
@@ -230,6 +239,7 @@ impl Engine {
             states: kept.read(from, to, heads.width),
             copies: Vec::new(),
             guesses: 0,
+            row: LogitRow::default(),
         })
     }
 
@@ -282,8 +292,13 @@ impl Engine {
             for (((n, end), fed), made) in turns.into_iter().zip(fed).zip(made) {
                 let at = fed.at + fed.tokens.len();
                 let guess = &mut guesses[n].tokens;
-                let logits = heads.spread(&made.logits, self.program.n_vocab);
-                let Some(token) = self.draw(fed.i, at - 1, guess, &logits, &mut scratch) else {
+                let token = if heads.draws() {
+                    made.drawn
+                } else {
+                    let logits = heads.spread(&made.logits, self.program.n_vocab);
+                    self.draw(fed.i, at - 1, guess, &logits, &mut scratch)
+                };
+                let Some(token) = token else {
                     continue;
                 };
                 guess.push(token);
@@ -314,9 +329,11 @@ impl Engine {
                 states: last(1),
                 copies: Vec::new(),
                 guesses: 1,
+                row: self.guess_row(i, guess),
             };
         }
         self.pass_on(heads, stage, (fed, end), made);
+        let row = self.guess_row(i, guess);
         let least = heads.shift().max(end.saturating_sub(self.cache.slack()));
         let task = &mut self.running[i];
         let kept = task.head.stage(stage + 1);
@@ -329,6 +346,7 @@ impl Engine {
             states: [known, last(guess.len())].concat(),
             copies: Vec::new(),
             guesses: 1,
+            row,
         }
     }
 
@@ -399,6 +417,7 @@ impl Engine {
             states: Vec::new(),
             copies,
             guesses: most.min(masks),
+            row: LogitRow::default(),
         })
     }
 
@@ -432,6 +451,7 @@ impl Engine {
         }
         let room = (self.limits().ctx as usize).saturating_sub(end);
         let copies = self.reserve_ahead(i, end - len + (count - 1).min(room))?;
+        let row = self.guess_row(i, &[]);
         let task = &mut self.running[i];
         let kept = task.head.stage(0);
         kept.forget(len, heads.width);
@@ -442,8 +462,25 @@ impl Engine {
             states: kept.read(from, end, heads.width),
             copies,
             guesses: 1,
+            row,
         };
         Some(Turn { n, end, fed })
+    }
+
+    /// How the device draws what follows a task's tokens and a guess behind them.
+    fn guess_row(&self, i: usize, guessed: &[u32]) -> LogitRow {
+        let task = &self.running[i];
+        let Goal::Answer(answer) = &task.goal else {
+            return LogitRow::default();
+        };
+        let tokens = match answer.sampling.dry {
+            Some(_) => [&task.tokens[..], guessed].concat(),
+            None => Vec::new(),
+        };
+        LogitRow {
+            best: None,
+            ..answer.masked_row(0, &tokens, None)
+        }
     }
 
     /// Draws from a head's logits as the task's next row will from the trunk's: with the same noise.

@@ -12,6 +12,7 @@ const SHORT: usize = 100;
 
 everywhere! {
     answers_and_prompts_share_the_time
+    prompts_of_many_hardly_wait_for_one_answer
     a_short_request_does_not_wait_for_a_long_prompt
     vectors_that_are_read_leave_answers_their_pace
 }
@@ -119,22 +120,52 @@ fn answers_and_prompts_share_the_time() {
     assert_eq!(timed.answers[&long].tokens, greedy(&prompt, 1, &[FULL]));
 }
 
-fn a_short_request_does_not_wait_for_a_long_prompt() {
+fn prompts_of_many_hardly_wait_for_one_answer() {
+    let until_all = |timed: &mut Timed| {
+        let before = timed.now();
+        let ids: Vec<RequestId> = (0..7).map(|n| timed.ask(1000 + n, 1)).collect();
+        ids.into_iter().for_each(|id| timed.until(id, 1));
+        timed.now() - before
+    };
     let mut timed = Timed::new();
     let answer = timed.ask(8, 1000);
-    timed.until(answer, 8);
-    let long = timed.ask(LONG, 1);
-    timed.until(answer, 40);
-    assert_eq!(timed.written(long), 0);
-    let before = timed.now();
-    let short = timed.ask(SHORT, 1);
-    timed.until(short, 1);
-    let longer = times(timed.now() - before, Timed::alone(SHORT));
-    assert!(
-        longer < 4.0,
-        "its first token takes {longer:.2} times as long"
+    timed.until(answer, 48);
+    let (before, written) = (timed.now(), timed.written(answer));
+    let took = until_all(&mut timed);
+    let longer = times(took, until_all(&mut Timed::new()));
+    assert!(longer < 1.2, "they take {longer:.2} times as long");
+    let written = timed.written(answer) - written;
+    let speed = times(
+        Duration::from_millis(20) * written as u32,
+        timed.now() - before,
     );
-    assert_eq!(timed.written(long), 0);
+    assert!(speed > 0.1, "an answer keeps {speed:.2} of its speed");
+}
+
+fn a_short_request_does_not_wait_for_a_long_prompt() {
+    let alone = Timed::alone(SHORT);
+    // It comes while the others are anywhere between a slice and the next.
+    let longer: Vec<f64> = (0..12)
+        .map(|later| {
+            let mut timed = Timed::new();
+            let answer = timed.ask(8, 1000);
+            timed.until(answer, 8);
+            let long = timed.ask(LONG, 1);
+            timed.until(answer, 40 + later);
+            assert_eq!(timed.written(long), 0);
+            let before = timed.now();
+            let short = timed.ask(SHORT, 1);
+            timed.until(short, 1);
+            assert_eq!(timed.written(long), 0);
+            times(timed.now() - before, alone)
+        })
+        .collect();
+    let mean = longer.iter().sum::<f64>() / longer.len() as f64;
+    let most = longer.into_iter().fold(0.0, f64::max);
+    assert!(
+        mean < 2.5 && most < 5.0,
+        "its first token takes {mean:.2} times as long, {most:.2} at most"
+    );
 }
 
 fn vectors_that_are_read_leave_answers_their_pace() {

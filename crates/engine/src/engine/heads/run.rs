@@ -2,10 +2,13 @@
 
 use std::borrow::Cow;
 
-use tokkata_ir::{Delta, LogitRow, RowInput, SeqRows, Source, Ticket, Work};
+use tokkata_ir::{Delta, LogitRow, RowInput, RowStatus, SeqRows, Source, Ticket, Work};
 
 use super::{Fed, Heads, Made, Stage};
 use crate::engine::Engine;
+
+/// Rows of a request that run as an answer's do, which are made for few.
+const FEW_ROWS: usize = 16;
 
 impl Fed {
     /// The rows that tell what follows: so many from the first of those on. Of a block they are those behind the newest token.
@@ -16,7 +19,7 @@ impl Fed {
         };
         let row = |row: usize| LogitRow {
             row: row as u32,
-            ..LogitRow::default()
+            ..self.row.clone()
         };
         (first..first + self.guesses).map(row).collect()
     }
@@ -65,8 +68,9 @@ impl Engine {
 
     fn try_head(&mut self, heads: &Heads, at: &Stage, fed: &[Fed]) -> Option<Vec<Made>> {
         let block = heads.form.block.is_some();
+        let reads_logits = !heads.draws() && fed.iter().any(|fed| fed.guesses > 0);
         let keep = [
-            fed.iter().any(|fed| fed.guesses > 0).then_some(at.logits),
+            reads_logits.then_some(at.logits),
             heads.reads_states(fed).then_some(at.next),
         ];
         let mut work = Work {
@@ -93,6 +97,7 @@ impl Engine {
             work.rows.push(SeqRows {
                 input: RowInput::Tokens(fed.tokens.clone()),
                 logits: fed.logit_rows(block, known),
+                prompt: fed.tokens.len() > FEW_ROWS,
                 adapter: task.seq.adapter_number(),
                 ..SeqRows::tokens(slot, &[])
             });
@@ -101,15 +106,26 @@ impl Engine {
         work.feeds
             .extend(at.input.map(|input| (input, Source::Host(states))));
         let ticket = self.executor.submit(work).ok()?;
+        let mut results = Vec::new();
         loop {
-            match self.executor.wait() {
-                Ok(Some(news)) if news.failure.is_some() => return None,
-                Ok(Some(news)) if !news.done => {}
-                Ok(_) => return self.made(heads, at, fed, &ticket),
-                // A lost device says so again to the next work, when nobody is in the middle of anything.
-                Err(_) => return None,
+            // A lost device says so again to the next work, when nobody is in the middle of anything.
+            let news = self.executor.wait().ok()?;
+            let Some(news) = news else {
+                break;
+            };
+            if news.failure.is_some() {
+                return None;
+            }
+            results.extend(news.rows);
+            if news.done {
+                break;
             }
         }
+        let drawn = results.iter().map(|row| match row.status {
+            RowStatus::Drawn(token) => Some(token),
+            _ => None,
+        });
+        self.made(heads, at, fed, (&ticket, drawn.collect()))
     }
 
     fn made(
@@ -117,17 +133,19 @@ impl Engine {
         heads: &Heads,
         at: &Stage,
         fed: &[Fed],
-        ticket: &Ticket,
+        (ticket, drawn): (&Ticket, Vec<Option<u32>>),
     ) -> Option<Vec<Made>> {
+        let draws = heads.draws();
         let reads_states = heads.reads_states(fed);
         let (mut row, mut logit_row) = (0, 0);
         let mut all = Vec::with_capacity(fed.len());
         for fed in fed {
             let (rows, told) = (fed.tokens.len(), fed.guesses);
-            let mut logits = vec![0.0; told * at.columns];
+            let read = if draws { 0 } else { told };
+            let mut logits = vec![0.0; read * at.columns];
             let mut states = Vec::new();
             let executor = &mut self.executor;
-            if told > 0 {
+            if read > 0 {
                 let places = logit_row..logit_row + told;
                 executor.read(ticket, at.logits, places, &mut logits).ok()?;
             }
@@ -137,7 +155,12 @@ impl Engine {
                 executor.read(ticket, at.next, places, &mut states).ok()?;
             }
             (row, logit_row) = (row + rows, logit_row + told);
-            all.push(Made { logits, states });
+            let last = logit_row.checked_sub(1).filter(|_| told > 0);
+            all.push(Made {
+                logits,
+                drawn: last.and_then(|last| drawn.get(last).copied().flatten()),
+                states,
+            });
         }
         Some(all)
     }

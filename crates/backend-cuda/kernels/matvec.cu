@@ -4,40 +4,76 @@
 // l + 32, … before lanes are summed in pairs, so a row's bits follow from the format and the number of columns alone.
 #include "products.cuh"
 
-// A block for each row where there is a norm, or for 256 columns of a row. The order of the norm's sum is that of 256 threads.
+// Columns of a row that a block of `quantise` has at once where there is a norm.
+#define PIECE 4096u
+
+// The largest of a warp's magnitudes; not a number where none is one.
+static __device__ __forceinline__ float most_of(float v) {
+#if __CUDA_ARCH__ >= 800
+    bool number = v == v;
+    float most = __uint_as_float(__reduce_max_sync(ALL_LANES, number ? __float_as_uint(fabsf(v)) : 0));
+    return __any_sync(ALL_LANES, number) ? most : v;
+#else
+    return max_lanes(fabsf(v));
+#endif
+}
+
+static __device__ __forceinline__ i32 sum_of(i32 x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_add_sync(ALL_LANES, x);
+#else
+    for (int d = 16; d > 0; d >>= 1) x += __shfl_xor_sync(ALL_LANES, x, d);
+    return x;
+#endif
+}
+
+// A block for each 256 columns of a row, or for 512 where there is a norm: each of those sums the whole row, in the order of
+// `root_of`.
 KERNEL quantise(Step s, Quantise op) {
-    __shared__ float shared[33];
-    u32 row = blockIdx.y, lane = threadIdx.x & 31;
+    __shared__ float shared[33], piece[PIECE];
+    u32 row = blockIdx.y, lane = threadIdx.x & 31, c = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows_of(s, op.lead) || (op.split && (s.flags[row] & ROW_PROMPT))) return;
     const float *x = op.x + (u64)row * op.width;
-    u32 first = 0, end = op.width;
-    float mean = 0.0f, root = 1.0f;
-    if (op.kind == NORM_NONE) {
-        first = blockIdx.x * 256, end = min(first + 256, op.width);
-    } else {
-        root = root_of(x, op.width, op.kind, op.eps, shared, &mean);
+    bool in = c < op.width;
+    float v = in ? x[c] : 0.0f, w = in && op.w ? op.w[c] : 0.0f;
+    if (op.kind != NORM_NONE) {
+        float mean = 0.0f, squares = 0.0f;
+        for (u32 pass = op.kind == NORM_LAYER ? 0 : 1; pass < 2; pass++) {
+            for (u32 from = 0; from < op.width; from += PIECE) {
+                __syncthreads();
+                #pragma unroll 8
+                for (u32 i = threadIdx.x; i < min(PIECE, op.width - from); i += blockDim.x) piece[i] = x[from + i];
+                __syncthreads();
+                #pragma unroll 16
+                for (u32 i = threadIdx.x; i < (threadIdx.x < 256 ? min(PIECE, op.width - from) : 0); i += 256) {
+                    float one = piece[i] - mean;
+                    if (pass == 0) squares += one;
+                    else squares = __fmaf_rn(one, one, squares);
+                }
+            }
+            squares = sum_block(squares, shared);
+            if (pass == 0) mean = squares / (float)op.width, squares = 0.0f;
+        }
+        float root = op.kind == NORM_L2 ? sqrtf(squares + op.eps) : op.kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), op.eps)
+                                                                              : sqrtf(squares / (float)op.width + op.eps);
+        v = (v - mean) / root;
     }
     // Whole warps: widths are multiples of 32.
-    #pragma unroll 2
-    for (u32 c = first + threadIdx.x; c < end; c += blockDim.x) {
-        float v = x[c];
-        if (op.kind != NORM_NONE) v = (v - mean) / root;
-        if (op.w) v = __fmul_rn(v, op.w[c]);
-        if (op.b) v = __fadd_rn(v, op.b[c]);
-        if (op.y) op.y[(u64)row * op.width + c] = v;
-        if (!op.q) continue;
-        float most = max_lanes(fabsf(v));
-        i32 q = most > 0.0f ? __float2int_rn(__fmul_rn(v, __fdiv_rn(127.0f, most))) : 0, sum = q;
-        for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(ALL_LANES, sum, d);
-        op.q[(u64)row * op.width + c] = (u8)q;
-        if (lane == 0) {
-            u64 run = ((u64)row * op.width + c) / 32;
-            float d = __fdiv_rn(most, 127.0f);
-            op.d[run] = d;
-            op.s[run] = sum;
-            // The sum as the float that replies.cu adds integers to.
-            if (op.turned) op.turned[(u64)(c / 32) * op.pitch + row] = make_uint2(__float_as_uint(d), 0x4b400000u + (u32)sum);
-        }
+    if (!in) return;
+    if (op.w) v = __fmul_rn(v, w);
+    if (op.b) v = __fadd_rn(v, op.b[c]);
+    if (op.y) op.y[(u64)row * op.width + c] = v;
+    if (!op.q) return;
+    float most = most_of(v);
+    i32 q = most > 0.0f ? __float2int_rn(__fmul_rn(v, __fdiv_rn(127.0f, most))) : 0, sum = sum_of(q);
+    op.q[(u64)row * op.width + c] = (u8)q;
+    if (lane == 0) {
+        u64 run = ((u64)row * op.width + c) / 32;
+        float d = __fdiv_rn(most, 127.0f);
+        op.d[run] = d;
+        op.s[run] = sum;
+        // The sum as the float that replies.cu adds integers to.
+        if (op.turned) op.turned[(u64)(c / 32) * op.pitch + row] = make_uint2(__float_as_uint(d), 0x4b400000u + (u32)sum);
     }
 }
 

@@ -9,24 +9,6 @@
 #define TILE 64
 
 #ifdef HAS_TENSOR
-static __device__ __forceinline__ u32 two_halves(float a, float b) { return (u32)float_to_half(a) | (u32)float_to_half(b) << 16; }
-
-// What the first halves leave of two numbers.
-static __device__ __forceinline__ u32 two_rests(float a, float b, u32 first) {
-    return two_halves(a - half_to_float((u16)first), b - half_to_float((u16)(first >> 16)));
-}
-
-// Largest and sum of the four lanes that share a row.
-static __device__ __forceinline__ float max_four(float x) {
-    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
-    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
-}
-
-static __device__ __forceinline__ float sum_four(float x) {
-    x += __shfl_xor_sync(ALL_LANES, x, 1);
-    return x + __shfl_xor_sync(ALL_LANES, x, 2);
-}
-
 // Whether one of two halves is infinite or no number; and the two, zeros in the place of such.
 static __device__ __forceinline__ bool no_number(u32 v) { return ((v & 0x7fff7fffu) + 0x04000400u) & 0x80008000u; }
 static __device__ __forceinline__ u32 numbers(u32 v) {

@@ -23,8 +23,9 @@ template <int F, int NT, int DEPTH> static __device__ __forceinline__ void repli
     // What a thread copies: of every row pieces of 16 bytes, every eighth.
     const u32 PIECES = G::bytes / 16, ROW_PIECES = G::columns / 16, TWOS = ROWS / 2;
     u32 row = tid / 8, piece = tid % 8;
+    bool copies_row = row < min((u32)ROWS, count - first);
     const u8 *w_from = weight_row(op, outs, row).w + piece * 16, *s_from = weight_row(op, outs, tid % OUTS).scales;
-    const u8 *x_from = op.acts.q + (u64)min(first + min(row, ROWS - 1), count - 1) * op.k + piece * 16;
+    const u8 *x_from = op.acts.q + (u64)min(first + row, count - 1) * op.k + piece * 16;
     const uint2 *t_from = op.turned + (u64)min(tid / TWOS, G::runs - 1) * op.pitch + first + tid % TWOS * 2;
     u32 w_to = space_at + row * G::pitch + piece * 16, x_to = space_at + Size::acts + row * G::row + piece * 16;
     u32 t_to = space_at + Size::scales + tid * 16, s_to = space_at + tid % OUTS * G::pitch + G::bytes;
@@ -40,7 +41,8 @@ template <int F, int NT, int DEPTH> static __device__ __forceinline__ void repli
                 if (c + 8 <= PIECES || c + piece < PIECES) copy16(w_to + to + c * 16, w + c * 16);
             if (G::scales == 8 && tid < OUTS) copy8(s_to + to, s_from + at.b * 8);
             if (G::scales == 4 && tid < OUTS) copy4(s_to + to, s_from + at.b * 4);
-            if (ROWS == 32 || row < ROWS) {
+            // Rows that are not there keep what stands in their places: nobody reads their sums.
+            if (copies_row) {
                 #pragma unroll
                 for (u32 c = 0; c < ROW_PIECES; c += 8) copy16(x_to + to + c * 16, x + c * 16);
             }

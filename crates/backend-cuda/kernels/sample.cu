@@ -508,7 +508,7 @@ KERNEL sample(Step s, Draw op, const Found *found) {
             Row listed = {v, (u32 *)v + LOOKERS * record[2], LOOKERS * record[2]};
             keep_best(op, listed, record[2], sh);
             list(listed, 0, values, ids, MOST_LISTED, sh);
-            Row kept = {values, ids, min(record[2], MOST_LISTED)};
+            Row kept = {values, ids, record[2]};
             token = filtered(op, kept, record, position, sh);
         }
         if (threadIdx.x == 0) op.out[i] = token;

@@ -66,4 +66,27 @@ static __device__ __forceinline__ void mma_bfloats(float *d, const u32 *a, u32 b
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+
+// Two numbers as halves.
+static __device__ __forceinline__ u32 two_halves(float a, float b) {
+    u32 two;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(b), "f"(a));
+    return two;
+}
+
+// What the first halves leave of two numbers.
+static __device__ __forceinline__ u32 two_rests(float a, float b, u32 first) {
+    return two_halves(a - half_to_float((u16)first), b - half_to_float((u16)(first >> 16)));
+}
+
+// Largest and sum of the four lanes that share a row.
+static __device__ __forceinline__ float max_four(float x) {
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
+    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
+}
+
+static __device__ __forceinline__ float sum_four(float x) {
+    x += __shfl_xor_sync(ALL_LANES, x, 1);
+    return x + __shfl_xor_sync(ALL_LANES, x, 2);
+}
 #endif

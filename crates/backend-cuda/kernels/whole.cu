@@ -83,28 +83,6 @@ KERNEL whole_cut(Step s, Whole op) {
 }
 
 #ifdef HAS_TENSOR
-static __device__ __forceinline__ u32 two_halves(float a, float b) {
-    u32 two;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(b), "f"(a));
-    return two;
-}
-
-// What the first halves leave of two numbers.
-static __device__ __forceinline__ u32 two_rests(float a, float b, u32 first) {
-    return two_halves(a - half_to_float((u16)first), b - half_to_float((u16)(first >> 16)));
-}
-
-// Largest and sum of the four lanes that share a row.
-static __device__ __forceinline__ float max_four(float x) {
-    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
-    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
-}
-
-static __device__ __forceinline__ float sum_four(float x) {
-    x += __shfl_xor_sync(ALL_LANES, x, 1);
-    return x + __shfl_xor_sync(ALL_LANES, x, 2);
-}
-
 // Both halves of a head's columns of 64 rows; zeros behind the end.
 template <int D> static __device__ __forceinline__ void copy_halves(u32 to, const u16 *from, u64 apart, u32 width, u32 begin, u32 count) {
     const u32 PIECES = D / 8;

@@ -30,6 +30,8 @@ const AHEAD: usize = 6;
 const RECORDS: u64 = 8;
 /// Most rows of a step that is captured, where it is one row of each sequence.
 const CAPTURED: usize = 256;
+/// Rows of a step up to which it is one where answers try drafts.
+const CAPTURED_DRAFTS: usize = 32;
 
 /// Kernels of `step.cu` and those that handle blocks.
 struct StepKernels {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use tokkata_ir::{ArenaLayout, GroupId, Lead, ValType, ValueId};
 
-use super::{CAPTURED, CudaExecutor, Feed, Flight, From, RECORDS};
+use super::{CAPTURED, CAPTURED_DRAFTS, CudaExecutor, Feed, Flight, From, RECORDS};
 use crate::driver::{Event, Fault};
 use crate::launch::{Bucket, Kinds};
 use crate::layout::Plane;
@@ -213,7 +213,8 @@ impl CudaExecutor {
         let launches = &self.plans[plan].launches;
         let stream = &self.stream;
         let run = || launches.iter().try_for_each(|l| l.run(stream, bucket));
-        if rows != seqs || rows > CAPTURED || !self.resident.captures {
+        let few = rows == seqs || !kinds.prompts && rows <= CAPTURED_DRAFTS;
+        if !few || rows > CAPTURED || !self.resident.captures {
             return run();
         }
         let key = (plan, bucket);

@@ -21,6 +21,15 @@ const WHOLE_PITCH: u32 = WHOLE_TILE + 4;
 /// Blocks that choose units, each with room for the scores of one row.
 const CHOOSERS: u32 = 264;
 
+/// Whether scores are nothing but scaled dots, of all keys that the mask lets a row see.
+pub(super) fn is_plain(op: &AttentionOp) -> bool {
+    op.cap.is_none()
+        && op.alibi.is_none()
+        && op.bucket.is_none()
+        && op.entries.is_none()
+        && op.selection.is_none()
+}
+
 impl Lowering<'_, '_> {
     pub(super) fn cache_write(
         &mut self,
@@ -106,12 +115,7 @@ impl Lowering<'_, '_> {
 
     /// Attention of a sequence's rows among themselves; `false` where it asks for more than the kernels of `whole.cu` do.
     fn whole(&mut self, node: &Node, op: &AttentionOp) -> Result<bool, BackendError> {
-        let plain = op.cap.is_none()
-            && op.alibi.is_none()
-            && op.bucket.is_none()
-            && op.sinks.is_none()
-            && op.entries.is_none()
-            && op.selection.is_none();
+        let plain = is_plain(op) && op.sinks.is_none();
         let reach = match op.mask {
             Mask::Full => Some(u32::MAX),
             Mask::Symmetric(window) => Some(window / 2),

@@ -6,6 +6,7 @@ use tokkata_ir::{
     WeightId,
 };
 
+use super::attention::is_plain;
 use super::{Lowering, tape, unsupported};
 use crate::driver::Mode;
 use crate::error::lost;
@@ -180,18 +181,13 @@ impl Lowering<'_, '_> {
             KvSource::Rows => return false,
         };
         let group = self.ground.program.group(slot.group);
-        let plain = op.cap.is_none()
-            && op.alibi.is_none()
-            && op.bucket.is_none()
-            && op.entries.is_none()
-            && op.selection.is_none();
         let fits = matches!(op.dim_k, 64 | 128)
             && op.dim_v == op.dim_k
             && group.dtype == DType::F16
             && group.block_size.is_multiple_of(32)
             && self.ground.groups[slot.group.index()].entry == 1
             && !self.keys_only(op.source);
-        plain && fits && sees
+        is_plain(op) && fits && sees
     }
 
     /// Splits of the longest sequence.

@@ -95,23 +95,17 @@ impl Lowering<'_, '_> {
             self.launch(("gemm", "quantise_prompts"), grid, (128, 0), &params)?;
             self.kind = Some(RowKind::Reply);
         }
-        let (blocks, threads) = match norm {
-            Some(_) => (1, if width > MOST_OWN { 1024 } else { 256 }),
-            None => (
-                width.div_ceil(256),
-                width.clamp(32, 256).next_multiple_of(32),
-            ),
+        let most = if norm.is_some() { 512 } else { 256 };
+        let blocks = width.div_ceil(most);
+        let threads = match norm {
+            Some(_) => most,
+            None => width.clamp(32, most).next_multiple_of(32),
         };
         let grid = [Extent::fixed(blocks), Extent::rows(lead), Extent::ONE];
         if self.makes_own(x) {
             self.when = When::more(lead);
         }
-        self.launch(
-            ("matvec", "quantise"),
-            grid,
-            (threads.min(1024), 0),
-            &params,
-        )?;
+        self.launch(("matvec", "quantise"), grid, (threads, 0), &params)?;
         (self.kind, self.when) = (None, When::Always);
         Ok(())
     }

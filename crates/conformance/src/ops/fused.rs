@@ -26,6 +26,8 @@ const FORMATS: [DType; 7] = [
 
 /// Columns of the residual stream; blocks of every format divide them.
 const D: u32 = 256;
+/// Columns of one that a block of a device does not have at once.
+const WIDE: u32 = 4608;
 const HEADS: u32 = 4;
 const DIM: u32 = 32;
 const EXPERTS: u32 = 6;
@@ -34,10 +36,15 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for dtype in FORMATS {
         for kind in [NormKind::Rms, NormKind::Layer, NormKind::L2] {
-            cases.push(normed_products(dtype, kind, true));
-            cases.push(normed_products(dtype, kind, false));
+            cases.push(normed_products(dtype, kind, (D, true)));
+            cases.push(normed_products(dtype, kind, (D, false)));
         }
         cases.push(feed_forward(dtype));
+    }
+    for dtype in [DType::Q8_0, DType::Q4_K] {
+        for kind in [NormKind::Rms, NormKind::Layer] {
+            cases.push(normed_products(dtype, kind, (WIDE, true)));
+        }
     }
     for dtype in [DType::F32, DType::F16, DType::Q8_0] {
         cases.push(attention(dtype));
@@ -134,15 +141,18 @@ impl Net {
 }
 
 /// A norm whose readers are all products, and of which one is not.
-fn normed_products(dtype: DType, kind: NormKind, weighted: bool) -> Case {
+fn normed_products(dtype: DType, kind: NormKind, (width, weighted): (u32, bool)) -> Case {
     let mut net = Net::new(DType::F32);
-    let x = net.0.input(&[D]);
+    let x = net.0.input(&[width]);
     let h = net.norm(kind, x, weighted);
     let outputs = [5, 17, 32].map(|n| net.product(dtype, h, n));
-    net.case(&format!("norm/{dtype}/{kind:?}/{weighted}"), &outputs)
-        .ulps(6.0 + 2.0 * sum_ulps(D))
-        .rounds(Rounds::Within(dtype))
-        .all_rows(2.0)
+    net.case(
+        &format!("norm/{dtype}/{kind:?}/{width}/{weighted}"),
+        &outputs,
+    )
+    .ulps(6.0 + 2.0 * sum_ulps(width))
+    .rounds(Rounds::Within(dtype))
+    .all_rows(2.0)
 }
 
 fn feed_forward(dtype: DType) -> Case {

@@ -3,8 +3,8 @@
 //! Beside answers a prompt runs in slices, each long enough to be worth a step of its own, and after a slice answers run
 //! alone until they have kept half of the speed that they have alone. Where more prompts than answers wait, answers keep
 //! their part of all callers instead, and slices last longer: what many wait for comes sooner, and later steps have more
-//! rows to share weights.
-//! What a step costs whatever its rows are counts as time without answers, but makes no slice shorter.
+//! rows to share weights. What a step costs whatever its rows are counts as time without answers, but makes no slice
+//! shorter.
 
 mod cold;
 
@@ -27,7 +27,7 @@ const LONGEST: f64 = 40e6;
 const KEPT: f64 = 0.525;
 /// The least part of that which they keep beside any number of prompts.
 const LEAST_KEPT: f64 = 1.0 / 8.0;
-/// Steps of answers that a prompt may take as long as and is short.
+/// A prompt is short if it takes no longer than so many steps of answers.
 const SHORT: f64 = 128.0;
 /// Steps of answers that may be owed before even prompts that are short, or have not begun, wait.
 const MOST_OWED: f64 = 256.0;

@@ -19,7 +19,8 @@ import urllib.request
 
 import aiohttp
 
-PROGRAM, REQUESTS, AT_ONCE = sys.argv[1], int((sys.argv + [2000])[2]), int((sys.argv + [0, 64])[3])
+PROGRAM = sys.argv[1]
+REQUESTS, AT_ONCE = (int(sys.argv[n]) if len(sys.argv) > n else usual for n, usual in ((2, 2000), (3, 64)))
 draws = random.Random(7)
 WORDS = "a fox carries the lantern over an old stone bridge while rain falls on seven quiet boats".split()
 
@@ -148,6 +149,7 @@ async def load(server):
         await asyncio.gather(*(client() for _ in range(AT_ONCE)))
         watching.cancel()
         seconds = time.monotonic() - began
+    assert sum(sent.values()) == REQUESTS, f"{REQUESTS} were to be sent: {sent}"
     assert not wrong, f"{len(wrong)} answers differ, such as that to {wrong[0]}"
     for _ in range(200):
         now = server.figures()

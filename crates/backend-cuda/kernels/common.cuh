@@ -77,6 +77,12 @@ struct Step {
 // Norms, and that there is none.
 enum { NORM_RMS, NORM_LAYER, NORM_L2, NORM_L2_MAX, NORM_NONE };
 
+// What a row is divided by, of the sum of its squares.
+static __device__ __forceinline__ float norm_root(u32 kind, float squares, u32 width, float eps) {
+    return kind == NORM_L2 ? sqrtf(squares + eps) : kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), eps)
+                                                                      : sqrtf(squares / (float)width + eps);
+}
+
 // A plane of a cache slot: keys or values of the entries of a block.
 struct Plane {
     u32 offset;     // bytes into the block

@@ -332,8 +332,7 @@ KERNEL quantise_prompts(Step s, Quantise op) {
             squares = __fmaf_rn(v.z, v.z, squares), squares = __fmaf_rn(v.w, v.w, squares);
         }
         squares = sum_lanes(squares);
-        root = op.kind == NORM_L2 ? sqrtf(squares + op.eps) : op.kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), op.eps)
-                                                                              : sqrtf(squares / (float)op.width + op.eps);
+        root = norm_root(op.kind, squares, op.width, op.eps);
     }
     #pragma unroll 2
     for (u32 base = first; base < end; base += 128) {

@@ -54,8 +54,7 @@ KERNEL quantise(Step s, Quantise op) {
             squares = sum_block(squares, shared);
             if (pass == 0) mean = squares / (float)op.width, squares = 0.0f;
         }
-        float root = op.kind == NORM_L2 ? sqrtf(squares + op.eps) : op.kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), op.eps)
-                                                                              : sqrtf(squares / (float)op.width + op.eps);
+        float root = norm_root(op.kind, squares, op.width, op.eps);
         v = (v - mean) / root;
     }
     // Whole warps: widths are multiples of 32.

@@ -40,8 +40,7 @@ static __device__ float root_of(const float *x, u32 width, u32 kind, float eps, 
     }
     squares = sum_block(squares, shared);
     *mean = m;
-    return kind == NORM_L2 ? sqrtf(squares + eps) : kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), eps)
-                                                                      : sqrtf(squares / (float)width + eps);
+    return norm_root(kind, squares, width, eps);
 }
 
 // One weight of a product.

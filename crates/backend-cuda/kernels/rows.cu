@@ -145,8 +145,7 @@ KERNEL normalise(Step s, u32 lead, u32 width, u32 run, u32 kind, float eps, cons
         squares = __fmaf_rn(v, v, squares);
     }
     squares = sum_block(squares, shared);
-    float root = kind == NORM_L2 ? sqrtf(squares + eps) : kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), eps)
-                                                                             : sqrtf(squares / (float)run + eps);
+    float root = norm_root(kind, squares, run, eps);
     for (u32 c = threadIdx.x; c < run; c += blockDim.x) {
         float v = (x[c] - mean) / root;
         if (w) v *= w[(first + c) % w_len];

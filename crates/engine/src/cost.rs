@@ -181,12 +181,11 @@ impl Costs {
     /// Speed that answers keep now, as a share of what they have alone.
     fn kept(&self) -> f64 {
         let (answers, prompts) = self.callers;
-        let part = 2.0 * answers as f64 / (answers + prompts).max(1) as f64;
-        KEPT * if answers == 0 {
-            1.0
-        } else {
-            part.clamp(LEAST_KEPT, 1.0)
+        if answers == 0 {
+            return KEPT;
         }
+        let part = 2.0 * answers as f64 / (answers + prompts) as f64;
+        KEPT * part.clamp(LEAST_KEPT, 1.0)
     }
 
     /// How long prompts may run in a step, if that is limited: beside answers a slice, beside none `patience`.
@@ -346,23 +345,22 @@ mod tests {
     #[test]
     fn slices_last_longer_where_many_wait() {
         let mut costs = Costs::default();
-        let us = Duration::from_micros;
-        costs.saw(1, &[], us(500));
-        let mut slice = |answers, prompts| {
+        let slice = |costs: &mut Costs, answers, prompts| {
             costs.shared(answers, prompts);
             costs.slice(true, None).unwrap().ns / 1e6
         };
-        assert_eq!(slice(1, 1), 4.0, "eight steps");
-        assert_eq!(slice(9, 1), 4.0);
-        assert_eq!(slice(1, 7), 16.0, "an eighth of all answers");
-        assert_eq!(slice(1, 100), 32.0, "and never less than a sixteenth");
+        costs.saw(1, &[], Duration::from_micros(500));
+        assert_eq!(slice(&mut costs, 1, 1), 4.0, "eight steps");
+        assert_eq!(slice(&mut costs, 9, 1), 4.0);
+        assert_eq!(slice(&mut costs, 1, 7), 16.0, "a quarter of the half");
+        assert_eq!(
+            slice(&mut costs, 1, 100),
+            32.0,
+            "and no less than an eighth"
+        );
         costs.saw(1, &[], Duration::from_millis(7));
-        let mut slice = |answers, prompts| {
-            costs.shared(answers, prompts);
-            costs.slice(true, None).unwrap().ns / 1e6
-        };
-        assert_eq!(slice(1, 1), 17.0, "eight steps");
-        assert_eq!(slice(1, 7), 40.0, "what nobody minds");
+        assert_eq!(slice(&mut costs, 1, 1), 17.0, "eight steps");
+        assert_eq!(slice(&mut costs, 1, 7), 40.0, "what nobody minds");
     }
 
     #[test]

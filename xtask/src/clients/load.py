@@ -20,7 +20,8 @@ import urllib.request
 import aiohttp
 
 PROGRAM = sys.argv[1]
-REQUESTS, AT_ONCE = (int(sys.argv[n]) if len(sys.argv) > n else usual for n, usual in ((2, 2000), (3, 64)))
+REQUESTS = int(sys.argv[2]) if len(sys.argv) > 2 else 2000
+AT_ONCE = int(sys.argv[3]) if len(sys.argv) > 3 else 64
 draws = random.Random(7)
 WORDS = "a fox carries the lantern over an old stone bridge while rain falls on seven quiet boats".split()
 

@@ -213,8 +213,12 @@ impl CudaExecutor {
         let launches = &self.plans[plan].launches;
         let stream = &self.stream;
         let run = || launches.iter().try_for_each(|l| l.run(stream, bucket));
-        let few = rows == seqs || !kinds.prompts && rows <= CAPTURED_DRAFTS;
-        if !few || rows > CAPTURED || !self.resident.captures {
+        let most = match rows == seqs {
+            true => CAPTURED,
+            false if kinds.prompts => 0,
+            false => CAPTURED_DRAFTS,
+        };
+        if rows > most || !self.resident.captures {
             return run();
         }
         let key = (plan, bucket);

@@ -62,7 +62,7 @@ struct Fed {
     copies: Vec<BlockCopy>,
     /// How many of its last rows tell what follows.
     guesses: usize,
-    /// How the last of them draws, where the device does.
+    /// How the last of them draws.
     row: LogitRow,
 }
 
@@ -296,7 +296,7 @@ impl Engine {
                     made.drawn
                 } else {
                     let logits = heads.spread(&made.logits, self.program.n_vocab);
-                    self.draw(fed.i, at - 1, guess, &logits, &mut scratch)
+                    self.draw((fed.i, at - 1), guess, &fed.row, &logits, &mut scratch)
                 };
                 let Some(token) = token else {
                     continue;
@@ -386,7 +386,9 @@ impl Engine {
             let guess = &mut guesses[n].tokens;
             for (j, row) in made.logits.chunks(heads.stages[0].columns).enumerate() {
                 let logits = heads.spread(row, self.program.n_vocab);
-                match self.draw(fed.i, end - 1 + j, guess, &logits, &mut scratch) {
+                let place = (fed.i, end - 1 + j);
+                let drawn = self.guess_row(fed.i, guess);
+                match self.draw(place, guess, &drawn, &logits, &mut scratch) {
                     Some(token) => guess.push(token),
                     None => break,
                 }
@@ -467,7 +469,7 @@ impl Engine {
         Some(Turn { n, end, fed })
     }
 
-    /// How the device draws what follows a task's tokens and a guess behind them.
+    /// How what follows a task's tokens and a guess behind them is drawn.
     fn guess_row(&self, i: usize, guessed: &[u32]) -> LogitRow {
         let task = &self.running[i];
         let Goal::Answer(answer) = &task.goal else {
@@ -486,9 +488,9 @@ impl Engine {
     /// Draws from a head's logits as the task's next row will from the trunk's: with the same noise.
     fn draw(
         &self,
-        i: usize,
-        position: usize,
+        (i, position): (usize, usize),
         guessed: &[u32],
+        drawn: &LogitRow,
         logits: &[f32],
         scratch: &mut Scratch,
     ) -> Option<u32> {
@@ -497,9 +499,8 @@ impl Engine {
             return None;
         };
         let tokens = [&task.tokens[..], guessed].concat();
-        let row = answer.masked_row(0, &tokens, None);
         let sampler = answer.sampling.sampler();
-        let side = sampler.side(&tokens, None, row.dry);
+        let side = sampler.side(&tokens, None, drawn.dry.clone());
         let row = side.row(logits, position as u32);
         sample(&sampler.record, &row, scratch).ok()
     }

@@ -160,12 +160,8 @@ fn a_short_request_does_not_wait_for_a_long_prompt() {
             times(timed.now() - before, alone)
         })
         .collect();
-    let mean = longer.iter().sum::<f64>() / longer.len() as f64;
     let most = longer.into_iter().fold(0.0, f64::max);
-    assert!(
-        mean < 2.5 && most < 5.0,
-        "its first token takes {mean:.2} times as long, {most:.2} at most"
-    );
+    assert!(most < 4.0, "its first token takes {most:.2} times as long");
 }
 
 fn vectors_that_are_read_leave_answers_their_pace() {

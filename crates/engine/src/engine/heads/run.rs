@@ -106,26 +106,21 @@ impl Engine {
         work.feeds
             .extend(at.input.map(|input| (input, Source::Host(states))));
         let ticket = self.executor.submit(work).ok()?;
-        let mut results = Vec::new();
-        loop {
-            // A lost device says so again to the next work, when nobody is in the middle of anything.
-            let news = self.executor.wait().ok()?;
-            let Some(news) = news else {
-                break;
-            };
+        let mut drawn = Vec::new();
+        // A lost device says so again to the next work, when nobody is in the middle of anything.
+        while let Some(news) = self.executor.wait().ok()? {
             if news.failure.is_some() {
                 return None;
             }
-            results.extend(news.rows);
+            drawn.extend(news.rows.iter().map(|row| match row.status {
+                RowStatus::Drawn(token) => Some(token),
+                _ => None,
+            }));
             if news.done {
                 break;
             }
         }
-        let drawn = results.iter().map(|row| match row.status {
-            RowStatus::Drawn(token) => Some(token),
-            _ => None,
-        });
-        self.made(heads, at, fed, (&ticket, drawn.collect()))
+        self.made(heads, at, fed, (&ticket, &drawn))
     }
 
     fn made(
@@ -133,7 +128,7 @@ impl Engine {
         heads: &Heads,
         at: &Stage,
         fed: &[Fed],
-        (ticket, drawn): (&Ticket, Vec<Option<u32>>),
+        (ticket, drawn): (&Ticket, &[Option<u32>]),
     ) -> Option<Vec<Made>> {
         let draws = heads.draws();
         let reads_states = heads.reads_states(fed);
@@ -154,13 +149,13 @@ impl Engine {
                 let places = row..row + rows;
                 executor.read(ticket, at.next, places, &mut states).ok()?;
             }
-            (row, logit_row) = (row + rows, logit_row + told);
-            let last = logit_row.checked_sub(1).filter(|_| told > 0);
+            let own = drawn.get(logit_row..logit_row + told);
             all.push(Made {
                 logits,
-                drawn: last.and_then(|last| drawn.get(last).copied().flatten()),
+                drawn: own.and_then(|own| *own.last()?),
                 states,
             });
+            (row, logit_row) = (row + rows, logit_row + told);
         }
         Some(all)
     }

@@ -108,6 +108,8 @@ pub struct Pool {
     shared: Arc<Shared>,
     turns: Turns,
     crowd: Mutex<Crowd>,
+    /// Tells how many cores are idle, or whether so many are.
+    look: Option<fn(usize) -> Option<usize>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -144,7 +146,9 @@ impl Pool {
     pub fn with_pinning(count: usize, pinning: Pinning) -> Self {
         // One worker keeps nobody waiting.
         let idle = (count > 1).then(|| busy::idle_cores(count));
-        Self::where_idle(count, pinning, idle.flatten())
+        let mut pool = Self::where_idle(count, pinning, idle.flatten());
+        pool.look = Some(busy::idle_cores);
+        pool
     }
 
     /// The same where so many cores are idle, as far as that is known.
@@ -166,6 +170,7 @@ impl Pool {
         Self {
             turns: Turns::default(),
             crowd: Mutex::new(crowd),
+            look: None,
             shared,
             threads,
         }
@@ -201,6 +206,9 @@ impl Pool {
         };
         let _turn = self.turns.take();
         let mut crowd = self.crowd.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(look) = self.look.filter(|_| crowd.wants_look()) {
+            crowd.looked(look(self.count()));
+        }
         let (workers, start) = (crowd.workers().min(most.max(1)), Instant::now());
         self.run_on(workers, body)?;
         let robbed = self.shared.robbed[..workers].iter();

@@ -3,6 +3,9 @@
 //! Workers meet at barriers many times a run. One whose core another program has for a few milliseconds keeps all the
 //! others waiting that long, so that many workers are slower than one. Such workers are seen by their clocks: they
 //! neither ran nor slept of their own will. Runs go on without so many of them, and try again now and then.
+//!
+//! Before the first run there are no clocks to go by, only a look at how many cores are idle at that moment. It is soon repeated:
+//! whatever ran for that moment must not cost a prompt half of its speed.
 
 use std::time::Duration;
 
@@ -18,6 +21,10 @@ const PATIENCE: [(u32, Duration); 2] = [
     (32, Duration::from_millis(100)),
     (512, Duration::from_secs(5)),
 ];
+/// Where runs are long, so many times that long is enough, however few they were: a try costs one of them at most.
+const LONG: u32 = 4;
+/// Runs take so long before it is looked again whether cores are idle: far longer than a look.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Workers begin without those for whom no core is idle, if these are one in so many.
 const WORTH_LEAVING: usize = 4;
 
@@ -30,6 +37,11 @@ pub(super) struct Crowd {
     /// Until all are tried again.
     left: (u32, Duration),
     patience: (u32, Duration),
+    /// How long runs have gone on without the others, and how long they are to at least.
+    without: Duration,
+    waits: Duration,
+    /// Until it is looked again whether cores are idle, where no more than a look left workers out.
+    look_in: Option<Duration>,
 }
 
 impl Crowd {
@@ -42,7 +54,32 @@ impl Crowd {
             workers: if aside { idle } else { count },
             left: PATIENCE[0],
             patience: PATIENCE[0],
+            without: Duration::ZERO,
+            waits: PATIENCE[0].1,
+            look_in: aside.then_some(Duration::ZERO),
         }
+    }
+
+    /// Whether to look how many cores are idle before the next run.
+    pub(super) fn wants_look(&self) -> bool {
+        self.look_in == Some(Duration::ZERO)
+    }
+
+    /// So many cores are idle, as far as that is known.
+    pub(super) fn looked(&mut self, idle: Option<usize>) {
+        self.look_in = Some(LOOK_AGAIN);
+        let all = self.robbed.len();
+        if idle.is_some_and(|idle| idle >= all) {
+            self.all_again(0.0);
+        }
+    }
+
+    /// All workers run again, who others are taken to have pushed aside for such a share of the time.
+    fn all_again(&mut self, robbed: f64) {
+        self.workers = self.robbed.len();
+        self.robbed.fill(robbed);
+        self.without = Duration::ZERO;
+        self.look_in = None;
     }
 
     /// How many the next run has.
@@ -62,16 +99,18 @@ impl Crowd {
         // Alone a worker keeps nobody waiting.
         if aside > 0 && self.workers > 1 {
             self.workers = (self.workers - aside).max(1);
-            self.left = self.patience;
+            (self.left, self.waits) = (self.patience, self.patience.1);
             let ((runs, time), most) = (self.patience, PATIENCE[1]);
             self.patience = ((2 * runs).min(most.0), (2 * time).min(most.1));
             self.robbed.fill(0.0);
+            self.without = Duration::ZERO;
         } else if self.workers < all {
             let (runs, time) = self.left;
             self.left = (runs.saturating_sub(1), time.saturating_sub(took));
-            if self.left == (0, Duration::ZERO) {
-                self.workers = all;
-                self.robbed.fill(DOUBT);
+            self.without += took;
+            self.look_in = self.look_in.map(|left| left.saturating_sub(took));
+            if self.left == (0, Duration::ZERO) || self.without >= LONG * self.waits {
+                self.all_again(DOUBT);
             }
         } else if self.robbed.iter().all(|&mean| mean < MUCH / 8.0) {
             self.patience = PATIENCE[0];
@@ -156,6 +195,35 @@ mod tests {
             32,
             "and try again"
         );
+    }
+
+    #[test]
+    fn long_runs_do_not_wait_for_many() {
+        let mut crowd = Crowd::new(2, None);
+        let long = Duration::from_millis(150);
+        until_changed(&mut crowd, long, long);
+        assert_eq!(until_changed(&mut crowd, long, NOTHING), 3, "400 ms");
+        until_changed(&mut crowd, long, long);
+        assert_eq!(until_changed(&mut crowd, long, NOTHING), 6, "800 ms");
+    }
+
+    #[test]
+    fn what_a_look_left_out_is_looked_for_again() {
+        let mut crowd = Crowd::new(2, Some(1));
+        assert!(crowd.wants_look(), "before the first run");
+        crowd.looked(Some(1));
+        let mut runs = 0;
+        while !crowd.wants_look() {
+            crowd.saw(Duration::from_millis(3), [NOTHING].into_iter());
+            runs += 1;
+        }
+        assert_eq!((runs, crowd.workers()), (4, 1), "12 ms later");
+        crowd.looked(None);
+        assert_eq!(crowd.workers(), 1, "nothing is known");
+        crowd.looked(Some(2));
+        assert_eq!((crowd.workers(), crowd.wants_look()), (2, false));
+        until_changed(&mut crowd, WHOLE, WHOLE);
+        assert!(!crowd.wants_look(), "clocks know better");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! 256-bit vectors: AVX2 with FMA and F16C, and the same with AVX-VNNI.
 //!
-//! A panel's sixteen rows are two registers. Sixteen registers hold the sums of one column of all rows, or of four
-//! columns of eight rows: so there are a set for all rows and one for each half of them.
+//! A panel's sixteen rows are two registers. Sixteen registers hold the sums of one to three columns of all rows, or of three
+//! or four columns of eight rows: so there are a set for all rows and one for each half of them.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -17,15 +17,26 @@ use super::simd::{Simd, Task};
 pub(crate) trait Dots: Copy + 'static {
     /// As [`Simd::Wide`].
     type Wide: Copy;
+    /// As [`Simd::WHOLE_COLS`].
+    const WHOLE_COLS: usize;
+    /// As [`Simd::LOOSE_COLS`].
+    const LOOSE_COLS: usize;
     /// As [`Simd::WIDE_COLS`].
     const WIDE_COLS: usize;
 
     unsafe fn vectorize<T: Task>(task: T);
     unsafe fn narrow_start(sum: __m256i) -> __m256i;
     unsafe fn narrow_dot(n: __m256i, codes: __m256i, b: __m256i) -> __m256i;
+    unsafe fn narrow_quad<const C: usize>(n: &mut [[__m256i; 1]; C], codes: __m256i, a: *const i8);
+    unsafe fn whole_quad<const C: usize>(
+        n: &mut [[__m256i; 2]; C],
+        codes: [__m256i; 2],
+        a: *const i8,
+    );
     unsafe fn narrow_end(sum: __m256i, n: __m256i) -> __m256i;
     unsafe fn wide_start(sum: __m256i) -> Self::Wide;
     unsafe fn wide_dot(n: Self::Wide, codes: __m256i, b: __m256i) -> Self::Wide;
+    unsafe fn wide_quad<const C: usize>(n: &mut [[Self::Wide; 1]; C], codes: __m256i, a: *const i8);
     unsafe fn wide_end(sum: __m256i, n: Self::Wide) -> __m256i;
 }
 
@@ -69,12 +80,90 @@ fn add_in_order(sum: __m256i, codes: __m256i, b: __m256i) -> __m256i {
     sum
 }
 
+/// Products with columns whose bytes follow each other, in assembly: compilers regroup the sums of columns so that registers
+/// are too few. `$n` are the columns' sums, of one vector of codes or of two.
+macro_rules! columns {
+    ($n:ident, $codes:ident, $a:ident: $($c:literal $name:ident)+) => {
+        std::arch::asm!(
+            $(
+                concat!("vpbroadcastd {b}, dword ptr [{a} + 4 * ", $c, "]"),
+                "vpmaddubsw {b}, {w}, {b}",
+                concat!("vpaddw {", stringify!($name), "}, {", stringify!($name), "}, {b}"),
+            )+
+            a = in(reg) $a, w = in(ymm_reg) $codes, b = out(ymm_reg) _,
+            $($name = inout(ymm_reg) $n[$c][0],)+
+            options(pure, readonly, nostack, preserves_flags),
+        )
+    };
+    ($n:ident, $v:ident, $w:ident, $a:ident: $($c:literal $first:ident $second:ident)+) => {
+        std::arch::asm!(
+            $(
+                concat!("vpbroadcastd {b}, dword ptr [{a} + 4 * ", $c, "]"),
+                "vpmaddubsw {t}, {v}, {b}",
+                concat!("vpaddw {", stringify!($first), "}, {", stringify!($first), "}, {t}"),
+                "vpmaddubsw {b}, {w}, {b}",
+                concat!("vpaddw {", stringify!($second), "}, {", stringify!($second), "}, {b}"),
+            )+
+            a = in(reg) $a, v = in(ymm_reg) $v, w = in(ymm_reg) $w, b = out(ymm_reg) _, t = out(ymm_reg) _,
+            $($first = inout(ymm_reg) $n[$c][0], $second = inout(ymm_reg) $n[$c][1],)+
+            options(pure, readonly, nostack, preserves_flags),
+        )
+    };
+}
+
+/// Adds the products of a vector of codes with `C` columns.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn columns_of_one<const C: usize>(n: &mut [[__m256i; 1]; C], codes: __m256i, a: *const i8) {
+    // SAFETY: the caller gives four readable bytes for each column.
+    unsafe {
+        match C {
+            1 => columns!(n, codes, a: 0 n0),
+            2 => columns!(n, codes, a: 0 n0 1 n1),
+            3 => columns!(n, codes, a: 0 n0 1 n1 2 n2),
+            4 => columns!(n, codes, a: 0 n0 1 n1 2 n2 3 n3),
+            _ => unreachable!("no pass takes so many columns"),
+        }
+    }
+}
+
+/// The same of two vectors, which share what is read of a column.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn columns_of_two<const C: usize>(
+    n: &mut [[__m256i; 2]; C],
+    [v, w]: [__m256i; 2],
+    a: *const i8,
+) {
+    // SAFETY: as above.
+    unsafe {
+        match C {
+            1 => columns!(n, v, w, a: 0 n0 m0),
+            2 => columns!(n, v, w, a: 0 n0 m0 1 n1 m1),
+            3 => columns!(n, v, w, a: 0 n0 m0 1 n1 m1 2 n2 m2),
+            4 => columns!(n, v, w, a: 0 n0 m0 1 n1 m1 2 n2 m2 3 n3 m3),
+            _ => unreachable!("no pass takes so many columns"),
+        }
+    }
+}
+
+/// Low and high nibbles.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn nibbles(codes: __m256i) -> [__m256i; 2] {
+    let nibble = _mm256_set1_epi8(15);
+    let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble);
+    [_mm256_and_si256(codes, nibble), high]
+}
+
 // SAFETY (of every block below): the traits' contracts give the processor and the pointers.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Dots for Pairs {
     /// Low and high nibbles apart, so that sums of eight-bit codes fit sixteen bits.
     type Wide = [__m256i; 2];
-    const WIDE_COLS: usize = 2;
+    const WHOLE_COLS: usize = 3;
+    const LOOSE_COLS: usize = 3;
+    const WIDE_COLS: usize = 3;
 
     #[inline(always)]
     unsafe fn vectorize<T: Task>(task: T) {
@@ -89,6 +178,18 @@ impl Dots for Pairs {
         unsafe { add_in_order(n, codes, b) }
     }
     #[inline(always)]
+    unsafe fn narrow_quad<const C: usize>(n: &mut [[__m256i; 1]; C], codes: __m256i, a: *const i8) {
+        unsafe { columns_of_one(n, codes, a) }
+    }
+    #[inline(always)]
+    unsafe fn whole_quad<const C: usize>(
+        n: &mut [[__m256i; 2]; C],
+        codes: [__m256i; 2],
+        a: *const i8,
+    ) {
+        unsafe { columns_of_two(n, codes, a) }
+    }
+    #[inline(always)]
     unsafe fn narrow_end(sum: __m256i, n: __m256i) -> __m256i {
         unsafe { _mm256_add_epi32(sum, pair_sums(n)) }
     }
@@ -99,12 +200,20 @@ impl Dots for Pairs {
     #[inline(always)]
     unsafe fn wide_dot(n: [__m256i; 2], codes: __m256i, b: __m256i) -> [__m256i; 2] {
         unsafe {
-            let low = _mm256_set1_epi8(15);
-            let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), low);
-            [
-                add_in_order(n[0], _mm256_and_si256(codes, low), b),
-                add_in_order(n[1], high, b),
-            ]
+            let [low, high] = nibbles(codes);
+            [add_in_order(n[0], low, b), add_in_order(n[1], high, b)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn wide_quad<const C: usize>(
+        n: &mut [[[__m256i; 2]; 1]; C],
+        codes: __m256i,
+        a: *const i8,
+    ) {
+        unsafe {
+            // The sums of each column's nibbles, without the array around them.
+            let n = &mut *n.as_mut_ptr().cast::<[[__m256i; 2]; C]>();
+            columns_of_two(n, nibbles(codes), a);
         }
     }
     #[inline(always)]
@@ -119,6 +228,8 @@ impl Dots for Pairs {
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Dots for Vnni {
     type Wide = __m256i;
+    const WHOLE_COLS: usize = 1;
+    const LOOSE_COLS: usize = 4;
     const WIDE_COLS: usize = 4;
 
     #[inline(always)]
@@ -134,6 +245,28 @@ impl Dots for Vnni {
         unsafe { _mm256_dpbusd_avx_epi32(n, codes, b) }
     }
     #[inline(always)]
+    unsafe fn narrow_quad<const C: usize>(n: &mut [[__m256i; 1]; C], codes: __m256i, a: *const i8) {
+        for (c, n) in n.iter_mut().enumerate() {
+            unsafe { n[0] = Self::narrow_dot(n[0], codes, splat_quad(a.add(4 * c))) };
+        }
+    }
+    #[inline(always)]
+    unsafe fn whole_quad<const C: usize>(
+        n: &mut [[__m256i; 2]; C],
+        codes: [__m256i; 2],
+        a: *const i8,
+    ) {
+        for (c, n) in n.iter_mut().enumerate() {
+            unsafe {
+                let b = splat_quad(a.add(4 * c));
+                *n = [
+                    Self::narrow_dot(n[0], codes[0], b),
+                    Self::narrow_dot(n[1], codes[1], b),
+                ];
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn narrow_end(_: __m256i, n: __m256i) -> __m256i {
         n
     }
@@ -144,6 +277,10 @@ impl Dots for Vnni {
     #[inline(always)]
     unsafe fn wide_dot(n: __m256i, codes: __m256i, b: __m256i) -> __m256i {
         unsafe { _mm256_dpbusd_avx_epi32(n, codes, b) }
+    }
+    #[inline(always)]
+    unsafe fn wide_quad<const C: usize>(n: &mut [[__m256i; 1]; C], codes: __m256i, a: *const i8) {
+        unsafe { Self::narrow_quad(n, codes, a) }
     }
     #[inline(always)]
     unsafe fn wide_end(_: __m256i, n: __m256i) -> __m256i {
@@ -181,7 +318,7 @@ unsafe fn eight(bytes: __m128i, half: usize) -> __m128i {
 /// Expressions are repeated for each vector: `array::map` would not always be inlined, and calls between vector code
 /// and plain code are slow.
 macro_rules! set {
-    ($(#[$doc:meta])* $name:ident, $low:ident, $high:ident, $whole:expr, $n:literal: $($v:literal = $h:literal),+) => {
+    ($(#[$doc:meta])* $name:ident, $low:ident, $high:ident, $whole:expr, $n:literal: $($v:literal = $h:literal),+ $(; $($more:tt)+)?) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub(crate) struct $name<D>(PhantomData<D>);
@@ -197,11 +334,15 @@ macro_rules! set {
             type High = $high<D>;
 
             const WHOLE_COLS: usize = $whole;
+            const WHOLE_GROUPED_COLS: usize = if $n == 2 { 1 } else { 12 };
             const STREAM_COLS: usize = 4;
-            const LOOSE_COLS: usize = 4;
+            const LOOSE_COLS: usize = D::LOOSE_COLS;
+            const GROUPED_COLS: usize = 4;
             const PAIR_COLS: usize = 3;
             const WIDE_COLS: usize = D::WIDE_COLS;
             const FLOAT_COLS: usize = 6;
+
+            $($($more)+)?
 
             #[inline(always)]
             unsafe fn vectorize<T: Task>(task: T) {
@@ -386,15 +527,35 @@ unsafe fn exponents(p: *const u8) -> __m256 {
 
 set! {
     /// All rows.
-    Ymm, Low, High, 1, 2: 0 = 0, 1 = 1
+    Ymm, Low, High, D::WHOLE_COLS, 2: 0 = 0, 1 = 1;
+    #[inline(always)]
+    unsafe fn narrow_quad<const C: usize>(n: &mut [Self::Narrow; C], codes: Self::Codes, a: *const i8) {
+        unsafe { D::whole_quad(n, codes, a) }
+    }
 }
 set! {
     /// The first eight rows.
-    Low, Low, Low, 12, 1: 0 = 0
+    Low, Low, Low, 12, 1: 0 = 0;
+    #[inline(always)]
+    unsafe fn narrow_quad<const C: usize>(n: &mut [Self::Narrow; C], codes: Self::Codes, a: *const i8) {
+        unsafe { D::narrow_quad(n, codes[0], a) }
+    }
+    #[inline(always)]
+    unsafe fn wide_quad<const C: usize>(n: &mut [Self::Wide; C], codes: Self::Codes, a: *const i8) {
+        unsafe { D::wide_quad(n, codes[0], a) }
+    }
 }
 set! {
     /// The last eight rows.
-    High, High, High, 12, 1: 0 = 1
+    High, High, High, 12, 1: 0 = 1;
+    #[inline(always)]
+    unsafe fn narrow_quad<const C: usize>(n: &mut [Self::Narrow; C], codes: Self::Codes, a: *const i8) {
+        unsafe { D::narrow_quad(n, codes[0], a) }
+    }
+    #[inline(always)]
+    unsafe fn wide_quad<const C: usize>(n: &mut [Self::Wide; C], codes: Self::Codes, a: *const i8) {
+        unsafe { D::wide_quad(n, codes[0], a) }
+    }
 }
 
 pub(crate) type Avx2 = Ymm<Pairs>;

@@ -157,7 +157,7 @@ unsafe fn stream<S: Simd, E: Element>(job: Job<'_>) {
                         fetch: kernel.fetch,
                         element: PhantomData,
                     };
-                    if S::WHOLE_COLS >= 2 {
+                    if S::WHOLE_GROUPED_COLS >= 2 {
                         S::vectorize(On(task, PhantomData::<S>));
                     } else {
                         S::Low::vectorize(On(task.clone(), PhantomData::<S::Low>));

@@ -330,7 +330,7 @@ unsafe fn passes<S: Simd, P: Panel>(operand: Operand, columns: Columns, out: &mu
         next,
     } = operand;
     let (most, chunks) = (most::<S, P>(), blocks / P::BLOCKS);
-    let stretches = if columns.width > most.min(S::WHOLE_COLS) {
+    let stretches = if columns.width > most.min(whole::<S, P>()) {
         (chunks * P::BYTES).div_ceil(STRETCH)
     } else {
         1
@@ -379,7 +379,7 @@ unsafe fn one_pass<S: Simd, P: Panel>(
             if $cols <= most::<S, P>() {
                 // SAFETY: passed on.
                 unsafe {
-                    if $cols <= S::WHOLE_COLS {
+                    if $cols <= whole::<S, P>() {
                         S::vectorize(On(tile, PhantomData::<S>));
                     } else {
                         S::Low::vectorize(On(tile.clone(), PhantomData::<S::Low>));
@@ -392,6 +392,20 @@ unsafe fn one_pass<S: Simd, P: Panel>(
     for_width!(cols, go);
 }
 
+/// Whether a block's narrow products are one sum.
+const fn in_one_sum<P: Panel>() -> bool {
+    P::SUBS == 1 && P::QUADS == 8
+}
+
+/// Most columns of one pass over all rows.
+const fn whole<S: Simd, P: Panel>() -> usize {
+    if in_one_sum::<P>() {
+        S::WHOLE_COLS
+    } else {
+        S::WHOLE_GROUPED_COLS
+    }
+}
+
 /// Most columns of one pass.
 const fn most<S: Simd, P: Panel>() -> usize {
     let (loose, stored) = (P::BLOCKS == 1, P::BYTES / P::BLOCKS > 512);
@@ -399,8 +413,10 @@ const fn most<S: Simd, P: Panel>() -> usize {
         S::STREAM_COLS
     } else if P::QUADS == 0 {
         S::WIDE_COLS
-    } else {
+    } else if in_one_sum::<P>() {
         S::LOOSE_COLS
+    } else {
+        S::GROUPED_COLS
     };
     if P::SUBS == 2 && most > S::PAIR_COLS {
         S::PAIR_COLS

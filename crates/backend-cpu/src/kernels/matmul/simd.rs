@@ -38,12 +38,16 @@ pub(crate) trait Simd: Copy + 'static {
     /// As [`Simd::Low`].
     type High: Simd;
 
-    /// Most columns that are multiplied with all rows at once; more columns take two halves of the rows.
+    /// Most columns that are multiplied with all rows at once, where a block has one sum; more columns take two halves of the rows.
     const WHOLE_COLS: usize;
+    /// The same where a block has several sums.
+    const WHOLE_GROUPED_COLS: usize = Self::WHOLE_COLS;
     /// Most columns that one pass over a stored panel serves.
     const STREAM_COLS: usize;
     /// Most columns that one pass over an unpacked panel serves.
     const LOOSE_COLS: usize;
+    /// The same where a block has several sums.
+    const GROUPED_COLS: usize = Self::LOOSE_COLS;
     /// Most columns of one pass over an unpacked panel with two scales a block: the sums of both are in registers at a
     /// time.
     const PAIR_COLS: usize;
@@ -85,9 +89,29 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn narrow_start(sum: Self::Ints) -> Self::Narrow;
     /// Adds the products of a quad with four signed bytes at `a`.
     unsafe fn narrow_dot(n: Self::Narrow, codes: Self::Codes, a: *const i8) -> Self::Narrow;
+    /// The same for columns whose bytes follow each other.
+    #[inline(always)]
+    unsafe fn narrow_quad<const C: usize>(
+        n: &mut [Self::Narrow; C],
+        codes: Self::Codes,
+        a: *const i8,
+    ) {
+        for (c, n) in n.iter_mut().enumerate() {
+            // SAFETY: passed on.
+            *n = unsafe { Self::narrow_dot(*n, codes, a.add(4 * c)) };
+        }
+    }
     unsafe fn narrow_end(sum: Self::Ints, n: Self::Narrow) -> Self::Ints;
     unsafe fn wide_start(sum: Self::Ints) -> Self::Wide;
     unsafe fn wide_dot(n: Self::Wide, codes: Self::Codes, a: *const i8) -> Self::Wide;
+    /// As [`Simd::narrow_quad`].
+    #[inline(always)]
+    unsafe fn wide_quad<const C: usize>(n: &mut [Self::Wide; C], codes: Self::Codes, a: *const i8) {
+        for (c, n) in n.iter_mut().enumerate() {
+            // SAFETY: passed on.
+            *n = unsafe { Self::wide_dot(*n, codes, a.add(4 * c)) };
+        }
+    }
     unsafe fn wide_end(sum: Self::Ints, n: Self::Wide) -> Self::Ints;
 
     unsafe fn zero() -> Self::Floats;

@@ -255,29 +255,39 @@ unsafe fn block<S: Simd, P: Panel, const C: usize>(
     // SAFETY: as the tile promises.
     unsafe {
         let first = products::<S, P, C>(chunk, i, columns, 0);
-        let second = if P::SUBS == 2 {
-            products::<S, P, C>(chunk, i, columns, 1)
-        } else {
-            first
-        };
         let factors = P::factors::<S>(chunk, i);
         let less = S::splat(&-OFFSET);
         let base = S::mul(factors.scale[0], less);
-        let second_sums = S::step(columns.sums, columns.width);
-        for c in 0..C {
-            let mut t = if P::OFFSET {
-                S::fma(S::float_bits(first[c]), factors.scale[0], base)
+        let scaled = |ints: S::Ints| {
+            if P::OFFSET {
+                S::fma(S::float_bits(ints), factors.scale[0], base)
             } else {
-                S::mul(S::floats_of(first[c]), factors.scale[0])
-            };
-            if P::SUBS == 2 {
+                S::mul(S::floats_of(ints), factors.scale[0])
+            }
+        };
+        // Sums of one half become floats before those of the other are begun: registers are few.
+        let mut both = [S::zero(); C];
+        if P::SUBS == 2 {
+            for c in 0..C {
+                both[c] = scaled(first[c]);
+            }
+            let second = products::<S, P, C>(chunk, i, columns, 1);
+            for c in 0..C {
                 let ints = if P::OFFSET {
                     S::add(S::float_bits(second[c]), less)
                 } else {
                     S::floats_of(second[c])
                 };
-                t = S::fma(ints, factors.scale[1], t);
+                both[c] = S::fma(ints, factors.scale[1], both[c]);
             }
+        }
+        let second_sums = S::step(columns.sums, columns.width);
+        for c in 0..C {
+            let mut t = if P::SUBS == 2 {
+                both[c]
+            } else {
+                scaled(first[c])
+            };
             if P::MINS {
                 t = S::fnma(factors.min[0], S::splat(columns.sums.add(c)), t);
             }
@@ -326,7 +336,7 @@ unsafe fn products<S: Simd, P: Panel, const C: usize>(
 }
 
 macro_rules! groups {
-    ($($(#[$doc:meta])* $name:ident: $start:ident, $dot:ident, $end:ident;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident: $start:ident, $dot:ident, $quad:ident, $end:ident;)*) => {$(
         $(#[$doc])*
         #[inline(always)]
         unsafe fn $name<S: Simd, P: Panel, const C: usize>(
@@ -343,17 +353,25 @@ macro_rules! groups {
                     n[c] = S::$start(sums[c]);
                 }
                 let mut a = S::step(columns.codes, 8 * first * columns.width);
+                macro_rules! quad {
+                    ($codes:ident) => {
+                        // One column has registers enough; of two scales a block, sums are few and short.
+                        if C > 1 && P::SUBS == 1 {
+                            S::$quad(&mut n, $codes, a);
+                        } else {
+                            for (c, n) in n.iter_mut().enumerate() {
+                                *n = S::$dot(*n, $codes, a.add(4 * c));
+                            }
+                        }
+                    };
+                }
                 macro_rules! pair {
                     ($j:literal) => {
                         if $j < count {
                             let (low, high) = P::pair::<S>(chunk, i, first + $j);
-                            for (c, n) in n.iter_mut().enumerate() {
-                                *n = S::$dot(*n, low, a.add(4 * c));
-                            }
+                            quad!(low);
                             a = S::step(a, 4 * columns.width);
-                            for (c, n) in n.iter_mut().enumerate() {
-                                *n = S::$dot(*n, high, a.add(4 * c));
-                            }
+                            quad!(high);
                             a = S::step(a, 4 * columns.width);
                         }
                     };
@@ -374,7 +392,7 @@ macro_rules! groups {
 
 groups! {
     /// Adds the products of the pairs `(first, count)` of quads, as one narrow group.
-    narrow: narrow_start, narrow_dot, narrow_end;
+    narrow: narrow_start, narrow_dot, narrow_quad, narrow_end;
     /// As [`narrow`], for codes of eight bits.
-    wide: wide_start, wide_dot, wide_end;
+    wide: wide_start, wide_dot, wide_quad, wide_end;
 }

@@ -20,7 +20,7 @@ use self::suite::Case;
 
 const USAGE: &str =
     "usage: cargo xtask bench-peers [--peer NAME=LLAMA_BENCH]… [--ours TOKKATA] [--models FOLDER]
-       [--rounds N] [--threads N] [--full] [--quick] [--only TEXT]… [--save FILE] [--write]
+       [--rounds N] [--threads N] [--device NAME] [--full] [--quick] [--only TEXT]… [--save FILE] [--write]
        cargo xtask bench-peers --merge FILE… [--write]
 
   --peer     another engine's llama-bench; without one only our own figures are printed
@@ -28,6 +28,7 @@ const USAGE: &str =
   --models   where made-up models are kept (default target/bench-models)
   --rounds   interleaved rounds whose medians count (default 3)
   --threads  so many threads in every case
+  --device   on a GPU, such as cuda:0, with its own list of models; peers get all layers there (-ngl 99)
   --full     every model, format and thread count; hours
   --quick    peers with flash attention only
   --only     cases whose name contains this, or ends with it before a '$'; may be given several times
@@ -41,6 +42,7 @@ struct Options {
     models: PathBuf,
     rounds: usize,
     threads: Option<usize>,
+    device: Option<String>,
     full: bool,
     quick: bool,
     only: Vec<String>,
@@ -58,7 +60,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     for (name, path) in &options.peers {
         engines.push(Engine::peer(name, path, options.quick)?);
     }
-    let cases = suite::cases(options.full, options.threads);
+    let cases = match &options.device {
+        Some(device) => suite::on_device(device),
+        None => suite::cases(options.full, options.threads),
+    };
     let wanted = |c: &&Case| {
         let name = c.name();
         options.only.is_empty()
@@ -99,6 +104,7 @@ fn parse(args: &[String]) -> Result<Options> {
         models: root.join("target/bench-models"),
         rounds: 3,
         threads: None,
+        device: None,
         full: false,
         quick: false,
         only: Vec::new(),
@@ -118,6 +124,7 @@ fn parse(args: &[String]) -> Result<Options> {
             "--models" => options.models = value()?.into(),
             "--rounds" => options.rounds = value()?.parse()?,
             "--threads" => options.threads = Some(value()?.parse()?),
+            "--device" => options.device = Some(value()?.clone()),
             "--only" => options.only.push(value()?.clone()),
             "--save" => options.save = Some(value()?.into()),
             "--quick" => options.quick = true,
@@ -138,7 +145,9 @@ fn measure(case: &Case, engines: &[Engine], options: &Options) -> Result<Line> {
         .collect();
     let mut bandwidth: f64 = 0.0;
     for _ in 0..options.rounds {
-        bandwidth = bandwidth.max(machine::bandwidth(case.threads));
+        if case.device.is_none() {
+            bandwidth = bandwidth.max(machine::bandwidth(case.threads));
+        }
         for (engine, samples) in engines.iter().zip(&mut samples) {
             for (setting, samples) in engine.settings(case).iter().zip(samples) {
                 samples.push(engine.run(&file, case, setting)?);

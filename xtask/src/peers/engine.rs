@@ -73,17 +73,63 @@ impl Engine {
     /// The settings tried in a case: deep caches are slow to fill, so there only those that repack.
     pub(super) fn settings(&self, case: &Case) -> Vec<Setting> {
         let mut settings = self.settings.clone();
-        if case.depth > 0 && settings.len() > 1 {
+        if (case.depth > 0 || case.device.is_some()) && settings.len() > 1 {
             settings.retain(|s| s.last() == Some(&"1"));
         }
         settings
     }
 
+    fn is_ours(&self) -> bool {
+        !self.head.is_empty()
+    }
+
+    /// What says where a case is computed.
+    fn place(&self, case: &Case) -> Vec<String> {
+        match &case.device {
+            Some(device) if self.is_ours() => vec!["--device".to_owned(), device.clone()],
+            Some(_) => vec!["-ngl".to_owned(), "99".to_owned()],
+            None => Vec::new(),
+        }
+    }
+
+    /// Tokens per second of all sequences together, by the peer's program for it, which lies beside llama-bench.
+    fn batched(&self, file: &Path, case: &Case, setting: &Setting) -> Result<Speed> {
+        const PROMPT: usize = 16;
+        let program = self.program.with_file_name("llama-batched-bench");
+        let number = |n: usize| n.to_string();
+        let context = case.sequences * (PROMPT + case.generated);
+        let attention = if setting.contains(&"on") || setting.contains(&"1") {
+            "on"
+        } else {
+            "off"
+        };
+        let mut command = Command::new(program);
+        command.arg("-m").arg(file).args(self.place(case));
+        command.args(["-fa", attention, "-c", &number(context)]);
+        command.args(["-npp", &number(PROMPT), "-ntg", &number(case.generated)]);
+        command.args(["-npl", &number(case.sequences), "--output-format", "jsonl"]);
+        let text = shell::output(&mut command).with_context(|| self.name.clone())?;
+        let line = text.lines().rfind(|l| l.starts_with('{'));
+        let line = line.with_context(|| format!("{}: no figures", self.name))?;
+        let figures: Json = serde_json::from_str(line).with_context(|| self.name.clone())?;
+        Ok(Speed {
+            prefill: None,
+            decode: figures["speed_tg"].as_f64(),
+        })
+    }
+
     /// One run of a case.
     pub(super) fn run(&self, file: &Path, case: &Case, setting: &Setting) -> Result<Speed> {
         let number = |n: usize| n.to_string();
+        if case.sequences > 1 && !self.is_ours() {
+            return self.batched(file, case, setting);
+        }
         let mut command = Command::new(&self.program);
         command.args(self.head).arg("-m").arg(file).args(setting);
+        command.args(self.place(case));
+        if case.sequences > 1 {
+            command.args(["--npl", &number(case.sequences)]);
+        }
         command.args(["-r", "1", "-o", "json"]);
         command.args(["-t", &number(case.threads)]);
         if self.depth || case.depth == 0 {

@@ -52,10 +52,12 @@ impl Line {
         let prefill: Vec<_> = samples.iter().map(|s| best(s, |x| x.prefill)).collect();
         let decode: Vec<_> = samples.iter().map(|s| best(s, |x| x.decode)).collect();
         let cycles = machine::clock() * case.threads as f64;
+        // Bandwidth and cycles are the processor's.
+        let own = |x: Option<f64>| x.filter(|_| case.device.is_none());
         Line {
             case: case.clone(),
-            streamed: decode[0].map(|rate| rate * facts.bytes / bandwidth),
-            macs: prefill[0].map(|rate| rate * facts.macs / cycles),
+            streamed: own(decode[0].map(|rate| rate * facts.bytes / bandwidth)),
+            macs: own(prefill[0].map(|rate| rate * facts.macs / cycles)),
             prefill,
             decode,
         }

@@ -15,6 +15,10 @@ pub(super) struct Case {
     pub(super) prompt: usize,
     pub(super) generated: usize,
     pub(super) depth: usize,
+    /// Sequences that are decoded at once.
+    pub(super) sequences: usize,
+    /// What computes, where it is not the processor.
+    pub(super) device: Option<String>,
 }
 
 const FORMATS: [&str; 6] = ["q4_0", "q4_k_m", "q8_0", "q6_k", "f16", "bf16"];
@@ -28,6 +32,8 @@ fn case(shape: &str, format: &str, threads: usize) -> Case {
         prompt: if large { 128 } else { 256 },
         generated: if large { 32 } else { 24 },
         depth: 0,
+        sequences: 1,
+        device: None,
     }
 }
 
@@ -73,14 +79,53 @@ fn usual(full: bool) -> Vec<Case> {
     cases
 }
 
+/// What a GPU is measured with: prompts of 512, 128 tokens; behind a deep cache; many sequences.
+pub(super) fn on_device(device: &str) -> Vec<Case> {
+    let on = |shape: &str, format: &str| Case {
+        prompt: 512,
+        generated: 128,
+        device: Some(device.to_owned()),
+        ..case(shape, format, 1)
+    };
+    let mut cases: Vec<Case> = Vec::new();
+    let four = ["q4_0", "q4_k_m", "q8_0", "f16"];
+    cases.extend(four.map(|format| on("qwen3-0.6b", format)));
+    cases.extend(["q4_0", "q4_k_m"].map(|format| on("llama-3.2-1b", format)));
+    cases.push(on("qwen3-4b", "q4_k_m"));
+    cases.extend(four.map(|format| on("llama-3.1-8b", format)));
+    cases.push(Case {
+        prompt: 0,
+        generated: 64,
+        depth: 16_384,
+        ..on("llama-3.1-8b", "q4_k_m")
+    });
+    for format in ["q4_k_m", "f16"] {
+        cases.extend([8, 32, 64].map(|sequences| Case {
+            prompt: 0,
+            generated: 64,
+            sequences,
+            ..on("llama-3.1-8b", format)
+        }));
+    }
+    cases
+}
+
 impl Case {
-    /// Model, format, threads and depth.
+    /// Model, format, threads or device, sequences and depth.
     pub(super) fn name(&self) -> String {
         let depth = match self.depth {
             0 => String::new(),
             depth => format!(" @{depth}"),
         };
-        format!("{} {} {}t{depth}", self.shape, self.format, self.threads)
+        let sequences = match self.sequences {
+            1 => String::new(),
+            sequences => format!(" ×{sequences}"),
+        };
+        let place = match &self.device {
+            Some(device) => device.clone(),
+            None => format!("{}t", self.threads),
+        };
+        format!("{} {} {place}{sequences}{depth}", self.shape, self.format)
     }
 
     /// The model's file, made up once.

@@ -20,6 +20,7 @@ mod notices;
 mod oracle;
 mod peers;
 mod python;
+mod real;
 mod replay;
 mod rules;
 mod shell;
@@ -73,6 +74,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                                     MSL, HLSL and SPIR-V of the kernels for GPUs of any maker, held against hashes; Tint reads them
                                     where FOLDER has the npm package webgpu; types for macOS and Windows are checked
   speech                            how exactly speech is computed: features, rules, rows, transcripts
+  real FOLDER [--program FILE]      published weights beside llama.cpp and openai's code
   demo [--weights FILE] [--python PROGRAM]
                                     make the model inside the program anew; needs Python, PyTorch and a GPU
   notices                           write the licences of all packages into the file that goes with the program
@@ -109,6 +111,7 @@ fn main() -> ExitCode {
         Some("draws") => draws(),
         Some("golden") => golden::run(&args[1..]),
         Some("speech") => speech::run(),
+        Some("real") => real::run(&args[1..]),
         Some("demo") => demo::demo(&args[1..]),
         _ => {
             eprintln!("{USAGE}");

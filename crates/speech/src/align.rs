@@ -55,11 +55,12 @@ pub fn median(row: &mut [f32], width: usize) {
 }
 
 /// The cheapest way through a matrix of costs `[rows, columns]`, from corner to corner: its steps, row and column. Where
-/// costs are no numbers (a single column is no different from token to token), it runs outside, at −1.
+/// costs are no numbers (a single column is no different from token to token), it runs outside, at −1. Sums are doubles, as numba makes
+/// openai's: with single floats a word may begin a frame elsewhere.
 #[must_use]
 pub fn cheapest_path(costs: &[f64], rows: usize, columns: usize) -> Vec<(isize, isize)> {
     let width = columns + 1;
-    let mut sums = vec![f32::INFINITY; (rows + 1) * width];
+    let mut sums = vec![f64::INFINITY; (rows + 1) * width];
     let mut from = vec![0u8; (rows + 1) * width];
     sums[0] = 0.0;
     for j in 1..=columns {
@@ -74,7 +75,7 @@ pub fn cheapest_path(costs: &[f64], rows: usize, columns: usize) -> Vec<(isize, 
             } else {
                 (left, 2)
             };
-            sums[i * width + j] = (costs[(i - 1) * columns + j - 1] + f64::from(least)) as f32;
+            sums[i * width + j] = costs[(i - 1) * columns + j - 1] + least;
             from[i * width + j] = way;
         }
     }
@@ -113,6 +114,13 @@ mod tests {
     fn without_numbers_a_path_runs_before_the_first_column() {
         let path = cheapest_path(&[f64::NAN; 3], 3, 1);
         assert_eq!(path, [(0, -1), (1, -1), (2, -1), (2, 0)]);
+    }
+
+    #[test]
+    fn sums_are_doubles() {
+        // By single floats both ways to the last cell cost as much.
+        let path = cheapest_path(&[-1000.0, -1.000_001, -1.0, 0.0], 2, 2);
+        assert_eq!(path, [(0, 0), (0, 1), (1, 1)]);
     }
 
     #[test]

@@ -44,19 +44,28 @@ pub(super) struct Crowd {
     look_in: Option<Duration>,
 }
 
+/// How many of so many workers a look at how many cores are idle leaves, as far as that is known.
+fn at_a_look(count: usize, idle: Option<usize>) -> usize {
+    let idle = idle.unwrap_or(count).clamp(1, count);
+    if WORTH_LEAVING * (count - idle) >= count {
+        idle
+    } else {
+        count
+    }
+}
+
 impl Crowd {
     /// Of so many workers, where so many cores are idle, as far as that is known.
     pub(super) fn new(count: usize, idle: Option<usize>) -> Self {
-        let idle = idle.unwrap_or(count).clamp(1, count);
-        let aside = WORTH_LEAVING * (count - idle) >= count;
+        let workers = at_a_look(count, idle);
         Crowd {
             robbed: vec![0.0; count],
-            workers: if aside { idle } else { count },
+            workers,
             left: PATIENCE[0],
             patience: PATIENCE[0],
             without: Duration::ZERO,
             waits: PATIENCE[0].1,
-            look_in: aside.then_some(Duration::ZERO),
+            look_in: (workers < count).then_some(Duration::ZERO),
         }
     }
 
@@ -69,7 +78,7 @@ impl Crowd {
     pub(super) fn looked(&mut self, idle: Option<usize>) {
         self.look_in = Some(LOOK_AGAIN);
         let all = self.robbed.len();
-        if idle.is_some_and(|idle| idle >= all) {
+        if idle.is_some() && at_a_look(all, idle) == all {
             self.all_again(0.0);
         }
     }
@@ -103,7 +112,7 @@ impl Crowd {
             let ((runs, time), most) = (self.patience, PATIENCE[1]);
             self.patience = ((2 * runs).min(most.0), (2 * time).min(most.1));
             self.robbed.fill(0.0);
-            self.without = Duration::ZERO;
+            (self.without, self.look_in) = (Duration::ZERO, None);
         } else if self.workers < all {
             let (runs, time) = self.left;
             self.left = (runs.saturating_sub(1), time.saturating_sub(took));
@@ -222,7 +231,12 @@ mod tests {
         assert_eq!(crowd.workers(), 1, "nothing is known");
         crowd.looked(Some(2));
         assert_eq!((crowd.workers(), crowd.wants_look()), (2, false));
+        let mut crowd = Crowd::new(16, Some(12));
+        crowd.looked(Some(13));
+        assert_eq!(crowd.workers(), 16, "three are not worth it");
+        let mut crowd = Crowd::new(16, Some(12));
         until_changed(&mut crowd, WHOLE, WHOLE);
+        crowd.saw(LOOK_AGAIN, [NOTHING].into_iter());
         assert!(!crowd.wants_look(), "clocks know better");
     }
 

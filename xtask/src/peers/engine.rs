@@ -98,14 +98,10 @@ impl Engine {
         let program = self.program.with_file_name("llama-batched-bench");
         let number = |n: usize| n.to_string();
         let context = case.sequences * (PROMPT + case.generated);
-        let attention = if setting.contains(&"on") || setting.contains(&"1") {
-            "on"
-        } else {
-            "off"
-        };
         let mut command = Command::new(program);
         command.arg("-m").arg(file).args(self.place(case));
-        command.args(["-fa", attention, "-c", &number(context)]);
+        // Flash attention: repacking is the processor's.
+        command.args(&setting[..2]).args(["-c", &number(context)]);
         command.args(["-npp", &number(PROMPT), "-ntg", &number(case.generated)]);
         command.args(["-npl", &number(case.sequences), "--output-format", "jsonl"]);
         let text = shell::output(&mut command).with_context(|| self.name.clone())?;

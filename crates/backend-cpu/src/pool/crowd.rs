@@ -37,9 +37,8 @@ pub(super) struct Crowd {
     /// Until all are tried again.
     left: (u32, Duration),
     patience: (u32, Duration),
-    /// How long runs have gone on without the others, and how long they are to at least.
-    without: Duration,
-    waits: Duration,
+    /// Until they are, however few the runs.
+    at_most: Duration,
     /// Until it is looked again whether cores are idle, where no more than a look left workers out.
     look_in: Option<Duration>,
 }
@@ -63,8 +62,7 @@ impl Crowd {
             workers,
             left: PATIENCE[0],
             patience: PATIENCE[0],
-            without: Duration::ZERO,
-            waits: PATIENCE[0].1,
+            at_most: LONG * PATIENCE[0].1,
             look_in: (workers < count).then_some(Duration::ZERO),
         }
     }
@@ -87,7 +85,6 @@ impl Crowd {
     fn all_again(&mut self, robbed: f64) {
         self.workers = self.robbed.len();
         self.robbed.fill(robbed);
-        self.without = Duration::ZERO;
         self.look_in = None;
     }
 
@@ -108,17 +105,17 @@ impl Crowd {
         // Alone a worker keeps nobody waiting.
         if aside > 0 && self.workers > 1 {
             self.workers = (self.workers - aside).max(1);
-            (self.left, self.waits) = (self.patience, self.patience.1);
+            (self.left, self.at_most) = (self.patience, LONG * self.patience.1);
             let ((runs, time), most) = (self.patience, PATIENCE[1]);
             self.patience = ((2 * runs).min(most.0), (2 * time).min(most.1));
             self.robbed.fill(0.0);
-            (self.without, self.look_in) = (Duration::ZERO, None);
+            self.look_in = None;
         } else if self.workers < all {
             let (runs, time) = self.left;
             self.left = (runs.saturating_sub(1), time.saturating_sub(took));
-            self.without += took;
+            self.at_most = self.at_most.saturating_sub(took);
             self.look_in = self.look_in.map(|left| left.saturating_sub(took));
-            if self.left == (0, Duration::ZERO) || self.without >= LONG * self.waits {
+            if self.left == (0, Duration::ZERO) || self.at_most.is_zero() {
                 self.all_again(DOUBT);
             }
         } else if self.robbed.iter().all(|&mean| mean < MUCH / 8.0) {

@@ -533,29 +533,30 @@ set! {
         unsafe { D::whole_quad(n, codes, a) }
     }
 }
-set! {
-    /// The first eight rows.
-    Low, Low, Low, 12, 1: 0 = 0;
-    #[inline(always)]
-    unsafe fn narrow_quad<const C: usize>(n: &mut [Self::Narrow; C], codes: Self::Codes, a: *const i8) {
-        unsafe { D::narrow_quad(n, codes[0], a) }
-    }
-    #[inline(always)]
-    unsafe fn wide_quad<const C: usize>(n: &mut [Self::Wide; C], codes: Self::Codes, a: *const i8) {
-        unsafe { D::wide_quad(n, codes[0], a) }
-    }
+/// Eight of the rows, in half `$h` of their bytes.
+macro_rules! half {
+    ($(#[$doc:meta])* $name:ident, $h:literal) => {
+        set! {
+            $(#[$doc])*
+            $name, $name, $name, 12, 1: 0 = $h;
+            #[inline(always)]
+            unsafe fn narrow_quad<const C: usize>(n: &mut [Self::Narrow; C], codes: Self::Codes, a: *const i8) {
+                unsafe { D::narrow_quad(n, codes[0], a) }
+            }
+            #[inline(always)]
+            unsafe fn wide_quad<const C: usize>(n: &mut [Self::Wide; C], codes: Self::Codes, a: *const i8) {
+                unsafe { D::wide_quad(n, codes[0], a) }
+            }
+        }
+    };
 }
-set! {
+half! {
+    /// The first eight rows.
+    Low, 0
+}
+half! {
     /// The last eight rows.
-    High, High, High, 12, 1: 0 = 1;
-    #[inline(always)]
-    unsafe fn narrow_quad<const C: usize>(n: &mut [Self::Narrow; C], codes: Self::Codes, a: *const i8) {
-        unsafe { D::narrow_quad(n, codes[0], a) }
-    }
-    #[inline(always)]
-    unsafe fn wide_quad<const C: usize>(n: &mut [Self::Wide; C], codes: Self::Codes, a: *const i8) {
-        unsafe { D::wide_quad(n, codes[0], a) }
-    }
+    High, 1
 }
 
 pub(crate) type Avx2 = Ymm<Pairs>;

@@ -1,10 +1,10 @@
 //! How fast a model is on the first GPU, without an engine: a prompt in steps of 512 rows, then chains of steps in which
 //! every sequence goes on with what was drawn.
 //!
-//! `cargo run --release -p tokkata-backend-cuda --example decode -- MODEL.gguf [TOKENS [SEQUENCES [DEPTH [launches|meetings|watch]]]]`
+//! `cargo run --release -p tokkata-backend-cuda --example decode -- MODEL.gguf [TOKENS [SEQUENCES [DEPTH [launches|meetings|deep|watch]]]]`
 //!
-//! `launches` leaves tapes out; `meetings` has the blocks of a tape meet behind each instruction, as before 9.0; `watch` says
-//! where the last step of a tape went, in cycles. The sum over the bits of the last logits says whether two ways of running
+//! `launches` leaves tapes out; `meetings` has the blocks of a tape meet behind each instruction, as before 9.0; `deep` has
+//! tapes attend as behind long caches; `watch` says where the last step of a tape went, in cycles. The sum over the bits of the last logits says whether two ways of running
 //! agree.
 
 use std::collections::BTreeMap;
@@ -34,10 +34,12 @@ fn main() -> Result<(), Any> {
     let device = match args.get(4).map(String::as_str) {
         Some("launches") => tokkata_conformance::cuda()?.without_tapes(),
         Some("meetings") => tokkata_conformance::cuda()?.without_words(),
+        Some("deep") => tokkata_conformance::cuda()?.with_deep_tapes(),
         Some("watch") => tokkata_conformance::cuda()?.with_watch(),
         _ => tokkata_conformance::cuda()?,
     };
-    let mut run = Run::open(path, (sequences, depth + tokens + CHAIN), &device)?;
+    // Chains to warm up, those that are timed, and the step whose logits are read.
+    let mut run = Run::open(path, (sequences, depth + CHAIN + tokens + 1), &device)?;
     let start = Instant::now();
     run.prompt(depth, true)?;
     let first = start.elapsed().as_secs_f64();

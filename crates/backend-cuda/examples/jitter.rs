@@ -1,4 +1,5 @@
-//! Whether tapes and launches have the same bits on the first GPU: every golden, in steps, chunks and places of all kinds.
+//! Whether tapes and launches have the same bits on the first GPU: every golden, in steps, chunks and places of all kinds, with
+//! little cached and as behind long caches.
 //!
 //! `cargo run --release -p tokkata-backend-cuda --example jitter`
 
@@ -8,7 +9,9 @@ use tokkata_conformance::{cuda, jitter};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut names = Golden::list(&Golden::folder())?;
     names.retain(|name| !name.contains('+'));
-    jitter::verify(&cuda()?, &cuda()?.without_tapes(), &names);
+    let launches = cuda()?.without_tapes();
+    jitter::verify(&cuda()?, &launches, &names);
+    jitter::verify(&cuda()?.with_deep_tapes(), &launches, &names);
     println!("jitter: {} names agree", names.len());
     Ok(())
 }

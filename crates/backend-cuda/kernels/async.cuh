@@ -47,6 +47,12 @@ static __device__ __forceinline__ u32 word_at(const u32 *p) {
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(w) : "l"(p) : "memory");
     return w;
 }
+// Words that are there each for itself; the address is a multiple of 16.
+static __device__ __forceinline__ uint4 four_words_at(const u32 *p) {
+    uint4 w;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w) : "l"(p) : "memory");
+    return w;
+}
 static __device__ __forceinline__ void put_word(u32 *p, u32 w) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(w) : "memory");
 }

@@ -3,12 +3,12 @@
 // sets of words, one of which is emptied in every step for the next. One warp of a block fetches instructions and weights, as far
 // ahead as shared memory has room. Every sum has the order that it has in the kernels that are launched one by one.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#include "tape_attention.cuh"
+#include "tape_deep.cuh"
 #include "tape_fetch.cuh"
 #include "tape_products.cuh"
 
 // D columns of a head, G heads of a key head together.
-template <int D, int G> static __device__ __forceinline__ void play(const Step &s, const Tape &t) {
+template <int D, int G, bool DEEP> static __device__ __forceinline__ void play(const Step &s, const Tape &t) {
     if (rows_of(s, LEAD_ROWS) == 0) return;
     Front &f = front();
     if (threadIdx.x == 0) {
@@ -41,7 +41,7 @@ template <int D, int G> static __device__ __forceinline__ void play(const Step &
             } else if (in.kind == PRODUCTS) {
                 multiply(t, turn);
             } else if (in.kind == ATTEND) {
-                attend<D, G>(t, turn, base);
+                attend<D, G, DEEP>(t, turn, base);
             } else {
                 const Copy &c = *(const Copy *)in.body;
                 for (u32 i = blockIdx.x * THREADS + threadIdx.x; i < c.width; i += gridDim.x * THREADS)
@@ -58,7 +58,11 @@ template <int D, int G> static __device__ __forceinline__ void play(const Step &
 }
 
 #define TAPE(D, G) \
-    extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) tape_##D##_##G(Step s, Tape t) { play<D, G>(s, t); }
+    extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) tape_##D##_##G(Step s, Tape t) { play<D, G, false>(s, t); }
 TAPE(64, 1) TAPE(64, 2)
 TAPE(128, 1) TAPE(128, 2)
+#define DEEP_TAPE(D, G) \
+    extern "C" __global__ void __launch_bounds__(THREADS + 128, 1) deep_tape_##D##_##G(Step s, Tape t) { play<D, G, true>(s, t); }
+DEEP_TAPE(64, 1) DEEP_TAPE(64, 2) DEEP_TAPE(64, 4)
+DEEP_TAPE(128, 1) DEEP_TAPE(128, 2) DEEP_TAPE(128, 4)
 #endif

@@ -158,17 +158,27 @@ static __device__ __forceinline__ void load_values(const Cache &cache, const Pla
 }
 
 // What the tiles make of a split, as `joined` has it.
-template <int D, int G> static __device__ __forceinline__ Mix of_tiles(const Mind<D, G> &m, u32 g, u32 d) {
-    Mix mix;
-    mix.most = fmaxf(fmaxf(m.best[0][g], m.best[1][g]), fmaxf(m.best[2][g], m.best[3][g]));
-    mix.sum = mix.y = 0.0f;
+struct Keeps {
+    float most, sum, keep[4];
+};
+
+template <int G> static __device__ __forceinline__ Keeps keeps_of(const float (*best)[G], const float (*total)[G], u32 g) {
+    Keeps of;
+    of.most = fmaxf(fmaxf(best[0][g], best[1][g]), fmaxf(best[2][g], best[3][g]));
+    of.sum = 0.0f;
     #pragma unroll
     for (int w = 0; w < 4; w++) {
-        float keep = m.best[w][g] == -INF ? 0.0f : expf(m.best[w][g] - mix.most);
-        mix.sum = __fmaf_rn(m.total[w][g], keep, mix.sum);
-        mix.y = __fmaf_rn(m.mix[w][g][d], keep, mix.y);
+        of.keep[w] = best[w][g] == -INF ? 0.0f : expf(best[w][g] - of.most);
+        of.sum = __fmaf_rn(total[w][g], of.keep[w], of.sum);
     }
-    return mix;
+    return of;
+}
+
+template <int D, int G> static __device__ __forceinline__ float kept(const Keeps &of, const float (*mixes)[G][D], u32 g, u32 d) {
+    float y = 0.0f;
+    #pragma unroll
+    for (int w = 0; w < 4; w++) y = __fmaf_rn(mixes[w][g][d], of.keep[w], y);
+    return y;
 }
 
 static __device__ __forceinline__ Mix begun(const Attention &a, u32 head) {
@@ -182,182 +192,214 @@ static __device__ __forceinline__ void put_out(const Attention &a, u32 i, float 
     if (a.out) a.out[i] = y;
 }
 
+// Heads of queries, and of a new row's key, a warp each, as words that were asked for.
+template <int D> struct Asked {
+    u32 words[D / 32];
+    bool simple;        // whether they were, and are turned whole
+};
+
+template <int D, int G> static __device__ __forceinline__ Asked<D> ask_heads(const Attention &a, u32 head, u32 kv, bool fresh) {
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    bool query = warp < G;
+    Asked<D> asked;
+    asked.simple = warp < G + (fresh ? 1 : 0) && turns_whole<D>(a, query);
+    const u32 *from = (query ? a.q : a.k).words + front().state.set + (query ? head + warp : kv) * D;
+    #pragma unroll
+    for (u32 r = 0; r < D / 32; r++)
+        asked.words[r] = asked.simple ? word_at(from + r * 32 + lane) : 0;
+    return asked;
+}
+
+// Queries, and the key and the value of a new row, when they are there; rows of `own` are for heads that are not turned whole.
+template <int D, int G>
+static __device__ __forceinline__ void turn_heads(u32 phase, u32 head, u32 kv, bool fresh, Asked<D> &asked, float (*query)[D], float (*own)[D], u16 *new_k, u16 *new_v) {
+    const Attention &a = *(const Attention *)front().instrs[phase % AHEAD].body;
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, set = front().state.set, own_head = warp < G ? head + warp : kv;
+    if (warp >= G + (fresh ? 2 : 0)) return;
+    float y[D / 32];
+    if (asked.simple) turn_whole<D>(a, (warp < G ? a.q : a.k).words + set + own_head * D, warp < G, lane, asked.words, y);
+    else if (warp <= G) turn_any<D>(phase, own_head, warp < G, own[warp]);
+    #pragma unroll
+    for (u32 r = 0; r < D / 32; r++)
+        if (!asked.simple && warp <= G) y[r] = own[warp][r * 32 + lane];
+    #pragma unroll
+    for (u32 r = 0; r < D / 32; r++) {
+        u32 n = r * 32 + lane;
+        if (warp < G) query[warp][n] = y[r] * a.scale;
+        if (warp == G) new_k[n] = float_to_half(y[r]);
+        if (warp == G + 1) new_v[n] = float_to_half(got(a.v, kv * D + n, set, ask(a.v, kv * D + n, set)));
+    }
+}
+
+template <int D>
+static __device__ __forceinline__ void keep_row(const Cache &cache, const Place &at, u32 kv, const u16 *new_k, const u16 *new_v) {
+    u32 i = threadIdx.x;
+    u16 *k = (u16 *)(at.block + cache.k.offset) + (u64)at.entry * cache.k.width + kv * D;
+    u16 *v = (u16 *)(at.block + cache.v.offset) + (u64)at.entry * cache.v.width + kv * D;
+    if (i < D) k[i] = new_k[i], v[i] = new_v[i];
+}
+
+// Of N splits from `n` on: a column each, and, a lane each, the largest score and the sum; a warp's columns are of one head.
+template <int N> struct Joined {
+    float y[N];
+    float most, sum;
+};
+
+template <int D, int N> static __device__ __forceinline__ Joined<N> ask_splits(const u64 *from, u32 n, u32 last, u32 column, u32 mark) {
+    u64 w[N], own[2];
+    u32 rest = min(last - n, N - 1u);
+    const u64 *p = from + (u64)n * (D + 2), *q = p + min((threadIdx.x & 31) % N, rest) * (D + 2);
+    own[0] = word_at(q), own[1] = word_at(q + 1);
+    #pragma unroll
+    for (u32 j = 0; j < N; j++) w[j] = word_at(p + min(j, rest) * (D + 2) + 2 + column);
+    for (bool all = false; !all;) {
+        all = true;
+        #pragma unroll
+        for (u32 c = 0; c < 2; c++)
+            if (!is_marked(own[c], mark)) all = false, own[c] = word_at(q + c);
+        #pragma unroll
+        for (u32 j = 0; j < N; j++)
+            if (!is_marked(w[j], mark)) all = false, w[j] = word_at(p + min(j, rest) * (D + 2) + 2 + column);
+    }
+    __syncwarp();
+    Joined<N> of;
+    #pragma unroll
+    for (u32 j = 0; j < N; j++) of.y[j] = marked_number(w[j]);
+    of.most = marked_number(own[0]), of.sum = marked_number(own[1]);
+    return of;
+}
+
 // Each split joins a part of the columns.
 template <int D, int G> static __device__ __forceinline__ void join_splits(u32 phase, u32 base, u32 first, u32 last) {
     const Attention &a = *(const Attention *)front().instrs[phase % AHEAD].body;
-    u32 i0 = threadIdx.x, blocks = a.heads / G, count = last - first + 1, items = blocks * count, mark = base + phase + 1;
-    for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
-        u32 head = item % blocks * G, per = (G * D / 32 + count - 1) / count * 32, i = item / blocks * per + i0;
-        if (i0 >= per || i >= G * D) continue;
-        Mix mix = begun(a, head + i / D);
-        const u64 *from = a.partial + (u64)(head + i / D) * a.splits * (D + 2);
-        #pragma unroll 1
-        for (u32 n = first; n <= last; n += 8) {
-            // Of eight splits: a column each, and of one of them the largest score and the sum; a warp's columns are of one head.
-            u64 w[8], own[2];
-            const u64 *p = from + (u64)n * (D + 2), *q = p + min(i0 % 8, min(last - n, 7u)) * (D + 2);
-            u32 rest = min(last - n, 7u);
-            own[0] = word_at(q), own[1] = word_at(q + 1);
-            #pragma unroll
-            for (u32 j = 0; j < 8; j++) w[j] = word_at(p + min(j, rest) * (D + 2) + 2 + i % D);
-            for (bool all = false; !all;) {
-                all = true;
-                #pragma unroll
-                for (u32 c = 0; c < 2; c++)
-                    if (!is_marked(own[c], mark)) all = false, own[c] = word_at(q + c);
-                #pragma unroll
-                for (u32 j = 0; j < 8; j++)
-                    if (!is_marked(w[j], mark)) all = false, w[j] = word_at(p + min(j, rest) * (D + 2) + 2 + i % D);
-            }
-            __syncwarp();
-            #pragma unroll
-            for (u32 j = 0; j < 8; j++) {
-                float most = __shfl_sync(ALL_LANES, marked_number(own[0]), j), sum = __shfl_sync(ALL_LANES, marked_number(own[1]), j);
-                if (j <= rest) take(mix, most, sum, marked_number(w[j]));
-            }
+    u32 i0 = threadIdx.x, blocks = a.heads / G, count = last - first + 1, mark = base + phase + 1;
+    u32 head = blockIdx.x % blocks * G, per = (G * D / 32 + count - 1) / count * 32, i = blockIdx.x / blocks * per + i0;
+    if (i0 >= per || i >= G * D) return;
+    Mix mix = begun(a, head + i / D);
+    const u64 *from = a.partial + (u64)(head + i / D) * a.splits * (D + 2);
+    #pragma unroll 1
+    for (u32 n = first; n <= last; n += 8) {
+        Joined<8> of = ask_splits<D, 8>(from, n, last, i % D, mark);
+        #pragma unroll
+        for (u32 j = 0; j < 8; j++) {
+            float most = __shfl_sync(ALL_LANES, of.most, j), sum = __shfl_sync(ALL_LANES, of.sum, j);
+            if (n + j <= last) take(mix, most, sum, of.y[j]);
         }
-        put_out(a, head * D + i, mix.y / mix.sum);
     }
+    put_out(a, head * D + i, mix.y / mix.sum);
 }
 
 // Heads on their way into the cache and attention over it, as `attend` of flash.cu does it: a block for each split of the G
 // heads of a key head, four warps for each 32 positions.
-template <int D, int G> static __device__ __forceinline__ void attend(const Tape &t, Turn &turned, u32 base_mark) {
+template <int D, int G> static __device__ __forceinline__ void attend_near(const Tape &t, u32 phase, u32 side, u32 base_mark) {
     const u32 PIECES = D / 8, KEYS = 32 / PIECES;
     Front &f = front();
-    u32 phase = turned.phase;
     const Attention &a = *(const Attention *)f.instrs[phase % AHEAD].body;
     u32 i0 = threadIdx.x, lane = i0 & 31, warp = i0 >> 5, tile = warp >> 2, quarter = warp & 3;
     u32 blocks = a.heads / G, per_kv = a.heads / a.kv_heads, pos = f.state.pos, high = pos + 1;
     u32 mark = base_mark + phase + 1;
     u32 low = a.window && high > a.window ? high - a.window : 0;
-    u32 first = low / SPLIT, last = pos / SPLIT, count = last - first + 1, items = blocks * count;
-    if (blockIdx.x >= items) return;
+    u32 first = low / SPLIT, last = pos / SPLIT, count = last - first + 1;
+    if (blockIdx.x >= blocks * count) return;
     if (t.spaces == 1) meet_threads(ALL_MEET, THREADS);
-    Mind<D, G> &m = *(Mind<D, G> *)space_of(t, turned.side);
-    for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
-        u32 split = first + item / blocks, head = item % blocks * G, kv = head / per_kv, base = split * SPLIT + tile * 32;
-        Cached<D> c;
-        const Numbers &own = warp < G ? a.q : a.k;
-        u32 set = f.state.set, own_head = warp < G ? head + warp : kv;
-        bool simple = warp < G + (split == last ? 1 : 0) && turns_whole<D>(a, warp < G);
-        u32 asked[D / 32];
-        #pragma unroll
-        for (u32 r = 0; r < D / 32; r++)
-            if (simple) asked[r] = word_at(own.words + set + own_head * D + r * 32 + lane);
-        Place tile_place = tile_at(a.cache, f.state.slot, base, low, pos);
-        load_keys<D>(a.cache, tile_place, kv, base, low, pos, i0, c.k);
-        if (warp < G + (split == last ? 2 : 0)) {
-            float y[D / 32];
-            if (simple) turn_whole<D>(a, own.words + set + own_head * D, warp < G, lane, asked, y);
-            else if (warp <= G) turn_any<D>(phase, own_head, warp < G, m.own[warp]);
+    Mind<D, G> &m = *(Mind<D, G> *)space_of(t, side);
+    u32 split = first + blockIdx.x / blocks, head = blockIdx.x % blocks * G, kv = head / per_kv, base = split * SPLIT + tile * 32;
+    Cached<D> c;
+    Asked<D> asked = ask_heads<D, G>(a, head, kv, split == last);
+    Place tile_place = tile_at(a.cache, f.state.slot, base, low, pos);
+    load_keys<D>(a.cache, tile_place, kv, base, low, pos, i0, c.k);
+    turn_heads<D, G>(phase, head, kv, split == last, asked, m.query, m.own, m.new_k, m.new_v);
+    note(t, phase, 1);
+    load_values<D>(a.cache, tile_place, kv, base, low, pos, i0, c.v);
+    meet_threads(ALL_MEET, THREADS);
+    if (split == last) {
+        Place at = place(a.cache, f.state.slot, pos);
+        if (at.block && head % per_kv == 0) keep_row<D>(a.cache, at, kv, m.new_k, m.new_v);
+        if (at.block && base + quarter * 8 + lane / 4 == pos) {
             #pragma unroll
-            for (u32 r = 0; r < D / 32; r++)
-                if (!simple && warp <= G) y[r] = m.own[warp][r * 32 + lane];
-            #pragma unroll
-            for (u32 r = 0; r < D / 32; r++) {
-                u32 n = r * 32 + lane;
-                if (warp < G) m.query[warp][n] = y[r] * a.scale;
-                if (warp == G) m.new_k[n] = float_to_half(y[r]);
-                if (warp == G + 1) m.new_v[n] = float_to_half(got(a.v, kv * D + n, set, ask(a.v, kv * D + n, set)));
-            }
+            for (u32 j = 0; j < D / 32; j++) c.k[j] = *(const uint4 *)((const u8 *)m.new_k + (j * 4 + lane % 4) * 16);
         }
-        note(t, phase, 1);
-        load_values<D>(a.cache, tile_place, kv, base, low, pos, i0, c.v);
-        meet_threads(ALL_MEET, THREADS);
-        if (split == last) {
-            Place at = place(a.cache, f.state.slot, pos);
-            if (at.block && head % per_kv == 0) {
-                u16 *k = (u16 *)(at.block + a.cache.k.offset) + (u64)at.entry * a.cache.k.width + kv * D;
-                u16 *v = (u16 *)(at.block + a.cache.v.offset) + (u64)at.entry * a.cache.v.width + kv * D;
-                if (i0 < D) k[i0] = m.new_k[i0], v[i0] = m.new_v[i0];
-            }
-            if (at.block && base + quarter * 8 + lane / 4 == pos) {
-                #pragma unroll
-                for (u32 j = 0; j < D / 32; j++) c.k[j] = *(const uint4 *)((const u8 *)m.new_k + (j * 4 + lane % 4) * 16);
-            }
-            #pragma unroll
-            for (u32 i = 0; i < D / 8; i++)
-                if (at.block && base + i * KEYS + lane / PIECES == pos) c.v[i] = *(const u32 *)((const u8 *)m.new_v + (quarter * (D / 4) + lane % PIECES * 2) * 2);
-        }
-        // Scores of eight positions.
-        float score[G];
         #pragma unroll
-        for (int g = 0; g < G; g++) score[g] = 0.0f;
-        #pragma unroll
-        for (int j = 0; j < D / 32; j++) {
-            float f[8];
-            halves8(c.k[j], f);
-            #pragma unroll
-            for (int g = 0; g < G; g++) {
-                const float4 *q = (const float4 *)&m.query[g][(j * 4 + lane % 4) * 8];
-                float4 x = q[0], y = q[1];
-                float s = score[g];
-                s = __fmaf_rn(f[0], x.x, s), s = __fmaf_rn(f[1], x.y, s), s = __fmaf_rn(f[2], x.z, s), s = __fmaf_rn(f[3], x.w, s);
-                s = __fmaf_rn(f[4], y.x, s), s = __fmaf_rn(f[5], y.y, s), s = __fmaf_rn(f[6], y.z, s), score[g] = __fmaf_rn(f[7], y.w, s);
-            }
-        }
-        u32 key = base + quarter * 8 + lane / 4;
+        for (u32 i = 0; i < D / 8; i++)
+            if (at.block && base + i * KEYS + lane / PIECES == pos) c.v[i] = *(const u32 *)((const u8 *)m.new_v + (quarter * (D / 4) + lane % PIECES * 2) * 2);
+    }
+    // Scores of eight positions.
+    float score[G];
+    #pragma unroll
+    for (int g = 0; g < G; g++) score[g] = 0.0f;
+    #pragma unroll
+    for (int j = 0; j < D / 32; j++) {
+        float f[8];
+        halves8(c.k[j], f);
         #pragma unroll
         for (int g = 0; g < G; g++) {
-            float x = score[g];
-            x += __shfl_xor_sync(ALL_LANES, x, 1);
-            x += __shfl_xor_sync(ALL_LANES, x, 2);
-            if (lane % 4 == 0) m.score[tile][quarter * 8 + lane / 4][g] = key >= low && key < high ? x : -INF;
+            const float4 *q = (const float4 *)&m.query[g][(j * 4 + lane % 4) * 8];
+            float4 x = q[0], y = q[1];
+            float s = score[g];
+            s = __fmaf_rn(f[0], x.x, s), s = __fmaf_rn(f[1], x.y, s), s = __fmaf_rn(f[2], x.z, s), s = __fmaf_rn(f[3], x.w, s);
+            s = __fmaf_rn(f[4], y.x, s), s = __fmaf_rn(f[5], y.y, s), s = __fmaf_rn(f[6], y.z, s), score[g] = __fmaf_rn(f[7], y.w, s);
         }
-        meet_threads(TILE_MEETS + tile, 128);
-        // Weights of the tile, which every warp makes for itself.
+    }
+    u32 key = base + quarter * 8 + lane / 4;
+    #pragma unroll
+    for (int g = 0; g < G; g++) {
+        float x = score[g];
+        x += __shfl_xor_sync(ALL_LANES, x, 1);
+        x += __shfl_xor_sync(ALL_LANES, x, 2);
+        if (lane % 4 == 0) m.score[tile][quarter * 8 + lane / 4][g] = key >= low && key < high ? x : -INF;
+    }
+    meet_threads(TILE_MEETS + tile, 128);
+    // Weights of the tile, which every warp makes for itself.
+    #pragma unroll
+    for (int g = 0; g < G; g++) {
+        float own[4], most = -INF, sum = 0.0f;
+        #pragma unroll
+        for (int i = 0; i < 4; i++) own[i] = m.score[tile][i * 8 + lane / 4][g], most = fmaxf(most, own[i]);
+        for (int d = 4; d < 32; d <<= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, d));
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float x = own[i], w = x == -INF ? 0.0f : expf(x - most);
+            sum += w;
+            if (lane % 4 == 0) m.weight[warp][i * 8 + lane / 4][g] = w;
+        }
+        for (int d = 4; d < 32; d <<= 1) sum += __shfl_xor_sync(ALL_LANES, sum, d);
+        if (quarter == 0 && lane == 0) m.best[tile][g] = most, m.total[tile][g] = sum;
+    }
+    __syncwarp();
+    float acc[G][2];
+    #pragma unroll
+    for (int g = 0; g < G; g++) acc[g][0] = acc[g][1] = 0.0f;
+    #pragma unroll
+    for (u32 i = 0; i < D / 8; i++) {
+        float v0 = half_to_float((u16)c.v[i]), v1 = half_to_float((u16)(c.v[i] >> 16));
         #pragma unroll
         for (int g = 0; g < G; g++) {
-            float own[4], most = -INF, sum = 0.0f;
-            #pragma unroll
-            for (int i = 0; i < 4; i++) own[i] = m.score[tile][i * 8 + lane / 4][g], most = fmaxf(most, own[i]);
-            for (int d = 4; d < 32; d <<= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, d));
-            #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float x = own[i], w = x == -INF ? 0.0f : expf(x - most);
-                sum += w;
-                if (lane % 4 == 0) m.weight[warp][i * 8 + lane / 4][g] = w;
-            }
-            for (int d = 4; d < 32; d <<= 1) sum += __shfl_xor_sync(ALL_LANES, sum, d);
-            if (quarter == 0 && lane == 0) m.best[tile][g] = most, m.total[tile][g] = sum;
+            float w = m.weight[warp][i * KEYS + lane / PIECES][g];
+            acc[g][0] = __fmaf_rn(w, v0, acc[g][0]), acc[g][1] = __fmaf_rn(w, v1, acc[g][1]);
         }
-        __syncwarp();
-        float acc[G][2];
+    }
+    #pragma unroll
+    for (int g = 0; g < G; g++)
         #pragma unroll
-        for (int g = 0; g < G; g++) acc[g][0] = acc[g][1] = 0.0f;
-        #pragma unroll
-        for (u32 i = 0; i < D / 8; i++) {
-            float v0 = half_to_float((u16)c.v[i]), v1 = half_to_float((u16)(c.v[i] >> 16));
-            #pragma unroll
-            for (int g = 0; g < G; g++) {
-                float w = m.weight[warp][i * KEYS + lane / PIECES][g];
-                acc[g][0] = __fmaf_rn(w, v0, acc[g][0]), acc[g][1] = __fmaf_rn(w, v1, acc[g][1]);
-            }
+        for (int n = 0; n < 2; n++) {
+            float x = acc[g][n];
+            for (u32 d = PIECES; d < 32; d <<= 1) x += __shfl_xor_sync(ALL_LANES, x, d);
+            if (lane < PIECES) m.mix[tile][g][quarter * (D / 4) + lane * 2 + n] = x;
         }
-        #pragma unroll
-        for (int g = 0; g < G; g++)
-            #pragma unroll
-            for (int n = 0; n < 2; n++) {
-                float x = acc[g][n];
-                for (u32 d = PIECES; d < 32; d <<= 1) x += __shfl_xor_sync(ALL_LANES, x, d);
-                if (lane < PIECES) m.mix[tile][g][quarter * (D / 4) + lane * 2 + n] = x;
-            }
-        meet_threads(ALL_MEET, THREADS);
-        if (i0 < G * D) {
-            Mix part = of_tiles<D, G>(m, i0 / D, i0 % D);
-            if (count == 1) {
-                Mix mix = begun(a, head + i0 / D);
-                take(mix, part.most, part.sum, part.y);
-                put_out(a, head * D + i0, mix.y / mix.sum);
-            } else {
-                u64 *to = a.partial + ((u64)(head + i0 / D) * a.splits + split) * (D + 2);
-                put_word(to + 2 + i0 % D, marked(part.y, mark));
-                if (i0 % D == 0) put_word(to, marked(part.most, mark)), put_word(to + 1, marked(part.sum, mark));
-            }
+    meet_threads(ALL_MEET, THREADS);
+    if (i0 < G * D) {
+        Keeps part = keeps_of<G>(m.best, m.total, i0 / D);
+        float y = kept<D, G>(part, m.mix, i0 / D, i0 % D);
+        if (count == 1) {
+            Mix mix = begun(a, head + i0 / D);
+            take(mix, part.most, part.sum, y);
+            put_out(a, head * D + i0, mix.y / mix.sum);
+        } else {
+            u64 *to = a.partial + ((u64)(head + i0 / D) * a.splits + split) * (D + 2);
+            put_word(to + 2 + i0 % D, marked(y, mark));
+            if (i0 % D == 0) put_word(to, marked(part.most, mark)), put_word(to + 1, marked(part.sum, mark));
         }
     }
     note(t, phase, 2);
     if (count > 1) join_splits<D, G>(phase, base_mark, first, last);
-    if (t.spaces == 2) turned.side ^= 1;
 }

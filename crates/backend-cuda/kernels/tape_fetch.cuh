@@ -48,7 +48,8 @@ static __device__ __forceinline__ void fetch_all(const Tape &t) {
             // What is cached, and the words, on their way to the cache of the second level.
             const Attention &a = *(const Attention *)in.body;
             u32 pos = f.state.pos, slot = f.state.slot, high = pos + 1, low = a.window && high > a.window ? high - a.window : 0, first = low / SPLIT;
-            u32 kvs = a.kv_heads, items = kvs * (pos / SPLIT - first + 1), dim = a.cache.k.width / kvs;
+            // No more than a block begins with: what comes later it asks for itself, in time.
+            u32 kvs = a.kv_heads, items = min(kvs * (pos / SPLIT - first + 1), 2 * gridDim.x), dim = a.cache.k.width / kvs;
             for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
                 u32 split = first + item / kvs, kv = item % kvs;
                 for (u32 tile = split * SPLIT; tile < min((split + 1) * SPLIT, high); tile += 32) {
@@ -94,7 +95,7 @@ static __device__ __forceinline__ void fetch_all(const Tape &t) {
                 h.gate_bytes = gate.row_bytes, h.gate_scale_bytes = gate.scale_bytes;
                 h.units = units, h.at = at, h.o = o, h.turn = turn % WARPS;
                 h.sums = sums + rows, h.part = part;
-                h.row = p.kind == NORM_NONE ? ROW_PLAIN : plain && p.k == 1024 ? ROW_1024 : plain && p.k == 2048 ? ROW_2048 : ROW_OTHER;
+                h.row = p.kind == NORM_NONE ? ROW_PLAIN : !plain ? ROW_OTHER : p.k <= 1024 ? ROW_1024 : p.k <= 2048 ? ROW_2048 : ROW_LONG;
                 h.what = (at + units == end ? LAST : 0) | (p.gated ? GATED : 0) | (p.add.x || p.add.words ? ADDS : 0) | (scaled ? SCALED : 0)
                        | (piece.y ? OUT : 0) | (p.words ? WORDS : 0);
                 bar_expect(full, second + bytes_b + scales_b);

@@ -12,7 +12,9 @@
 #define MOST_NORM 4096u     // columns of a row that is normalised
 #define ALL_MEET 1u         // numbers of barriers
 #define NORM_MEETS 2u
-#define TILE_MEETS 3u
+#define TILE_MEETS 3u        // four warps each
+#define PAIR_MEETS 3u        // two warps each
+#define SIDE_MEETS 11u       // eight warps each
 
 extern __shared__ __align__(128) u8 whole[];
 
@@ -89,6 +91,8 @@ struct Tape {
     u32 space;          // bytes for a row, or for attention
     u32 spaces;         // one or two of them
     u32 apart;          // from one set of words to the other
+    u32 near;           // blocks that splits have at most where each has one
+    u32 pad;
 };
 
 // What lies in a slot: units of one part. Addresses are in shared memory.
@@ -113,8 +117,8 @@ enum { LAST = 1, GATED = 2, ADDS = 4, SCALED = 8, OUT = 16, WORDS = 32 };
 enum { SUM_Q4_0 = 0, SUM_Q8_0 = 4, SUM_IQ4_NL = 8, SUM_MXFP4 = 12, SUM_F16 = 16, SUM_BF16 = 20, SUM_Q4_K = 24, SUM_Q5_K = 28, SUM_Q6_K = 32,
        SUM_HALVES = 12, SUM_MIXED = 48 };
 
-// How a row is made: of 1,024 or 2,048 columns by their root of mean squares, as it is, or any other way.
-enum { ROW_1024, ROW_2048, ROW_PLAIN, ROW_OTHER };
+// How a row is made: of up to 1,024, 2,048 or 4,096 columns by their root of mean squares, as it is, or any other way.
+enum { ROW_1024, ROW_2048, ROW_LONG, ROW_PLAIN, ROW_OTHER };
 
 // What all warps know.
 struct State {

@@ -213,30 +213,6 @@ static __device__ __noinline__ float finished(const Piece &from, u32 o, float x)
     return x;
 }
 
-// A thread's first words of a row, and of its norm's weights.
-static __device__ __forceinline__ void ask_row(const Product &p, u32 tid, u32 set, u32 *asked, float *weights) {
-    bool normed = p.kind != NORM_NONE;
-    u32 step = normed ? NORM_THREADS : THREADS, end = normed && tid >= NORM_THREADS ? 0 : p.k;
-    const u32 *words = p.from.words;
-    const float *x = p.from.x, *w = normed ? p.w : 0;
-    #pragma unroll
-    for (int i = 0; i < 8; i++) asked[i] = word_of(0.0f), weights[i] = 1.0f;
-    if (words) {
-        words += set + tid;
-        #pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (tid + i * step < end) asked[i] = word_at(words + i * step);
-    } else {
-        #pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (tid + i * step < end) asked[i] = word_of(__ldcg(x + tid + i * step));
-    }
-    if (!w) return;
-    #pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (tid + i * step < end) weights[i] = w[tid + i * step];
-}
-
 static __device__ __forceinline__ void multiply(const Tape &t, Turn &turn) {
     Front &f = front();
     u32 tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, phase = turn.phase;
@@ -245,9 +221,8 @@ static __device__ __forceinline__ void multiply(const Tape &t, Turn &turn) {
     if (t.spaces == 1) meet_threads(ALL_MEET, THREADS);
     // Everything is asked for before anything is waited for.
     u32 k = p.k, set = f.state.set;
-    u32 asked[8];
-    float weights[8];
-    ask_row(p, tid, set, asked, weights);
+    Row asked;
+    ask_row(p, tid, set, asked);
     bar_wait(shared_address(f.full + turn.ring), turn.round & 1);
     const Header &front_of = f.headers[turn.ring];
     u32 what = front_of.what, rows = front_of.sums & 3, units = what & GATED ? 1 << rows >> 1 : 1 << rows, own = lane >> (5 - rows);
@@ -258,9 +233,12 @@ static __device__ __forceinline__ void multiply(const Tape &t, Turn &turn) {
     u8 *space = space_of(t, turn.side);
     if (row == ROW_PLAIN) {
         make_plain(t, phase, p, space, tid, set, asked);
+    } else if (row == ROW_LONG) {
+        make_simple<16>(t, phase, p, space, tid, set, asked);
+    } else if (row == ROW_2048) {
+        make_simple<8>(t, phase, p, space, tid, set, asked);
     } else if (tid < NORM_THREADS) {
-        if (row == ROW_1024) make_simple<4>(t, phase, p, space, tid, set, asked, weights);
-        else if (row == ROW_2048) make_simple<8>(t, phase, p, space, tid, set, asked, weights);
+        if (row == ROW_1024) make_simple<4>(t, phase, p, space, tid, set, asked);
         else if (k <= 1024) make_other<4>(phase, turn.side);
         else if (k <= 2048) make_other<8>(phase, turn.side);
         else make_other<16>(phase, turn.side);

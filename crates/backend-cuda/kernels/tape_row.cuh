@@ -12,14 +12,14 @@ static __device__ __noinline__ void put_any(u8 *space, u32 k, u32 c, float v) {
     if (lane == 0) to.d[run] = __fdiv_rn(most, 127.0f), to.s[run] = sum;
 }
 
-// Columns `first`, `first + step` and so on, of which there are ALL or those before `k`.
-template <int N, bool ALL> static __device__ __forceinline__ void put(u8 *space, u32 k, u32 first, u32 step, const float *v, bool bytes) {
+// Columns `first`, `first + step` and so on, as far as they are before `k`.
+template <int N> static __device__ __forceinline__ void put(u8 *space, u32 k, u32 first, u32 step, const float *v, bool bytes) {
     Acts1 to = acts_in(space, k);
     u32 lane = first & 31;
     if (!bytes) {
         #pragma unroll
         for (int i = 0; i < N; i++)
-            if (ALL || first + i * step < k) to.x[first + i * step] = v[i];
+            if (first + i * step < k) to.x[first + i * step] = v[i];
         return;
     }
     float most[N];
@@ -31,7 +31,7 @@ template <int N, bool ALL> static __device__ __forceinline__ void put(u8 *space,
     if (!plain) {
         #pragma unroll
         for (int i = 0; i < N; i++)
-            if (ALL || first + i * step < k) put_any(space, k, first + i * step, v[i]);
+            if (first + i * step < k) put_any(space, k, first + i * step, v[i]);
         return;
     }
     const float c = 1.0f / 127.0f;
@@ -44,7 +44,7 @@ template <int N, bool ALL> static __device__ __forceinline__ void put(u8 *space,
     u8 *bytes_of = (u8 *)(lane < 16 ? to.low + spread(run) : to.high + spread(run)) + lane % 16;
     #pragma unroll
     for (int i = 0; i < N; i++) {
-        if (!ALL && first + i * step >= k) continue;
+        if (first + i * step >= k) continue;
         // Steps are of eight runs or more: what is spread lies evenly.
         bytes_of[i * (apart + apart / 8) * 16] = (u8)q[i];
         float d = __fmul_rn(most[i], c);
@@ -109,7 +109,7 @@ template <int N> static __device__ __forceinline__ void make_normed(const Tape &
         if (p.b && c < k) v[i] = __fadd_rn(v[i], p.b[c]);
         if (c >= k) v[i] = 0.0f;
     }
-    put<N, false>(space, k, first, NORM_THREADS, v, p.bytes);
+    put<N>(space, k, first, NORM_THREADS, v, p.bytes);
 }
 
 // Apart from the others, so that these keep their registers.
@@ -118,40 +118,153 @@ template <int N> static __device__ __noinline__ void make_other(u32 phase, u32 s
     make_normed<N>(f.tape, phase, *(const Product *)f.instrs[phase % AHEAD].body, space_of(f.tape, side), threadIdx.x);
 }
 
-// A row of N · 256 columns, all of them there, by its root of mean squares: as `make_normed` has it. The words were asked for.
-template <int N>
-static __device__ __forceinline__ void make_simple(const Tape &t, u32 phase, const Product &p, u8 *space, u32 first, u32 set, u32 *asked, const float *w) {
-    float v[N], squares = 0.0f;
-    get_all<N>(p.from.words + set, first, NORM_THREADS, asked);
-    note(t, phase, 1);
+// Four columns of a row from `c` on; the eight lanes of a run come together, as those of its warp do.
+static __device__ __forceinline__ void put_four(u8 *space, u32 k, u32 c, const float *v, bool bytes) {
+    Acts1 to = acts_in(space, k);
+    if (!bytes) {
+        if (c < k) *(float4 *)(to.x + c) = make_float4(v[0], v[1], v[2], v[3]);
+        return;
+    }
+    float most = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
     #pragma unroll
-    for (int i = 0; i < N; i++) v[i] = number_of(asked[i]);
+    for (u32 d = 1; d < 8; d <<= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, d));
+    float scale, step;
+    if (in_reach(most)) {
+        const float part = 1.0f / 127.0f;
+        scale = quotient(127.0f, divisor(most)), step = __fmul_rn(most, part);
+        step = __fmaf_rn(__fmaf_rn(-127.0f, step, most), part, step);
+    } else {
+        scale = slow_quotient(127.0f, most), step = slow_quotient(most, 127.0f);
+    }
+    i32 q[4];
     #pragma unroll
-    for (int i = 0; i < N; i++) squares = __fmaf_rn(v[i], v[i], squares);
-    squares = sum_first(squares, first, 1);
-    divide<N>(v, sqrtf(squares / (float)(N * NORM_THREADS) + p.eps));
+    for (int i = 0; i < 4; i++) q[i] = most > 0.0f ? __float2int_rn(__fmul_rn(v[i], scale)) : 0;
+    i32 sum = q[0] + q[1] + q[2] + q[3];
     #pragma unroll
-    for (int i = 0; i < N; i++) v[i] = __fmul_rn(v[i], w[i]);
-    put<N, true>(space, N * NORM_THREADS, first, NORM_THREADS, v, p.bytes);
+    for (u32 d = 1; d < 8; d <<= 1) sum += __shfl_xor_sync(ALL_LANES, sum, d);
+    u32 run = c / 32, in = c % 32;
+    if (c >= k) return;
+    u32 four = __byte_perm(__byte_perm(q[0], q[1], 0x0040), __byte_perm(q[2], q[3], 0x0040), 0x5410);
+    *(u32 *)((u8 *)(in < 16 ? to.low + spread(run) : to.high + spread(run)) + in % 16) = four;
+    if (in == 0) to.d[run] = step, to.s[run] = sum;
 }
 
-// A row that no norm goes over, by all: eight columns at a time, of which the first words were asked for.
-static __device__ __forceinline__ void make_plain(const Tape &t, u32 phase, const Product &p, u8 *space, u32 tid, u32 set, u32 *words) {
+// What a thread asks for before it waits for anything: eight columns of the row in two groups, those `group_at` says, with the
+// weights of its norm; and what it sums of the row for its norm, if it is one of the first 256.
+struct Row {
+    u32 four[2][4];
+    float w[2][4];
+    u32 summed[16];
+};
+
+static __device__ __forceinline__ u32 group_at(u32 tid, u32 i) { return (tid + i * THREADS) * 4; }
+
+static __device__ __forceinline__ void ask_four(const Numbers &n, u32 set, u32 c, u32 k, u32 *four) {
+    four[0] = four[1] = four[2] = four[3] = word_of(0.0f);
+    if (c >= k) return;
+    if (n.words) {
+        uint4 x = four_words_at(n.words + set + c);
+        four[0] = x.x, four[1] = x.y, four[2] = x.z, four[3] = x.w;
+    } else {
+        float4 x = __ldcg((const float4 *)(n.x + c));
+        four[0] = word_of(x.x), four[1] = word_of(x.y), four[2] = word_of(x.z), four[3] = word_of(x.w);
+    }
+}
+
+static __device__ __forceinline__ void get_four(const Numbers &n, u32 set, u32 c, u32 *four, float *v) {
+    while (!four[0] || !four[1] || !four[2] || !four[3]) {
+        uint4 x = four_words_at(n.words + set + c);
+        four[0] = x.x, four[1] = x.y, four[2] = x.z, four[3] = x.w;
+    }
+    __syncwarp();
+    #pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = number_of(four[i]);
+}
+
+static __device__ __forceinline__ void ask_row(const Product &p, u32 tid, u32 set, Row &row) {
     u32 k = p.k;
+    bool simple = p.kind == NORM_RMS && p.w && !p.b;
+    #pragma unroll
+    for (int i = 0; i < 2; i++) {
+        u32 c = group_at(tid, i);
+        #pragma unroll
+        for (int n = 0; n < 4; n++) row.w[i][n] = 1.0f;
+        ask_four(p.from, set, c, p.kind == NORM_NONE || simple ? k : 0, row.four[i]);
+        if (simple && c < k) {
+            float4 w = *(const float4 *)(p.w + c);
+            row.w[i][0] = w.x, row.w[i][1] = w.y, row.w[i][2] = w.z, row.w[i][3] = w.w;
+        }
+    }
+    u32 end = simple && tid < NORM_THREADS ? k : 0;
+    #pragma unroll
+    for (int i = 0; i < 16; i++) row.summed[i] = word_of(0.0f);
+    #pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (tid + i * NORM_THREADS < end) row.summed[i] = ask(p.from, tid + i * NORM_THREADS, set);
+    if (end > 4 * NORM_THREADS) {
+        #pragma unroll
+        for (int i = 4; i < 8; i++)
+            if (tid + i * NORM_THREADS < end) row.summed[i] = ask(p.from, tid + i * NORM_THREADS, set);
+    }
+    if (end > 8 * NORM_THREADS) {
+        #pragma unroll
+        for (int i = 8; i < 16; i++)
+            if (tid + i * NORM_THREADS < end) row.summed[i] = ask(p.from, tid + i * NORM_THREADS, set);
+    }
+}
+
+// A row of at most N · 256 columns by its root of mean squares, as `make_normed` has it: the first 256 threads sum, and as many
+// as there are groups make them.
+template <int N> static __device__ __forceinline__ void make_simple(const Tape &t, u32 phase, const Product &p, u8 *space, u32 tid, u32 set, Row &row) {
+    Front &f = front();
+    u32 k = p.k, lane = tid & 31;
+    if (tid < NORM_THREADS) {
+        // Columns that are not there add nothing to what is not below 0.
+        float squares = 0.0f;
+        get_all<N>(p.from.words + set, tid, NORM_THREADS, row.summed);
+        #pragma unroll
+        for (int i = 0; i < N; i++) squares = __fmaf_rn(number_of(row.summed[i]), number_of(row.summed[i]), squares);
+        squares = sum_lanes(squares);
+        if (lane == 0) f.sums[1][tid >> 5] = squares;
+    }
+    float v[2][4];
+    #pragma unroll
+    for (int i = 0; i < (N == 16 ? 2 : 1); i++) get_four(p.from, set, group_at(tid, i), row.four[i], v[i]);
+    note(t, phase, 1);
+    meet_threads(NORM_MEETS, N == 4 ? NORM_THREADS : THREADS);
+    float squares = f.sums[1][lane % (NORM_THREADS / 32)];
+    #pragma unroll
+    for (int d = NORM_THREADS / 64; d > 0; d >>= 1) squares += __shfl_xor_sync(ALL_LANES, squares, d);
+    float root = sqrtf(squares / (float)k + p.eps);
+    #pragma unroll
+    for (int i = 0; i < (N == 16 ? 2 : 1); i++) {
+        if (group_at(tid - lane, i) >= k) break;
+        divide<4>(v[i], root);
+        #pragma unroll
+        for (int n = 0; n < 4; n++) v[i][n] = __fmul_rn(v[i][n], row.w[i][n]);
+        put_four(space, k, group_at(tid, i), v[i], p.bytes);
+    }
+}
+
+// A row that no norm goes over: while two groups of a thread are made, the next four are on their way.
+static __device__ __forceinline__ void make_plain(const Tape &t, u32 phase, const Product &p, u8 *space, u32 tid, u32 set, Row &row) {
+    u32 k = p.k, first = tid & ~31u;
+    u32 more[4][4];
+    #pragma unroll
+    for (int i = 0; i < 4; i++) ask_four(p.from, set, group_at(tid, 2 + i), k, more[i]);
     #pragma unroll 1
-    for (u32 first = tid; first < k;) {
-        float v[8];
-        get_all<8>(p.from.words + set, first, THREADS, words);
+    for (u32 n = 0; group_at(first, n) < k; n += 2) {
+        float v[2][4];
+        #pragma unroll
+        for (int i = 0; i < 2; i++) get_four(p.from, set, group_at(tid, n + i), row.four[i], v[i]);
         note(t, phase, 1);
         #pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = number_of(words[i]);
-        u32 next = first + 8 * THREADS;
-        #pragma unroll
-        for (int i = 0; i < 8; i++) words[i] = next + i * THREADS < k ? ask(p.from, next + i * THREADS, set) : word_of(0.0f);
-        if (first + 3 * THREADS < k) put<4, true>(space, k, first, THREADS, v, p.bytes);
-        else put<4, false>(space, k, first, THREADS, v, p.bytes);
-        if (first + 7 * THREADS < k) put<4, true>(space, k, first + 4 * THREADS, THREADS, v + 4, p.bytes);
-        else if (first + 4 * THREADS < k) put<4, false>(space, k, first + 4 * THREADS, THREADS, v + 4, p.bytes);
-        first = next;
+        for (int i = 0; i < 2; i++) {
+            #pragma unroll
+            for (int c = 0; c < 4; c++) row.four[i][c] = more[i][c], more[i][c] = more[2 + i][c];
+            ask_four(p.from, set, group_at(tid, n + 6 + i), k, more[2 + i]);
+        }
+        put_four(space, k, group_at(tid, n), v[0], p.bytes);
+        if (group_at(first, n + 1) < k) put_four(space, k, group_at(tid, n + 1), v[1], p.bytes);
     }
 }

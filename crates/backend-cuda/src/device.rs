@@ -27,6 +27,8 @@ pub struct CudaDevice {
     captures: bool,
     tapes: bool,
     words: bool,
+    /// Whether tapes attend as behind long caches, whatever is cached.
+    deep: bool,
     watches: Option<Arc<Watches>>,
 }
 
@@ -95,6 +97,7 @@ impl CudaDevice {
                 captures: true,
                 tapes: true,
                 words: true,
+                deep: false,
                 watches: None,
             }))
         };
@@ -139,6 +142,12 @@ impl CudaDevice {
             words: false,
             ..self
         }
+    }
+
+    /// Has tapes attend as they do behind long caches, whatever is cached.
+    #[must_use]
+    pub fn with_deep_tapes(self) -> Self {
+        CudaDevice { deep: true, ..self }
     }
 
     /// Has tapes note when their instructions begin and end, for [`CudaDevice::timelines`].
@@ -237,6 +246,7 @@ pub(crate) struct Resident {
     pub(crate) captures: bool,
     tapes: bool,
     words: bool,
+    deep: bool,
     watches: Option<Arc<Watches>>,
     pub(crate) context: Arc<Context>,
 }
@@ -348,6 +358,7 @@ impl Resident {
             captures: device.captures,
             tapes: device.tapes,
             words: device.words,
+            deep: device.deep,
             watches: device.watches.clone(),
             context,
         })
@@ -387,6 +398,7 @@ impl Resident {
                 false => 0,
             },
             words: self.words && self.kernels.has_words(),
+            deep: self.deep,
             watches: self.watches.as_deref(),
         };
         let plans = program.plans.iter().zip(&self.plans);

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokkata_ir::{
-    ArenaLayout, BackendError, Executor, Progress, Refusal, SeqSlot, Source, Ticket, ValType,
-    ValueId, Work,
+    ArenaLayout, BackendError, Delta, Executor, Progress, Refusal, SeqSlot, Source, Ticket,
+    ValType, ValueId, Work,
 };
 
 use crate::device::Resident;
@@ -102,6 +102,8 @@ pub(crate) struct CudaExecutor {
     plans: Vec<Lowered>,
     staging: Vec<Arc<Staging>>,
     lists: Vec<SlotLists>,
+    /// What slots have cached at most: those that stopped inside of a chain have less.
+    lengths: Vec<u32>,
     kernels: StepKernels,
     stream: Stream,
     records: Pinned,
@@ -153,6 +155,7 @@ impl CudaExecutor {
             plans,
             staging: Vec::new(),
             lists,
+            lengths: vec![0; limits.seqs as usize],
             kernels,
             stream: Stream::new(context)?,
             records_at: records.device_address()?,
@@ -292,6 +295,13 @@ impl CudaExecutor {
     /// What comes before the rows of a work.
     fn begin(&mut self, i: usize) -> Result<(), BackendError> {
         self.queue[i].begun = true;
+        for (slot, delta) in &self.queue[i].work.deltas {
+            match delta {
+                Delta::Clear => self.lengths[slot.index()] = 0,
+                Delta::Length(n) => self.lengths[slot.index()] = *n,
+                _ => {}
+            }
+        }
         let prepared = self.prepare_feeds(i);
         let feeds = match prepared {
             Ok(feeds) => feeds,

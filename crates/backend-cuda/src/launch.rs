@@ -14,6 +14,8 @@ pub(crate) struct Bucket {
     pub(crate) kinds: Kinds,
     /// Whether there is one row of every sequence, and none of a prompt.
     pub(crate) singles: bool,
+    /// Of steps that a tape serves, whether more is cached than a block for each split takes.
+    pub(crate) deep: bool,
 }
 
 /// Kinds of rows that a step has: their sums have orders of their own.
@@ -32,7 +34,7 @@ pub(crate) enum RowKind {
 
 impl Bucket {
     /// Whether a tape serves such steps: one row, and no prompt's.
-    fn is_taped(self) -> bool {
+    pub(crate) fn is_taped(self) -> bool {
         self.singles && self.rows == 1 && self.logits <= 1
     }
 
@@ -175,6 +177,8 @@ pub(crate) struct Launch {
     pub(crate) singles: Option<(bool, u32)>,
     /// Made only for steps that a tape serves, or only for others.
     pub(crate) taped: Option<bool>,
+    /// Made only for deep caches, or only for others.
+    pub(crate) deep: Option<bool>,
     pub(crate) kernel: Kernel,
     pub(crate) mode: Mode,
     pub(crate) grid: [Extent; 3],
@@ -195,7 +199,8 @@ impl Launch {
             .singles
             .is_none_or(|(is, most)| is == (bucket.singles && bucket.rows <= most));
         let taped = self.taped.is_none_or(|is| is == bucket.is_taped());
-        if !made || !wanted || !fits || !taped {
+        let deep = self.deep.is_none_or(|is| is == bucket.deep);
+        if !made || !wanted || !fits || !taped || !deep {
             return Ok(());
         }
         let mut grid = self.grid.map(|extent| extent.of(bucket));
@@ -245,6 +250,7 @@ mod tests {
                 replies: true,
             },
             singles: true,
+            deep: false,
         }
     }
 
@@ -269,6 +275,7 @@ mod tests {
                 replies: true,
             },
             singles: false,
+            deep: false,
         };
         assert_eq!(Extent::elements(Lead::Rows, 100, 256).of(bucket), 2);
         assert_eq!(

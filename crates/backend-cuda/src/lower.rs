@@ -84,6 +84,8 @@ pub(crate) struct Ground<'a> {
     pub(crate) tape_space: u32,
     /// Whether blocks of a tape hand numbers on in words.
     pub(crate) words: bool,
+    /// Whether they attend as behind long caches, whatever is cached.
+    pub(crate) deep: bool,
     /// Tapes whose times are noted, where they are.
     pub(crate) watches: Option<&'a Watches>,
 }
@@ -106,6 +108,8 @@ pub(crate) struct Lowered {
     pub(crate) launches: Vec<Launch>,
     /// Reports of log-probabilities per logit row; 0 where the plan has none.
     pub(crate) reports: u64,
+    /// Positions from which on caches are deep for its tapes.
+    pub(crate) near: u32,
 }
 
 /// A plan on its way to launches.
@@ -184,6 +188,7 @@ pub(crate) fn lower<'a>(
     Ok(Lowered {
         launches: lowering.first,
         reports,
+        near: lowering.tape.near(),
     })
 }
 
@@ -305,6 +310,7 @@ impl Lowering<'_, '_> {
             mode: self.mode,
             singles: self.singles,
             taped: None,
+            deep: None,
             kernel,
             grid,
             block,

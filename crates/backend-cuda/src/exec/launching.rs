@@ -141,13 +141,18 @@ impl CudaExecutor {
             .u64s(&[self.requests_at, words_at, plan_at]);
         let threads = (seqs * 32).clamp(64, 1024) as u32;
         self.launch(self.kernels.prepare, [1; 3], threads, &params)?;
-        self.replay(plan, [rows, seqs, logits], kinds)?;
+        let behind = step.parts.iter().map(|p| self.lengths[p.slot.index()]);
+        let behind = behind.max().unwrap_or(0);
+        self.replay(plan, [rows, seqs, logits], (kinds, behind))?;
         for (value, to) in self.queue[i].kept.places() {
             self.keep(plan, (value, to), plan_at, (index, [rows, seqs, logits]))?;
         }
         self.next_number = self.next_number.wrapping_add(1).max(1);
         let number = self.next_number;
         self.finish(plan, plan_at, number)?;
+        for part in &self.queue[i].step(index).parts {
+            self.lengths[part.slot.index()] += part.len() as u32;
+        }
         self.flights.push_back(Flight {
             number,
             job: self.queue[i].id,
@@ -194,22 +199,24 @@ impl CudaExecutor {
         self.launch(self.kernels.finish, [1; 3], 256, &params)
     }
 
-    /// Runs the launches of a plan: those of decode steps as a graph.
+    /// Runs the launches of a plan: those of decode steps as a graph. `behind` is the most that a sequence has cached.
     fn replay(
         &mut self,
         plan: usize,
         [rows, seqs, logits]: [usize; 3],
-        kinds: Kinds,
+        (kinds, behind): (Kinds, u32),
     ) -> Result<(), Fault> {
         let limits = &self.resident.program.limits;
         let up = |n: usize, most: u32| (n.next_power_of_two() as u32).min(most.max(1));
-        let bucket = Bucket {
+        let mut bucket = Bucket {
             rows: up(rows, limits.rows),
             seqs: up(seqs, limits.seqs),
             logits: up(logits, limits.logit_rows),
             kinds,
             singles: rows == seqs && !kinds.prompts,
+            deep: false,
         };
+        bucket.deep = bucket.is_taped() && behind >= self.plans[plan].near;
         let launches = &self.plans[plan].launches;
         let stream = &self.stream;
         let run = || launches.iter().try_for_each(|l| l.run(stream, bucket));

@@ -158,6 +158,7 @@ impl Lowering<'_, '_> {
             turns,
             sinks: self.maybe(op.sinks),
             to: node.outs[0],
+            count: op.n_heads,
             partial: u64::from(op.n_heads * splits) * u64::from(op.dim_k + 2) * 8,
             numbers: numbers.f32(norm_q.eps).f32(norm_k.eps),
         })

@@ -71,6 +71,14 @@ pub(super) struct Tape {
     heads: bool,
     /// Every item.
     items: Vec<Place>,
+    /// Positions from which on caches are deep for the tapes that were made.
+    near: Option<u32>,
+}
+
+impl Tape {
+    pub(super) fn near(&self) -> u32 {
+        self.near.unwrap_or(u32::MAX)
+    }
 }
 
 impl Lowering<'_, '_> {

@@ -72,6 +72,8 @@ pub(in crate::lower) struct Attention {
     pub(in crate::lower) turns: u64,
     pub(in crate::lower) sinks: u64,
     pub(in crate::lower) to: ValueId,
+    /// Of queries.
+    pub(in crate::lower) count: u32,
     /// Bytes that splits leave.
     pub(in crate::lower) partial: u64,
     /// What follows the addresses.
@@ -122,9 +124,18 @@ impl Products {
     }
 }
 
-/// Heads together: fewer than a launch takes, since blocks are plenty.
-fn together(most: u32) -> u32 {
-    most.min(2)
+/// As in `flash.cuh`.
+const SPLIT: u32 = 128;
+
+/// Shared memory of attention, of heads of so many columns and so many together.
+fn near_space(dim: u32, together: u32) -> u32 {
+    together * (24 * dim + 2592) + 12 * dim
+}
+
+/// The same where blocks take many splits each.
+fn deep_space(dim: u32, together: u32) -> u32 {
+    let at_once = (together * dim / 64).max(2);
+    together * (4 * dim + 2112) + 4 * dim + 512 + at_once * 2176
 }
 
 /// How shared memory is cut.
@@ -136,11 +147,22 @@ struct Cut {
     slots: u32,
 }
 
+/// A tape on the device: its instructions, what it leaves for the next step, times; so many instructions; from one set of
+/// words to the other.
+#[derive(Clone, Copy, Debug)]
+struct Wound {
+    at: u64,
+    state: u64,
+    watch: u64,
+    count: u32,
+    apart: u32,
+}
+
 /// Cuts `all` bytes for products of such units (bytes of one, units of a block) and rows of such bytes.
 fn cut(all: u32, units: &[(u32, u32)], space: u32) -> Option<Cut> {
     let whole = |&(bytes, count): &(u32, u32)| (bytes * count).next_multiple_of(16);
-    let short = units.iter().map(whole).filter(|&b| b <= SLOT).max();
     let long = units.iter().map(whole).any(|b| b > SLOT);
+    let short = units.iter().map(whole).filter(|&b| b <= SLOT).max();
     let least = units.iter().map(|u| u.0).max()?;
     let slot = short.unwrap_or(SLOT).max(if long { SLOT / 2 } else { 0 });
     let slot = (slot.max(least) + BESIDE).next_multiple_of(128);
@@ -173,26 +195,44 @@ impl Lowering<'_, '_> {
         let Some(all) = self.alone(instrs, nodes) else {
             return Ok(false);
         };
-        let shape = super::shape_of(instrs).map_or((64, 1), |(dim, g)| (dim, together(g)));
+        let shape = super::shape_of(instrs);
         let mut units = Vec::new();
         let mut space = 0;
         for (_, words) in &all {
-            match words {
-                Words::Products(p) => {
-                    units.push((p.unit(), p.total.div_ceil(self.ground.processors)));
-                    space = space.max(p.space());
-                }
-                Words::Attend(_) => {
-                    let (d, g) = shape;
-                    space = space.max((g * (24 * d + 2592) + 12 * d).next_multiple_of(16));
-                }
-                Words::Copy(..) => {}
+            if let Words::Products(p) = words {
+                units.push((p.unit(), p.total.div_ceil(self.ground.processors)));
+                space = space.max(p.space());
             }
         }
-        let Some(cut) = cut(self.ground.tape_space, &units, space) else {
+        let cut = |own: u32| cut(self.ground.tape_space, &units, space.max(own));
+        let Some((dim, together)) = shape else {
+            let Some(cut) = cut(0) else {
+                return Ok(false);
+            };
+            let tape = self.wind_all(&all, nodes, cut.slot)?;
+            self.push_words("tape_64_1", &tape, cut, None)?;
+            return Ok(true);
+        };
+        let near = together.min(2);
+        let (Some(own), Some(deep)) = (
+            cut(near_space(dim, near)),
+            cut(deep_space(dim, together).max(near_space(dim, near))),
+        ) else {
             return Ok(false);
         };
-        self.wind_cut(&all, nodes, shape, cut)?;
+        let tape = self.wind_all(&all, nodes, own.slot)?;
+        self.push_words(&format!("tape_{dim}_{near}"), &tape, own, Some(false))?;
+        let name = format!("deep_tape_{dim}_{together}");
+        self.push_words(&name, &tape, deep, Some(true))?;
+        // A block for each split of the heads that have most of them.
+        let heads = all.iter().filter_map(|(_, w)| match w {
+            Words::Attend(a) => Some(a.count),
+            _ => None,
+        });
+        let groups = heads.max().unwrap_or(1) / near;
+        let most = self.near_blocks() / groups.max(1) * SPLIT;
+        let least = self.tape.near.map_or(most, |m| m.min(most));
+        self.tape.near = Some(least);
         Ok(true)
     }
 
@@ -210,7 +250,11 @@ impl Lowering<'_, '_> {
                     first(&mut p.from);
                     p.add.iter_mut().for_each(first);
                     let long = p.norm.0 != 4 && p.k > MOST_NORM;
-                    if long || !p.bytes && p.space() > MOST_FLOATS {
+                    // Rows are read four words at a time.
+                    let mut before_last = p.pieces.iter().rev().skip(1);
+                    let ragged = before_last.any(|p| !p.segment.rows.is_multiple_of(4));
+                    let ragged = ragged && p.gate.is_none();
+                    if long || ragged || !p.bytes && p.space() > MOST_FLOATS {
                         return None;
                     }
                     made.extend(p.pieces.iter().map(|p| p.to));
@@ -285,13 +329,13 @@ impl Lowering<'_, '_> {
         Params::new().u64s(&[x, at])
     }
 
-    fn wind_cut(
+    /// A tape's instructions, for slots of such bytes.
+    fn wind_all(
         &mut self,
         all: &[(&Instr, Words)],
         nodes: &[usize],
-        (dim, together): (u32, u32),
-        cut: Cut,
-    ) -> Result<(), BackendError> {
+        slot: u32,
+    ) -> Result<Wound, BackendError> {
         let (places, apart) = self.place_words(all)?;
         let partial = all.iter().filter_map(|(_, w)| match w {
             Words::Attend(a) => Some(a.partial),
@@ -314,13 +358,7 @@ impl Lowering<'_, '_> {
                     let of = |v| self.numbers(&places, v, mark);
                     (
                         0,
-                        p.params(
-                            cut.slot,
-                            self.ground.processors,
-                            of,
-                            behind,
-                            at(p.pieces[0].to),
-                        ),
+                        p.params(slot, self.ground.processors, of, behind, at(p.pieces[0].to)),
                     )
                 }
                 Words::Attend(a) => {
@@ -348,22 +386,47 @@ impl Lowering<'_, '_> {
         }
         let (at, state) = (self.upload_anew(&bytes)?, self.scratch(16)?);
         let watch = self.watch(all)?;
-        let name = format!("tape_{dim}_{together}");
-        let function = self
-            .ground
-            .kernels
-            .function("tape90", &name)
-            .map_err(lost)?;
+        Ok(Wound {
+            at,
+            state,
+            watch,
+            count: all.len() as u32,
+            apart,
+        })
+    }
+
+    /// Blocks that splits have at most where each has one.
+    fn near_blocks(&self) -> u32 {
+        match self.ground.deep {
+            true => 0,
+            false => self.ground.processors,
+        }
+    }
+
+    /// A launch of a tape.
+    fn push_words(
+        &mut self,
+        name: &str,
+        tape: &Wound,
+        cut: Cut,
+        deep: Option<bool>,
+    ) -> Result<(), BackendError> {
+        let kernels = &self.ground.kernels;
+        let function = kernels.function("tape90", name).map_err(lost)?;
         function
             .allow_shared(self.ground.tape_space)
             .map_err(lost)?;
         let shared = FRONT + cut.spaces * cut.space + cut.slots * cut.slot;
-        let params = self.step().u64s(&[at, state, watch]);
-        let params = params.u32s(&[all.len() as u32, cut.slots, cut.slot]);
-        let params = params.u32s(&[cut.space, cut.spaces, apart]);
+        let params = self.step().u64s(&[tape.at, tape.state, tape.watch]);
+        let params = params.u32s(&[tape.count, cut.slots, cut.slot]);
+        let params = params.u32s(&[cut.space, cut.spaces, tape.apart]);
+        let params = params.u32s(&[self.near_blocks(), 0]);
         let blocks = Extent::fixed(self.ground.processors);
         let grid = [blocks, Extent::ONE, Extent::ONE];
         self.push_tape(function, grid, (THREADS, shared), &params);
+        if let Some(launch) = self.launches.last_mut() {
+            launch.deep = deep;
+        }
         Ok(())
     }
 

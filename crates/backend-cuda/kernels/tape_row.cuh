@@ -149,11 +149,12 @@ static __device__ __forceinline__ void put_four(u8 *space, u32 k, u32 c, const f
     if (in == 0) to.d[run] = step, to.s[run] = sum;
 }
 
-// What a thread asks for before it waits for anything: eight columns of the row in two groups, those `group_at` says, with the
-// weights of its norm; and what it sums of the row for its norm, if it is one of the first 256.
+// What a thread asks for before it waits for anything: eight columns of the row in two groups, those `group_at` says, and what
+// it sums of the row for its norm, if it is one of the first 256. Rows of floats are made of those, without groups. With weights
+// of the norm, of groups or else of the first eight that are summed.
 struct Row {
     u32 four[2][4];
-    float w[2][4];
+    float w[8];
     u32 summed[16];
 };
 
@@ -183,19 +184,24 @@ static __device__ __forceinline__ void get_four(const Numbers &n, u32 set, u32 c
 
 static __device__ __forceinline__ void ask_row(const Product &p, u32 tid, u32 set, Row &row) {
     u32 k = p.k;
-    bool simple = p.kind == NORM_RMS && p.w && !p.b;
+    bool simple = p.kind == NORM_RMS && p.w && !p.b, grouped = simple && p.bytes;
+    #pragma unroll
+    for (int i = 0; i < 8; i++) row.w[i] = 1.0f;
     #pragma unroll
     for (int i = 0; i < 2; i++) {
         u32 c = group_at(tid, i);
-        #pragma unroll
-        for (int n = 0; n < 4; n++) row.w[i][n] = 1.0f;
-        ask_four(p.from, set, c, p.kind == NORM_NONE || simple ? k : 0, row.four[i]);
-        if (simple && c < k) {
+        ask_four(p.from, set, c, p.kind == NORM_NONE || grouped ? k : 0, row.four[i]);
+        if (grouped && c < k) {
             float4 w = *(const float4 *)(p.w + c);
-            row.w[i][0] = w.x, row.w[i][1] = w.y, row.w[i][2] = w.z, row.w[i][3] = w.w;
+            row.w[4 * i] = w.x, row.w[4 * i + 1] = w.y, row.w[4 * i + 2] = w.z, row.w[4 * i + 3] = w.w;
         }
     }
     u32 end = simple && tid < NORM_THREADS ? k : 0;
+    if (!grouped) {
+        #pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (tid + i * NORM_THREADS < end) row.w[i] = p.w[tid + i * NORM_THREADS];
+    }
     #pragma unroll
     for (int i = 0; i < 16; i++) row.summed[i] = word_of(0.0f);
     #pragma unroll
@@ -227,21 +233,35 @@ template <int N> static __device__ __forceinline__ void make_simple(const Tape &
         squares = sum_lanes(squares);
         if (lane == 0) f.sums[1][tid >> 5] = squares;
     }
-    float v[2][4];
+    const int GROUPS = N == 16 ? 2 : 1;
+    float v[GROUPS][4];
     #pragma unroll
-    for (int i = 0; i < (N == 16 ? 2 : 1); i++) get_four(p.from, set, group_at(tid, i), row.four[i], v[i]);
+    for (int i = 0; i < GROUPS; i++) get_four(p.from, set, group_at(tid, i), row.four[i], v[i]);
     note(t, phase, 1);
     meet_threads(NORM_MEETS, N == 4 ? NORM_THREADS : THREADS);
     float squares = f.sums[1][lane % (NORM_THREADS / 32)];
     #pragma unroll
     for (int d = NORM_THREADS / 64; d > 0; d >>= 1) squares += __shfl_xor_sync(ALL_LANES, squares, d);
     float root = sqrtf(squares / (float)k + p.eps);
+    if (!p.bytes) {
+        if (tid >= NORM_THREADS) return;
+        float *to = acts_in(space, k).x, y[N];
+        #pragma unroll
+        for (int i = 0; i < N; i++) y[i] = number_of(row.summed[i]);
+        divide<N>(y, root);
+        #pragma unroll
+        for (int i = 0; i < N; i++) {
+            u32 c = tid + i * NORM_THREADS;
+            if (c < k) to[c] = __fmul_rn(y[i], i < 8 ? row.w[i % 8] : p.w[c]);
+        }
+        return;
+    }
     #pragma unroll
-    for (int i = 0; i < (N == 16 ? 2 : 1); i++) {
+    for (int i = 0; i < GROUPS; i++) {
         if (group_at(tid - lane, i) >= k) break;
         divide<4>(v[i], root);
         #pragma unroll
-        for (int n = 0; n < 4; n++) v[i][n] = __fmul_rn(v[i][n], row.w[i][n]);
+        for (int n = 0; n < 4; n++) v[i][n] = __fmul_rn(v[i][n], row.w[4 * i + n]);
         put_four(space, k, group_at(tid, i), v[i], p.bytes);
     }
 }

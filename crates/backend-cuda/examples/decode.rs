@@ -1,11 +1,11 @@
 //! How fast a model is on the first GPU, without an engine: a prompt in steps of 512 rows, then chains of steps in which
 //! every sequence goes on with what was drawn.
 //!
-//! `cargo run --release -p tokkata-backend-cuda --example decode -- MODEL.gguf [TOKENS [SEQUENCES [DEPTH [launches|meetings|deep|watch]]]]`
+//! `cargo run --release -p tokkata-backend-cuda --example decode -- MODEL.gguf [TOKENS [SEQUENCES [DEPTH [WAY]]]]`
 //!
-//! `launches` leaves tapes out; `meetings` has the blocks of a tape meet behind each instruction, as before 9.0; `deep` has
-//! tapes attend as behind long caches; `watch` says where the last step of a tape went, in cycles. The sum over the bits of the last logits says whether two ways of running
-//! agree.
+//! WAY: `launches` leaves tapes out; `meetings` has the blocks of a tape meet behind each instruction, as before 9.0; `deep`
+//! has tapes attend as behind long caches; `watch` says where the last step of a tape went, in cycles; `check` runs these ways
+//! and fails unless the last logits have the same bits in all. The sum over the bits says it of two runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,13 +30,31 @@ fn main() -> Result<(), Any> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let path = args.first().ok_or("which model?")?;
     let number = |i: usize, default: usize| args.get(i).map_or(Ok(default), |a| a.parse());
-    let (tokens, sequences, depth) = (number(1, 128)?, number(2, 1)?, number(3, 512)?);
-    let device = match args.get(4).map(String::as_str) {
-        Some("launches") => tokkata_conformance::cuda()?.without_tapes(),
-        Some("meetings") => tokkata_conformance::cuda()?.without_words(),
-        Some("deep") => tokkata_conformance::cuda()?.with_deep_tapes(),
-        Some("watch") => tokkata_conformance::cuda()?.with_watch(),
-        _ => tokkata_conformance::cuda()?,
+    let counts = [number(1, 128)?, number(2, 1)?, number(3, 512)?];
+    let way = args.get(4).map_or("", String::as_str);
+    if way != "check" {
+        measure(path, counts, way)?;
+        return Ok(());
+    }
+    let want = measure(path, counts, "launches")?;
+    for way in ["", "meetings", "deep"] {
+        if measure(path, counts, way)? != want {
+            return Err(format!("{path}: other bits than by launches: {way:?}").into());
+        }
+    }
+    println!("the same bits in four ways");
+    Ok(())
+}
+
+/// Prints how fast a model is in one way; the bits of the last logits.
+fn measure(path: &str, [tokens, sequences, depth]: [usize; 3], way: &str) -> Result<u64, Any> {
+    let device = tokkata_conformance::cuda()?;
+    let device = match way {
+        "launches" => device.without_tapes(),
+        "meetings" => device.without_words(),
+        "deep" => device.with_deep_tapes(),
+        "watch" => device.with_watch(),
+        _ => device,
     };
     // Chains to warm up, those that are timed, and the step whose logits are read.
     let mut run = Run::open(path, (sequences, depth + CHAIN + tokens + 1), &device)?;
@@ -60,11 +78,12 @@ fn main() -> Result<(), Any> {
         "decode {made} x{sequences}: {:.1} tok/s",
         (made * sequences) as f64 / seconds
     );
-    println!("bits of the last logits: {:016x}", run.last_bits()?);
+    let bits = run.last_bits()?;
+    println!("bits of the last logits: {bits:016x}");
     for timeline in device.timelines()? {
         print_times(&timeline);
     }
-    Ok(())
+    Ok(bits)
 }
 
 /// Of instructions of one name, means over the blocks that take part: what they wait for, prepare and sum. The block that waits

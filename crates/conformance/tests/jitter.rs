@@ -75,19 +75,6 @@ fn tapes_change_no_bit() {
     }
 }
 
-/// The same where tapes attend as they do behind long caches.
-#[test]
-fn deep_tapes_change_no_bit() {
-    use tokkata_conformance::cuda;
-    match (cuda(), cuda()) {
-        (Ok(taped), Ok(plain)) => {
-            let (taped, plain) = (taped.with_deep_tapes(), plain.without_tapes());
-            jitter::verify(&taped, &plain, &names());
-        }
-        (Err(why), _) | (_, Err(why)) => eprintln!("skipped: cuda: {why}"),
-    }
-}
-
 #[test]
 fn kernels_that_keep_states_touch_what_they_declare() {
     let names = [

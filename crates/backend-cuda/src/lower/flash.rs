@@ -15,7 +15,7 @@ use crate::params::Params;
 use crate::select::{Heads, Item};
 
 /// Positions of a split.
-const SPLIT: u32 = 128;
+pub(super) const SPLIT: u32 = 128;
 /// In the place of a window: every row sees all that an encoder wrote.
 const ALL_ENCODED: u32 = u32::MAX;
 /// Rows of a block of attention for prompts, and keys that it takes at a time.
@@ -158,7 +158,6 @@ impl Lowering<'_, '_> {
             turns,
             sinks: self.maybe(op.sinks),
             to: node.outs[0],
-            count: op.n_heads,
             partial: u64::from(op.n_heads * splits) * u64::from(op.dim_k + 2) * 8,
             numbers: numbers.f32(norm_q.eps).f32(norm_k.eps),
         })

@@ -8,6 +8,7 @@ use super::{Instr, Lowering};
 use crate::error::lost;
 use crate::launch::Extent;
 use crate::layout::lead_code;
+use crate::lower::flash::SPLIT;
 use crate::params::Params;
 use crate::select::Item;
 use crate::weights::Segment;
@@ -72,8 +73,6 @@ pub(in crate::lower) struct Attention {
     pub(in crate::lower) turns: u64,
     pub(in crate::lower) sinks: u64,
     pub(in crate::lower) to: ValueId,
-    /// Of queries.
-    pub(in crate::lower) count: u32,
     /// Bytes that splits leave.
     pub(in crate::lower) partial: u64,
     /// What follows the addresses.
@@ -124,9 +123,6 @@ impl Products {
     }
 }
 
-/// As in `flash.cuh`.
-const SPLIT: u32 = 128;
-
 /// Shared memory of attention, of heads of so many columns and so many together.
 fn near_space(dim: u32, together: u32) -> u32 {
     together * (24 * dim + 2592) + 12 * dim
@@ -161,8 +157,8 @@ struct Wound {
 /// Cuts `all` bytes for products of such units (bytes of one, units of a block) and rows of such bytes.
 fn cut(all: u32, units: &[(u32, u32)], space: u32) -> Option<Cut> {
     let whole = |&(bytes, count): &(u32, u32)| (bytes * count).next_multiple_of(16);
-    let long = units.iter().map(whole).any(|b| b > SLOT);
     let short = units.iter().map(whole).filter(|&b| b <= SLOT).max();
+    let long = units.iter().map(whole).any(|b| b > SLOT);
     let least = units.iter().map(|u| u.0).max()?;
     let slot = short.unwrap_or(SLOT).max(if long { SLOT / 2 } else { 0 });
     let slot = (slot.max(least) + BESIDE).next_multiple_of(128);
@@ -226,13 +222,12 @@ impl Lowering<'_, '_> {
         self.push_words(&name, &tape, deep, Some(true))?;
         // A block for each split of the heads that have most of them.
         let heads = all.iter().filter_map(|(_, w)| match w {
-            Words::Attend(a) => Some(a.count),
+            Words::Attend(a) => Some(self.width(a.to) / dim),
             _ => None,
         });
         let groups = heads.max().unwrap_or(1) / near;
         let most = self.near_blocks() / groups.max(1) * SPLIT;
-        let least = self.tape.near.map_or(most, |m| m.min(most));
-        self.tape.near = Some(least);
+        self.tape.near = Some(self.tape.near().min(most));
         Ok(true)
     }
 

@@ -592,13 +592,8 @@ mod tests {
             let golden = Golden::read(&Golden::folder(), name).unwrap();
             let count = Count(Mutex::default());
             let target = Target {
-                device: &count,
-                ctx: golden.positions,
-                feeding: Feeding::WHOLE,
-                output: None,
-                encoder: &[],
-                draft: 0,
                 adapters,
+                ..Target::new(&count, golden.positions, Feeding::WHOLE)
             };
             let file = generate::model(&golden).unwrap();
             let loaded = load_for(&file, &Registry::builtin(), &target);

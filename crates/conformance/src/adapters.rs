@@ -142,18 +142,15 @@ fn adaptable(golden: &Golden, program: &Program) -> Vec<(String, Vec<usize>)> {
 }
 
 fn target<'a>(device: &'a dyn Device, golden: &Golden, adapters: u32) -> Target<'a> {
+    let feeding = Feeding {
+        chunk: usize::MAX,
+        sequences: if adapters > 0 { 3 } else { 1 },
+        block_size: 16,
+    };
     Target {
-        device,
-        ctx: golden.positions,
-        feeding: Feeding {
-            chunk: usize::MAX,
-            sequences: if adapters > 0 { 3 } else { 1 },
-            block_size: 16,
-        },
         output: (golden.rows == Rows::Vectors).then_some("hidden"),
-        encoder: &[],
-        draft: 0,
         adapters,
+        ..Target::new(device, golden.positions, feeding)
     }
 }
 

@@ -6,6 +6,7 @@
 use tokkata_archs::beside::PREFIX;
 use tokkata_core::{Array, DType, Metadata, Value};
 use tokkata_formats::{GgufWriter, ModelFile};
+use tokkata_quant::{QuantError, quantize};
 
 use crate::fixture::noise;
 use crate::golden::Golden;
@@ -107,7 +108,24 @@ pub fn gguf(golden: &Golden) -> Result<Vec<u8>, Failure> {
 /// As [`gguf`].
 pub fn changed(golden: &Golden, change: impl Fn(&str, &mut [f32])) -> Result<Vec<u8>, Failure> {
     let all: Vec<Named<'_>> = golden.tensors.iter().map(|t| (&*t.0, t)).collect();
-    written(&golden.name, with_vocabulary(golden), &all, change)
+    written(
+        &golden.name,
+        with_vocabulary(golden),
+        &all,
+        DType::F32,
+        change,
+    )
+}
+
+/// The model of a golden, opened, its matrices of whole blocks in this format.
+///
+/// # Errors
+/// As [`model`].
+pub fn kept_as(golden: &Golden, matrices: DType) -> Result<ModelFile, Failure> {
+    let all: Vec<Named<'_>> = golden.tensors.iter().map(|t| (&*t.0, t)).collect();
+    let metadata = with_vocabulary(golden);
+    let bytes = written(&golden.name, metadata, &all, matrices, |_, _| {})?;
+    ModelFile::from_bytes(bytes).map_err(|e| e.to_string())
 }
 
 /// The model of a golden and the drafter beside it as two files, the second under names of its own.
@@ -135,8 +153,8 @@ pub fn apart(golden: &Golden) -> Result<(Vec<u8>, Option<Vec<u8>>), Failure> {
     let beside: Vec<Named<'_>> = golden.tensors.iter().filter_map(own).collect();
     let alone = golden.tensors.iter().filter(|t| own(t).is_none());
     let alone: Vec<Named<'_>> = alone.map(|t| (&*t.0, t)).collect();
-    let model = written(&golden.name, trunk, &alone, |_, _| {})?;
-    let drafter = written(&golden.name, guest, &beside, |_, _| {})?;
+    let model = written(&golden.name, trunk, &alone, DType::F32, |_, _| {})?;
+    let drafter = written(&golden.name, guest, &beside, DType::F32, |_, _| {})?;
     Ok((model, Some(drafter)))
 }
 
@@ -147,28 +165,49 @@ fn written(
     name: &str,
     metadata: Metadata,
     tensors: &[Named<'_>],
+    matrices: DType,
     change: impl Fn(&str, &mut [f32]),
 ) -> Result<Vec<u8>, Failure> {
     let mut writer =
         GgufWriter::new(format!("{name}.gguf"), metadata).map_err(|e| e.to_string())?;
     let mut data = Vec::new();
     for (stored, (name, shape)) in tensors {
+        let dtype = match dtype(name) {
+            DType::F32 if is_matrix(name, shape, matrices) => matrices,
+            own => own,
+        };
         writer
-            .declare(stored, dtype(name), shape)
+            .declare(stored, dtype, shape)
             .map_err(|e| e.to_string())?;
         let mut values = values(name, shape);
         change(name, &mut values);
-        let values = values.into_iter();
-        let bytes = |v: f32| match dtype(name) {
-            DType::I32 => (v as i32).to_le_bytes().to_vec(),
-            DType::I64 => (v as i64).to_le_bytes().to_vec(),
-            _ => v.to_le_bytes().to_vec(),
-        };
-        data.push(values.flat_map(bytes).collect::<Vec<u8>>());
+        data.push(encoded(&values, dtype, shape).map_err(|e| e.to_string())?);
     }
     writer
         .to_bytes(data.iter().map(Vec::as_slice))
         .map_err(|e| e.to_string())
+}
+
+/// Whether a tensor is a matrix of whole blocks.
+fn is_matrix(name: &str, shape: &[usize], dtype: DType) -> bool {
+    let &[_, columns] = shape else { return false };
+    // Shorter rows are no products'.
+    name.ends_with(".weight") && columns >= 32 && columns.is_multiple_of(dtype.block_elems())
+}
+
+fn encoded(values: &[f32], dtype: DType, shape: &[usize]) -> Result<Vec<u8>, QuantError> {
+    let plain = |bytes: fn(f32) -> Vec<u8>| Ok(values.iter().copied().flat_map(bytes).collect());
+    match dtype {
+        DType::I32 => plain(|v| (v as i32).to_le_bytes().to_vec()),
+        DType::I64 => plain(|v| (v as i64).to_le_bytes().to_vec()),
+        DType::F32 => plain(|v| v.to_le_bytes().to_vec()),
+        _ => {
+            let columns = shape.last().copied().unwrap_or(1);
+            let mut bytes = vec![0; values.len() / dtype.block_elems() * dtype.block_bytes()];
+            quantize(dtype, values, columns, None, &mut bytes)?;
+            Ok(bytes)
+        }
+    }
 }
 
 /// The model of a golden, opened.

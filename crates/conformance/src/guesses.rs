@@ -116,13 +116,8 @@ impl Model {
     fn told_by(&self, device: &dyn Device, tokens: &[u32]) -> Result<Vec<f32>, Failure> {
         let file = generate::model(&self.golden)?;
         let target = Target {
-            device,
-            ctx: CTX,
-            feeding: Feeding::WHOLE,
             output: Rows::Heads.output(),
-            encoder: &[],
-            draft: 0,
-            adapters: 0,
+            ..Target::new(device, CTX, Feeding::WHOLE)
         };
         let mut loaded = load_for(&file, &Registry::builtin(), &target)?;
         loaded.heads(tokens, None, Feeding::WHOLE)

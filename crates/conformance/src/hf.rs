@@ -201,13 +201,9 @@ impl HfGolden {
             false => self.ids(),
         };
         let target = Target {
-            device,
-            ctx: self.positions,
-            feeding: Feeding::WHOLE,
             output: self.rows.output(),
             encoder: &encoder,
-            draft: 0,
-            adapters: 0,
+            ..Target::new(device, self.positions, Feeding::WHOLE)
         };
         let got = load_for(file, registry, &target)?.logits(&fed, Feeding::WHOLE)?;
         let width = got.len() / fed.len();

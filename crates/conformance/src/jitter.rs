@@ -2,6 +2,7 @@
 //! barrier.
 
 use tokkata_archs::Registry;
+use tokkata_core::DType;
 use tokkata_ir::Device;
 
 use crate::generate;
@@ -14,6 +15,16 @@ const PIECES: Feeding = Feeding {
     sequences: 2,
     block_size: 16,
 };
+
+/// An answer.
+const TOKEN_BY_TOKEN: Feeding = Feeding {
+    chunk: 1,
+    sequences: 1,
+    block_size: 16,
+};
+
+/// What matrices are kept in, one golden after the other: kernels differ.
+const FORMATS: [DType; 4] = [DType::F16, DType::Q8_0, DType::F32, DType::Q4_0];
 
 fn same(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
@@ -38,37 +49,38 @@ fn difference(want: &[Seen], got: &[Seen]) -> Option<String> {
 /// What differs in a golden, if something does: a value where each has memory of its own, or rows where memory and
 /// steps are shared as usual.
 fn fault(
-    name: &str,
+    (name, matrices): (&str, DType),
     registry: &Registry,
     (steady, stumbling): (&dyn Device, &dyn Device),
 ) -> Result<Option<String>, Failure> {
     let golden = Golden::read(&Golden::folder(), name)?;
-    let file = generate::model(&golden)?;
+    let file = generate::kept_as(&golden, matrices)?;
     let (ids, encoder) = match golden.rows {
         Rows::Decoder => (golden.decoder_ids(), golden.ids()),
         _ => (golden.ids(), Vec::new()),
     };
+    let ctx = golden.positions + golden.block();
     let on = |device| Target {
-        device,
-        ctx: golden.positions + golden.block(),
-        feeding: PIECES,
         output: golden.rows.output(),
         encoder: &encoder,
-        draft: 0,
-        adapters: 0,
+        ..Target::new(device, ctx, PIECES)
     };
     let (alone, beside) = (on(steady), on(stumbling));
-    let mut loaded = load_for(&file, registry, &alone)?;
-    let feeding = match loaded.bidirectional() {
-        true => Feeding::WHOLE,
-        false => PIECES,
-    };
     let want = trace(&file, registry, &alone, &ids)?;
-    let rows = loaded.logits(&ids, feeding)?;
-    let again = load_for(&file, registry, &beside)?.logits(&ids, feeding)?;
     let found = difference(&want, &trace(&file, registry, &beside, &ids)?);
-    let differ = || (!same(&rows, &again)).then(|| "rows differ".to_owned());
-    Ok(found.or_else(differ))
+    let mut feedings = vec![PIECES, TOKEN_BY_TOKEN];
+    if load_for(&file, registry, &alone)?.bidirectional() {
+        feedings = vec![Feeding::WHOLE];
+    }
+    let mut rows = Vec::new();
+    for feeding in feedings {
+        let fed = |target| load_for(&file, registry, target)?.logits(&ids, feeding);
+        if !same(&fed(&alone)?, &fed(&beside)?) {
+            rows.push(format!("rows of {} differ", feeding.chunk));
+        }
+    }
+    let rows = (!rows.is_empty()).then(|| rows.join(", "));
+    Ok(found.or(rows))
 }
 
 /// Compares a device that sleeps at random steps with the same one that does not, bit for bit, over these goldens.
@@ -78,11 +90,11 @@ fn fault(
 pub fn verify(steady: &dyn Device, stumbling: &dyn Device, names: &[String]) {
     let registry = Registry::builtin();
     let (mut faults, mut ran) = (Vec::new(), 0);
-    for name in names {
+    for (name, &matrices) in names.iter().zip(FORMATS.iter().cycle()) {
         // What does not load is the goldens' own test's.
-        match fault(name, &registry, (steady, stumbling)) {
+        match fault((name, matrices), &registry, (steady, stumbling)) {
             Ok(None) => ran += 1,
-            Ok(Some(found)) => faults.push(format!("{name}: {found}")),
+            Ok(Some(found)) => faults.push(format!("{name}, {matrices}: {found}")),
             Err(error) => println!("{name}: {error}"),
         }
     }

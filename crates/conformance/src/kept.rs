@@ -14,18 +14,15 @@ const DRAFT: usize = 3;
 const SEQUENCES: usize = 3;
 
 fn target<'a>(device: &'a dyn Device, golden: &Golden, sequences: usize) -> Target<'a> {
+    let feeding = Feeding {
+        chunk: usize::MAX,
+        sequences,
+        block_size: 4,
+    };
     Target {
-        device,
-        ctx: golden.positions + golden.block(),
-        feeding: Feeding {
-            chunk: usize::MAX,
-            sequences,
-            block_size: 4,
-        },
         output: (golden.rows == Rows::Vectors).then_some("hidden"),
-        encoder: &[],
         draft: DRAFT as u32,
-        adapters: 0,
+        ..Target::new(device, golden.positions + golden.block(), feeding)
     }
 }
 

@@ -6,7 +6,7 @@
 //! tolerances are multiples of the error that rounding is expected to cause, never absolute numbers.
 //!
 //! Reading order: [`fixture`] (programs in code and steps over them), [`ops`] (the suite), [`draws`], [`golden`] and [`hf`] (whole
-//! models), [`kept`] (states that rows keep), [`jitter`] (workers that sleep), [`load`] (many callers). A device joins the suite by [`suite!`], goldens in
+//! models), [`kept`] (states that rows keep), [`jitter`] (workers that sleep), [`wide`] (heads of real widths), [`load`] (many callers). A device joins the suite by [`suite!`], goldens in
 //! [`devices`], and jitter by [`jitter::verify`].
 //!
 //! ```
@@ -47,6 +47,7 @@ pub mod ops;
 pub mod replay;
 pub mod speech;
 pub mod turns;
+pub mod wide;
 pub mod words;
 
 /// Every device that goldens are checked on, the reference first: a device joins them here. A GPU is skipped by name where

@@ -21,7 +21,7 @@ pub(crate) mod heads;
 /// How tokens are fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feeding {
-    /// Tokens per step and sequence.
+    /// Tokens per step and sequence; one is an answer's, several are a prompt's.
     pub chunk: usize,
     /// Copies of the sequence that run side by side.
     pub sequences: usize,
@@ -106,6 +106,25 @@ pub struct Target<'a> {
     pub draft: u32,
     /// Adapters at once, at most.
     pub adapters: u32,
+    /// What caches hold.
+    pub kv_dtype: DType,
+}
+
+impl<'a> Target<'a> {
+    /// A device whose caches lose nothing, to read logits or, where there are none, hidden rows.
+    #[must_use]
+    pub fn new(device: &'a dyn Device, ctx: usize, feeding: Feeding) -> Self {
+        Target {
+            device,
+            ctx,
+            feeding,
+            output: None,
+            encoder: &[],
+            draft: 0,
+            adapters: 0,
+            kv_dtype: DType::F32,
+        }
+    }
 }
 
 /// Loads a model for sequences of up to `ctx` positions, to read its logits or, where it has none, its hidden rows.
@@ -119,16 +138,7 @@ pub fn load(
     ctx: usize,
     feeding: Feeding,
 ) -> Result<Loaded, Failure> {
-    let target = Target {
-        device,
-        ctx,
-        feeding,
-        output: None,
-        encoder: &[],
-        draft: 0,
-        adapters: 0,
-    };
-    load_for(file, registry, &target)
+    load_for(file, registry, &Target::new(device, ctx, feeding))
 }
 
 /// Loads a model on a target.
@@ -302,7 +312,7 @@ fn limits(target: &Target<'_>) -> Limits {
         enc_rows: target.encoder.len() as u32,
         draft: target.draft,
         adapters: target.adapters,
-        kv_dtype: DType::F32,
+        kv_dtype: target.kv_dtype,
         ..Limits::default()
     }
 }
@@ -496,6 +506,7 @@ impl Loaded {
             work.rows.push(SeqRows {
                 logits: every_row(part.ids.len()),
                 keeps_states: part.keeps_states,
+                prompt: part.ids.len() > 1 && !part.keeps_states,
                 adapter: part.adapter,
                 ..SeqRows::tokens(slot, &part.ids)
             });
@@ -567,6 +578,7 @@ impl Loaded {
         for chunk in ids.chunks(feeding.chunk.min(ids.len())) {
             let rows = |slot| SeqRows {
                 logits: every_row(chunk.len()),
+                prompt: chunk.len() > 1,
                 ..SeqRows::tokens(slot, chunk)
             };
             let deltas = (0..feeding.sequences).flat_map(|s| self.deltas(s, (done, end)));

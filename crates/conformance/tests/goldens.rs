@@ -66,15 +66,7 @@ fn a_query_that_is_not_a_number_reaches_the_logits() {
         let golden = Golden::read(&Golden::folder(), name).expect("golden");
         let file = spoilt(&golden);
         for device in devices() {
-            let target = Target {
-                device: device.as_ref(),
-                ctx: golden.positions,
-                feeding: Feeding::WHOLE,
-                output: None,
-                encoder: &[],
-                draft: 0,
-                adapters: 0,
-            };
+            let target = Target::new(device.as_ref(), golden.positions, Feeding::WHOLE);
             let mut loaded = load_for(&file, &Registry::builtin(), &target).expect("a load");
             let rows = loaded.logits(&golden.ids(), Feeding::WHOLE).expect("rows");
             let numbers = rows.iter().filter(|x| !x.is_nan()).count();

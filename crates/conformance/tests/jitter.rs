@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokkata_backend_cpu::CpuBackend;
+use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::golden::Golden;
-use tokkata_conformance::{adapters, jitter, kept};
+use tokkata_conformance::{adapters, jitter, kept, wide};
 use tokkata_ir::{BackendError, Device, LoadOptions, Loaded, Program, WeightSource};
 
 const WORKERS: usize = 3;
@@ -73,6 +74,20 @@ fn tapes_change_no_bit() {
         (Ok(taped), Ok(plain)) => jitter::verify(&taped, &plain.without_tapes(), &names()),
         (Err(why), _) | (_, Err(why)) => eprintln!("skipped: cuda: {why}"),
     }
+}
+
+/// Attention has one order of sums, whatever does a step and whatever is cached.
+#[test]
+fn heads_of_real_widths_have_the_same_bits_on_tapes() {
+    if let Err(why) = wide::verify_cuda() {
+        eprintln!("skipped: cuda: {why}");
+    }
+}
+
+#[test]
+fn heads_of_real_widths_agree_with_the_reference() {
+    let cpu: [(&str, &dyn Device); 1] = [("workers that sleep", &Jittery::default())];
+    wide::verify(&RefBackend::default(), &cpu);
 }
 
 #[test]

@@ -32,14 +32,11 @@ pub fn values(
         Rows::Decoder => (golden.ids(), golden.decoder_ids()),
         _ => (Vec::new(), golden.ids()),
     };
+    let ctx = golden.positions + golden.block();
     let target = Target {
-        device,
-        ctx: golden.positions + golden.block(),
-        feeding: Feeding::WHOLE,
         output: golden.rows.output(),
         encoder: &encoder,
-        draft: 0,
-        adapters: 0,
+        ..Target::new(device, ctx, Feeding::WHOLE)
     };
     trace(&file, registry, &target, &ids)
 }

@@ -140,14 +140,11 @@ fn error(
         Rows::Decoder => golden.ids(),
         _ => Vec::new(),
     };
+    let ctx = golden.positions + golden.block();
     let target = Target {
-        device,
-        ctx: golden.positions + golden.block(),
-        feeding: way.feeding,
         output: golden.rows.output(),
         encoder: &encoder,
-        draft: 0,
-        adapters: 0,
+        ..Target::new(device, ctx, way.feeding)
     };
     let mut loaded = load_for(file, registry, &target)?;
     let got = rows(golden, &mut loaded, way)?;

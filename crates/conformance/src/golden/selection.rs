@@ -68,15 +68,7 @@ pub fn found(
     registry: &Registry,
     device: &dyn Device,
 ) -> Result<Vec<Chosen>, Failure> {
-    let target = Target {
-        device,
-        ctx: golden.positions,
-        feeding: Feeding::WHOLE,
-        output: None,
-        encoder: &[],
-        draft: 0,
-        adapters: 0,
-    };
+    let target = Target::new(device, golden.positions, Feeding::WHOLE);
     choices(&generate::model(golden)?, registry, &target, &golden.ids())
 }
 

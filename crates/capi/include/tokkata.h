@@ -163,12 +163,15 @@ typedef struct tokkata_model_options {
     const char *draft_model;      /* the file of a smaller model that guesses; NULL for none */
     size_t draft_model_len;
     uint32_t draft_max;           /* tokens guessed at once at most; 0 for what is usual */
+    uint32_t gpu_layers;          /* layers that the device takes, the last ones, the processor has the others; 0 for as many as
+                                     its memory holds */
+    uint32_t cpu_experts;         /* first layers whose experts the processor keeps */
     uint32_t reserved;
 } tokkata_model_options;
 
 #define TOKKATA_MODEL_OPTIONS_INIT \
     { (uint32_t)sizeof(tokkata_model_options), TOKKATA_FOR_TEXT, TOKKATA_POOL_OWN, 0, 4, 0, 0, 0, NULL, 0, NULL, 0, 0, \
-      NULL, 0, NULL, 0, NULL, 0, NULL, NULL, 0, 0, NULL, 0, NULL, 0, 0, 0 }
+      NULL, 0, NULL, 0, NULL, 0, NULL, NULL, 0, 0, NULL, 0, NULL, 0, 0, 0, 0, 0 }
 
 /* Opens and loads the model at a path: a GGUF file, or a directory of Hugging Face or MLX. Options may be NULL. */
 int32_t tokkata_model_open(const char *path, size_t path_len, const tokkata_model_options *options,

@@ -12,8 +12,8 @@ use std::time::Instant;
 use serde_json::{Map, Value, json};
 use tokkata::speech::{HYPOTHESES, Listener, Room, Transcriber};
 use tokkata::{
-    AdapterSource, Checkpoint, DType, Drafts, Model, ModelFile, OpenOptions, Pooling, Purpose,
-    Service, Value as Meta,
+    AdapterSource, Checkpoint, DType, Drafts, GpuLayers, Model, ModelFile, OpenOptions, Placement,
+    Pooling, Purpose, Service, Value as Meta,
 };
 use tokkata_requests::served::Served;
 
@@ -119,6 +119,14 @@ unsafe fn open_options(given: &tokkata_model_options) -> Result<OpenOptions, Err
         logit_rows: given.n_logit_rows,
         threads: (given.threads > 0).then_some(given.threads as usize),
         kv_memory: (given.kv_memory_bytes > 0).then_some(given.kv_memory_bytes),
+        placement: Placement {
+            layers: match given.gpu_layers {
+                0 => GpuLayers::Auto,
+                n => GpuLayers::Count(n),
+            },
+            cpu_experts: given.cpu_experts,
+            ..Placement::default()
+        },
         product_inputs: given.taps != 0,
         ..OpenOptions::default()
     };

@@ -76,6 +76,8 @@ pub struct tokkata_model_options {
     pub draft_model: *const c_char,
     pub draft_model_len: usize,
     pub draft_max: u32,
+    pub gpu_layers: u32,
+    pub cpu_experts: u32,
     pub reserved: u32,
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 use tokkata::drafts::STATES;
+use tokkata::placement::{GpuLayers, Placement, Tensors};
 use tokkata::{AdapterSource, DType, DraftKind, Drafts, OpenOptions, Preset};
 
 use crate::demo;
@@ -194,6 +195,38 @@ pub(crate) struct DeviceArgs {
     /// Where to compute: cpu, cuda:N for an NVIDIA GPU, wgpu:N for a GPU of any maker, auto, or ref for the slow reference
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// Layers of the model that the device takes, the last ones: a number, all, or auto for as many as it has memory for [default: auto]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_hyphen_values = true,
+        hide_short_help = true
+    )]
+    gpu_layers: Option<GpuLayers>,
+    /// Keep the experts of the first N layers with the processor
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true,
+        hide_short_help = true
+    )]
+    n_cpu_moe: u32,
+    /// Keep all experts with the processor
+    #[arg(long, hide_short_help = true)]
+    cpu_moe: bool,
+    /// Keep the dense feed-forward weights of the first N layers with the processor
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true,
+        hide_short_help = true
+    )]
+    n_cpu_ffn: u32,
+    /// Keep tensors whose GGUF names match a regular expression with the processor; several are told apart by commas
+    #[arg(long, value_name = "REGEX=CPU", value_delimiter = ',', value_parser = kept, hide_short_help = true)]
+    override_tensor: Vec<Tensors>,
     /// Use no more than these instruction sets: amx, avx512, avx512bw, avxvnni, avx2, i8mm, dotprod, neon or portable
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     cpu_features: Option<String>,
@@ -227,6 +260,14 @@ pub(crate) struct DeviceArgs {
     /// Compute from the mapped file, packing weights whenever they are used: little memory, slow
     #[arg(long, hide_short_help = true)]
     no_repack: bool,
+}
+
+/// Tensors for the processor.
+fn kept(text: &str) -> Result<Tensors, String> {
+    let parts = text.rsplit_once('=');
+    let pattern = parts.filter(|(_, device)| device.eq_ignore_ascii_case("cpu"));
+    let (pattern, _) = pattern.ok_or_else(|| format!("found '{text}', expected REGEX=CPU"))?;
+    Tensors::new(pattern).map_err(|e| e.to_string())
 }
 
 fn mix(text: &str) -> Result<&'static Preset, String> {
@@ -283,6 +324,7 @@ impl DeviceArgs {
         let plain = self.lora.iter().map(AdapterSource::new);
         Ok(OpenOptions {
             device: self.device.clone(),
+            placement: self.placement(),
             cpu_features: self.cpu_features.clone(),
             pin_threads: self.pin_threads,
             kv: k.unwrap_or(kv),
@@ -296,6 +338,19 @@ impl DeviceArgs {
             tuning: crate::tuned::load(path),
             ..OpenOptions::default()
         })
+    }
+
+    fn placement(&self) -> Placement {
+        Placement {
+            layers: self.gpu_layers.unwrap_or_default(),
+            cpu_experts: if self.cpu_moe {
+                u32::MAX
+            } else {
+                self.n_cpu_moe
+            },
+            cpu_ffn: self.n_cpu_ffn,
+            cpu_tensors: self.override_tensor.clone(),
+        }
     }
 }
 

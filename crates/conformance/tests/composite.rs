@@ -5,16 +5,16 @@ use std::sync::Arc;
 use tokkata_archs::{FileWeights, Registry, ResolveOptions};
 use tokkata_backend_cpu::CpuBackend;
 use tokkata_backend_ref::RefBackend;
-use tokkata_conformance::generate;
 use tokkata_conformance::golden::{Expectations, Golden, Rows, verify};
 use tokkata_conformance::models::{Feeding, Target, load_for};
+use tokkata_conformance::{adapters, generate};
 use tokkata_ir::sample::{Fixed, Parameters, Sampler};
 use tokkata_ir::{
     ArenaLayout, BackendError, BlockCopy, Composite, Delta, Device, DeviceId, Executor, GroupId,
     Limits, LoadOptions, Loaded, LogitRow, Program, RowInput, RowResult, RowStatus, SeqRows,
-    SeqSlot, Ticket, WeightSource, Work,
+    SeqSlot, Ticket, WeightDef, WeightSource, Work,
 };
-use tokkata_plan::{BuildOptions, passes};
+use tokkata_plan::{BuildOptions, passes, place};
 
 /// Two devices and what divides programs among them.
 struct Divided {
@@ -93,6 +93,79 @@ fn halves_agree_with_every_golden() {
     }
 }
 
+/// The processor beside a device that runs the last two layers, but for the experts of the third.
+fn placed(device: Box<dyn Device>) -> Divided {
+    let keeps = |w: &WeightDef| w.site.layer == Some(2) && w.name.contains("_exps.");
+    Divided {
+        whole: Composite::new(vec![device, cpu()]),
+        divide: Box::new(move |program| place::place(program, 2, keeps)),
+    }
+}
+
+/// Experts, experts beside a dense part, rows for several experts at once, recurrent layers, an encoder.
+const PLACED: [&str; 6] = [
+    "llama",
+    "qwen3moe",
+    "deepseek2",
+    "gpt-oss",
+    "qwen3next",
+    "t5",
+];
+
+#[test]
+fn experts_stay_with_the_processor() {
+    let names = PLACED.map(str::to_owned);
+    verify(&placed(reference()), &names);
+    match tokkata_conformance::cuda() {
+        Ok(cuda) => verify(&placed(Box::new(cuda)), &names),
+        Err(why) => eprintln!("skipped: cuda: {why}"),
+    }
+    match tokkata_conformance::wgpu() {
+        Ok(wgpu) => verify(&placed(Box::new(wgpu)), &names),
+        Err(why) => eprintln!("skipped: wgpu: {why}"),
+    }
+}
+
+#[test]
+fn adapters_reach_what_the_processor_keeps() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let names = ["qwen3moe", "deepseek2"];
+    adapters::verify(&placed(reference()), &names, folder.path(), names.len());
+}
+
+#[test]
+fn activations_and_sums_go_with_their_experts() {
+    let golden = Golden::read(&Golden::folder(), "qwen3moe").expect("golden");
+    let file = generate::model(&golden).expect("model");
+    let ctx = golden.positions as u32;
+    let spec = Registry::builtin().resolve(&file, &ResolveOptions { ctx });
+    let limits = Limits {
+        ctx,
+        ..Limits::default()
+    };
+    let mut program = tokkata_plan::build(&spec.expect("a spec"), &limits).expect("a program");
+    place::place(&mut program, 1, |w| w.name.contains("_exps."));
+    let of = |layer: Option<u32>, device: DeviceId| -> Vec<&'static str> {
+        let nodes = program.plans[0].nodes.iter();
+        let own = nodes.filter(|n| n.site.layer == layer && n.device == device);
+        own.map(|n| n.op.name()).collect()
+    };
+    assert_eq!(of(Some(0), place::DEVICE), [""; 0]);
+    let experts = of(Some(2), place::PROCESSOR);
+    assert!(experts.starts_with(&["experts"]), "{experts:?}");
+    assert!(
+        experts.ends_with(&["gate", "experts", "combine"]),
+        "{experts:?}"
+    );
+    assert!(of(Some(2), place::DEVICE).contains(&"route"));
+    // What comes before the first layer and behind the last is with them.
+    assert!(of(None, place::PROCESSOR).starts_with(&["prepare"]));
+    assert!(of(None, place::DEVICE).contains(&"sample"));
+    place::place(&mut program, 0, |_| false);
+    let nodes = program.plans.iter().flat_map(|p| &p.nodes);
+    assert!(nodes.clone().all(|n| n.device == place::DEVICE));
+}
+
 /// Rows of a golden in pieces beside a copy.
 fn rows(name: &str, device: &dyn Device) -> Vec<u32> {
     let golden = Golden::read(&Golden::folder(), name).expect("golden");
@@ -107,13 +180,9 @@ fn rows(name: &str, device: &dyn Device) -> Vec<u32> {
         block_size: 4,
     };
     let target = Target {
-        device,
-        ctx: golden.positions,
-        feeding: pieces,
         output: (golden.rows == Rows::Vectors).then_some("hidden"),
         encoder: &encoder,
-        draft: 0,
-        adapters: 0,
+        ..Target::new(device, golden.positions, pieces)
     };
     let mut loaded = load_for(&file, &Registry::builtin(), &target).expect("a load");
     let feeding = match loaded.bidirectional() {
@@ -403,15 +472,7 @@ fn refusal(divide: impl Fn(&mut Program) + Send + Sync + 'static) -> String {
         whole: Composite::new(vec![reference(), cpu()]),
         divide: Box::new(divide),
     };
-    let target = Target {
-        device: &device,
-        ctx: golden.positions,
-        feeding: Feeding::WHOLE,
-        output: None,
-        encoder: &[],
-        draft: 0,
-        adapters: 0,
-    };
+    let target = Target::new(&device, golden.positions, Feeding::WHOLE);
     let loaded = load_for(&file, &Registry::builtin(), &target);
     loaded.err().expect("a program divided so is refused")
 }

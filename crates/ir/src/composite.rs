@@ -38,6 +38,10 @@ impl Device for Composite {
         "composite"
     }
 
+    fn notes(&self) -> Vec<String> {
+        self.devices.iter().flat_map(|d| d.notes()).collect()
+    }
+
     /// The sum over devices that do not share memory.
     fn available_bytes(&self) -> Option<u64> {
         self.devices.iter().map(|d| d.available_bytes()).sum()

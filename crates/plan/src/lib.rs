@@ -10,6 +10,7 @@ pub mod build;
 pub mod dump;
 pub mod error;
 pub mod passes;
+pub mod place;
 
 pub use build::{BuildOptions, build, build_with};
 pub use error::PlanError;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tokkata::speech::{HYPOTHESES, Listener, Room, Transcriber};
-use tokkata::{AdapterSource, Checkpoint, DType, Drafts, OpenOptions, Pooling, Purpose};
+use tokkata::{AdapterSource, Checkpoint, DType, Drafts, OpenOptions, Placement, Pooling, Purpose};
 use tokkata_requests::served::Served;
 
 use crate::failure::facade;
@@ -51,6 +51,8 @@ pub(crate) struct Opening {
     n_logit_rows: u32,
     threads: Option<usize>,
     device: Option<String>,
+    gpu_layers: String,
+    cpu_experts: u32,
     kv_type: String,
     kv_memory: Option<u64>,
     cpu_features: Option<String>,
@@ -94,6 +96,11 @@ impl Opening {
             logit_rows: self.n_logit_rows,
             threads: self.threads,
             device: self.device,
+            placement: Placement {
+                layers: self.gpu_layers.parse().map_err(wrong)?,
+                cpu_experts: self.cpu_experts,
+                ..Placement::default()
+            },
             kv: kv.ok_or_else(|| {
                 wrong(format!(
                     "kv_type: found '{}', expected f16, f32, bf16, q8_0 or q4_0",

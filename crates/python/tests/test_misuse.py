@@ -22,6 +22,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "a negative context": lambda m: Model(m.path, n_ctx=-1),
     "a type that is none": lambda m: Model(m.path, kv_type="q17"),
     "a device that is none": lambda m: Model(m.path, device="tpu"),
+    "layers that are no number": lambda m: Model(m.path, gpu_layers="half"),
     "an adapter that is none": lambda m: Model(m.path, adapters=["/nowhere"]),
     "no text": lambda m: m.tokenize(None),
     "half a character": lambda m: m.tokenize("\ud800"),

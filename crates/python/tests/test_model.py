@@ -282,6 +282,13 @@ def test_drafts_change_no_text(path: str) -> None:
         Model(path, speculation="draft")
 
 
+def test_layers_on_two_devices_change_no_text(path: str) -> None:
+    said = Model(path, n_ctx=64).generate("one two three", temperature=0, max_tokens=12).text()
+    for layers in (1, 0, "all"):
+        model = Model(path, n_ctx=64, device="ref", gpu_layers=layers)
+        assert model.generate("one two three", temperature=0, max_tokens=12).text() == said
+
+
 def test_loads_are_heard_and_ended(path: str) -> None:
     heard: list[tuple[int, int]] = []
     Model(path, n_ctx=64, progress=lambda done, total: heard.append((done, total)))

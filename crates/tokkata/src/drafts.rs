@@ -18,6 +18,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::options::{OpenOptions, Purpose};
+use crate::placement::Placement;
 
 /// Tokens of a draft at most, unless somebody says otherwise.
 const MOST: u32 = 8;
@@ -293,6 +294,7 @@ fn model(
         product_inputs: false,
         quantize: None,
         drafts: Drafts::none(),
+        placement: Placement::default(),
         ..options.clone()
     };
     let checkpoint = Checkpoint::open(path, &options.arch_files)?;

@@ -78,6 +78,8 @@ pub enum Error {
     Importance(#[from] crate::importance::ImportanceError),
     #[error("found device '{found}', expected one of {known}")]
     Device { found: String, known: String },
+    #[error("found tensors '{found}', expected a regular expression: {why}")]
+    Tensors { found: String, why: String },
     #[error("device {device} cannot be used: {why}")]
     NoDevice { device: String, why: String },
     #[error(

@@ -1,6 +1,8 @@
 //! What a program needs and what the machine has.
 
-use tokkata_ir::{Adapter, Program, RawRows, WeightSource};
+use std::collections::BTreeSet;
+
+use tokkata_ir::{Adapter, CacheGroup, DeviceId, Program, RawRows, SlotId, WeightId, WeightSource};
 
 /// Bytes that a loaded program occupies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +41,32 @@ impl MemoryNeed {
             logits,
             adapters: 0,
         }
+    }
+
+    /// What one of a program's devices needs.
+    #[must_use]
+    pub fn on(program: &Program, source: &dyn WeightSource, device: DeviceId) -> Self {
+        let nodes = program.plans.iter().flat_map(|p| &p.nodes);
+        let own = || nodes.clone().filter(|n| n.device == device);
+        let weights: BTreeSet<WeightId> = own().flat_map(|n| n.op.weights()).collect();
+        let slots: BTreeSet<SlotId> = own().flat_map(|n| n.op.slots()).collect();
+        let weights = weights.iter().map(|id| program.weights[id.index()].clone());
+        let group = |(g, group): (usize, &CacheGroup)| {
+            let own = slots.iter().filter(|s| s.group.index() == g);
+            CacheGroup {
+                slots: own.map(|s| group.slots[s.slot as usize].clone()).collect(),
+                ..group.clone()
+            }
+        };
+        let caches = program.caches.iter().enumerate().map(group);
+        let part = Program {
+            plans: Vec::new(),
+            weights: weights.collect(),
+            caches: caches.collect(),
+            consts: Vec::new(),
+            ..*program
+        };
+        MemoryNeed::of(&part, source)
     }
 
     /// The same with an adapter attached.

@@ -8,19 +8,19 @@ use tokkata_engine::{
     ScorePlan, SessionId,
 };
 use tokkata_ir::spec::Generation as Way;
-use tokkata_ir::{ArenaLayout, Limits, Loaded, PlanRole, Program, WeightSource};
+use tokkata_ir::{Adapter, ArenaLayout, Limits, Loaded, PlanRole, Program, WeightSource};
 use tokkata_plan::BuildOptions;
 use tokkata_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::adapters::merged;
 use crate::checkpoint::Checkpoint;
 use crate::decode::TextDecoder;
-use crate::device::device;
 use crate::diffusion::Diffusion;
 use crate::drafts::Started;
 use crate::error::{Bytes, Error, Result};
 use crate::memory::{MemoryNeed, available};
 use crate::options::{OpenOptions, Purpose};
+use crate::placement::Placed;
 use crate::recast::Target;
 use crate::vectors::VectorShape;
 use crate::weights::{FileWeights, Progress};
@@ -115,7 +115,6 @@ impl Model {
         options: &OpenOptions,
         progress: Option<Progress<'_>>,
     ) -> Result<Parts> {
-        let backend = device(options.device.as_deref())?;
         let way = checkpoint.generation()?;
         let writes = !matches!(options.purpose, Purpose::Vectors(_));
         let diffusion = Diffusion::of(way).filter(|_| writes);
@@ -166,21 +165,25 @@ impl Model {
                 (program, Some(shape))
             }
         };
-        let program = Arc::new(program);
+        let mut program = program;
         let plain = FileWeights::new(checkpoint.file(), progress);
         let weights: &dyn WeightSource = match &recast {
             Some(recast) => recast,
             None => &plain,
         };
+        let placed = Placed::new(&mut program, weights, options)?;
+        let (program, backend) = (Arc::new(program), &placed.device);
         let adapter = merged(checkpoint, &options.adapters, (&*program, weights))?;
-        let need = MemoryNeed::of(&program, weights).with(adapter.as_ref());
-        check_memory(checkpoint, need, &limits)?;
+        if let Some(need) = placed.host_need(&program, weights) {
+            check_memory(checkpoint, need.with(adapter.as_ref()), &limits)?;
+        }
+        let later = adapter.as_ref().map_or(0, Adapter::bytes);
         let load = options.load_options();
         let loaded = backend.load(program.clone(), weights, &load);
         let loaded = loaded.map_err(Error::backend(checkpoint.path()))?;
         drop(recast);
         let bytes = options.kv_memory;
-        let arena = arena(&program, loaded.as_ref(), (bytes, need.adapters));
+        let arena = arena(&program, loaded.as_ref(), (bytes, later));
         let executor = loaded.open(arena);
         let executor = executor.map_err(Error::backend(checkpoint.path()))?;
         let cache = CacheOptions {
@@ -191,7 +194,7 @@ impl Model {
         let options = EngineOptions {
             cache,
             // A device that works by itself is given the next step before it is done with the last.
-            ahead: if matches!(backend.name(), "cuda" | "wgpu") {
+            ahead: if matches!(placed.name, "cuda" | "wgpu") {
                 3
             } else {
                 1
@@ -199,7 +202,7 @@ impl Model {
             ..EngineOptions::default()
         };
         let mut engine = Engine::new(program, executor, options)?;
-        let mut notes = backend.notes();
+        let mut notes = placed.notes;
         notes.extend(drafts.start(&mut engine, checkpoint, all));
         if let Some(adapter) = adapter {
             let id = engine.attach(&Arc::new(adapter))?;
@@ -207,7 +210,7 @@ impl Model {
         }
         Ok(Parts {
             engine,
-            device: backend.name(),
+            device: placed.name,
             threads: load.threads,
             vectors,
             diffusion,

@@ -11,6 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::diffusion::Diffusion;
 use crate::drafts::Drafts;
 use crate::error::Result;
+use crate::placement::Placement;
 use crate::vectors::Pooling;
 
 /// Context when none is asked for, if the model was trained for as much.
@@ -35,6 +36,8 @@ pub struct OpenOptions {
     pub purpose: Purpose,
     /// Device by name; `None` for the default one.
     pub device: Option<String>,
+    /// What of the model the device takes, and what stays with the processor beside it.
+    pub placement: Placement,
     /// Worker threads; `None` for one per physical core.
     pub threads: Option<usize>,
     /// Positions of a sequence; `None` for the model's own, at most [`DEFAULT_CTX`].
@@ -86,6 +89,7 @@ impl Default for OpenOptions {
         OpenOptions {
             purpose: Purpose::Text,
             device: None,
+            placement: Placement::default(),
             threads: None,
             ctx: None,
             kv: DType::F16,

@@ -28,6 +28,11 @@ const SWITCH: &[&str] = &["on", "off", "auto", "all", "true", "false"];
 
 /// Flags that are spelled in another way here.
 const SAME: &[Flag] = &[
+    ("-ngl --n-gpu-layers", Value, Is("--gpu-layers")),
+    ("-ot", Value, Is("--override-tensor")),
+    ("-ncmoe", Value, Is("--n-cpu-moe")),
+    ("-ncffn", Value, Is("--n-cpu-ffn")),
+    ("-cmoe", Nothing, Is("--cpu-moe")),
     ("-ctk", Value, Is("--cache-type-k")),
     ("-ctv", Value, Is("--cache-type-v")),
     ("-hf -hfr", Value, Is("--hf-repo")),
@@ -84,7 +89,6 @@ const SAME: &[Flag] = &[
 
 /// Flags that change no answer: what they ask for is so anyway, or a processor has no use for it.
 const IDLE: &[Flag] = &[
-    ("-ngl --gpu-layers --n-gpu-layers", Value, Harmless),
     ("-fa --flash-attn", Maybe(SWITCH), Harmless),
     ("-tb --threads-batch", Value, Harmless),
     ("-mmp --mmap", Maybe(SWITCH), Harmless),
@@ -99,12 +103,6 @@ const IDLE: &[Flag] = &[
         Value,
         Harmless,
     ),
-    (
-        "-ot --override-tensor -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn",
-        Value,
-        Harmless,
-    ),
-    ("-cmoe --cpu-moe", Nothing, Harmless),
     (
         "-kvo --kv-offload -nkvo --no-kv-offload",
         Maybe(SWITCH),

@@ -195,7 +195,9 @@ class Model:
     ``last``, ``none`` or ``rank``, and as the file says without one. ``progress`` hears bytes read and bytes in all;
     what it raises ends the load. ``taps`` keeps what :meth:`taps` gives. With ``purpose="speech"`` it hears ``n_seqs``
     recordings at once, for :meth:`transcribe` alone; ``words`` lets words be timed. ``speculation`` is ``auto``, ``none``,
-    ``ngram``, ``mtp`` or ``draft``, the last with the file of a smaller model; no choice changes a text.
+    ``ngram``, ``mtp`` or ``draft``, the last with the file of a smaller model; no choice changes a text. Of a model that ``device`` cannot hold it
+    takes the last ``gpu_layers``, which are a number, ``all``, or ``auto`` for as many as its memory holds; the processor has
+    the others, and the experts of the first ``cpu_experts`` layers.
     """
 
     def __init__(
@@ -210,6 +212,8 @@ class Model:
         n_logit_rows: int = 0,
         threads: int | None = None,
         device: str | None = None,
+        gpu_layers: int | str = "auto",
+        cpu_experts: int = 0,
         kv_type: str = "f16",
         kv_memory: int | None = None,
         cpu_features: str | None = None,
@@ -234,6 +238,8 @@ class Model:
                 "n_logit_rows": n_logit_rows,
                 "threads": threads,
                 "device": device,
+                "gpu_layers": str(gpu_layers),
+                "cpu_experts": cpu_experts,
                 "kv_type": kv_type,
                 "kv_memory": kv_memory,
                 "cpu_features": cpu_features,

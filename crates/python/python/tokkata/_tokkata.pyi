@@ -38,6 +38,8 @@ class Opening(TypedDict):
     n_logit_rows: int
     threads: int | None
     device: str | None
+    gpu_layers: str
+    cpu_experts: int
     kv_type: str
     kv_memory: int | None
     cpu_features: str | None

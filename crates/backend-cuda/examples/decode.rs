@@ -203,7 +203,8 @@ impl Run {
             let mut at = 0;
             while at < depth {
                 let n = (depth - at).min(ROWS);
-                let tokens: Vec<u32> = (at..at + n).map(|i| (i * 7919 % 30_000) as u32).collect();
+                let most = self.program.n_vocab.min(30_000) as usize;
+                let tokens: Vec<u32> = (at..at + n).map(|i| (i * 7919 % most) as u32).collect();
                 let mut rows = SeqRows::tokens(slot, &tokens);
                 at += n;
                 if at == depth && logits {

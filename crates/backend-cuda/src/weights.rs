@@ -15,6 +15,10 @@ use crate::select::is_fast;
 /// Bytes of each of the two pieces of host memory that weights pass through.
 const STAGING: usize = 16 << 20;
 
+/// Threads that read a piece of it, and least bytes of one of them.
+const READERS: usize = 4;
+const LEAST_READ: usize = 1 << 20;
+
 /// Everything starts at a multiple of this.
 const ALIGN: u64 = 256;
 
@@ -239,6 +243,30 @@ fn segment_table(segments: &[Segment]) -> Vec<u8> {
     params.bytes().to_vec()
 }
 
+/// Reads rows of blocks by several threads: one alone reads what is cached of a file more slowly than it crosses to the device.
+fn read_apart(
+    rows: &RawRows<'_>,
+    (first, take): (usize, usize),
+    out: &mut [u8],
+) -> Result<(), BackendError> {
+    let row = out.len() / take.max(1);
+    let each = take.div_ceil(READERS).max(LEAST_READ.div_ceil(row.max(1)));
+    if each >= take {
+        return rows.read(first, take, out);
+    }
+    std::thread::scope(|scope| {
+        let parts = out.chunks_mut(each * row).enumerate().map(|(i, part)| {
+            scope.spawn(move || rows.read(first + i * each, part.len() / row, part))
+        });
+        let parts: Vec<_> = parts.collect();
+        let done = parts.into_iter().map(|part| match part.join() {
+            Ok(read) => read,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        done.collect()
+    })
+}
+
 /// Two pieces of pinned memory: one is read into while the other is copied from.
 struct Upload {
     stream: Stream,
@@ -342,12 +370,12 @@ impl Upload {
                 let take = portion.min(info.rows - start);
                 let bytes = take * row_bytes;
                 if segment.scale_bytes > 0 {
-                    let read = |out: &mut [u8]| rows.read(first + start, take, out);
+                    let read = |out: &mut [u8]| read_apart(&rows, (first + start, take), out);
                     self.split((segment, done), bytes, read)?;
                 } else {
                     self.put(segment.data + done as u64, bytes, |out| {
                         if raw {
-                            return rows.read(first + start, take, out);
+                            return read_apart(&rows, (first + start, take), out);
                         }
                         let floats = read_f32(source, &def.recipe, first + start, take)?;
                         out.copy_from_slice(bytemuck::cast_slice(&floats));

@@ -209,6 +209,8 @@ pub struct Stats {
     pub computed_tokens: usize,
     /// Tokens generated, the one that ended the answer included.
     pub generated_tokens: usize,
+    /// The token that ended it, where one did: it is no token of the answer.
+    pub end_token: Option<u32>,
     /// Drafts that were tried.
     pub drafts: usize,
     /// Tokens that were guessed and tried.

@@ -397,6 +397,7 @@ impl Task {
         };
         self.stats.generated_tokens += 1;
         if answer.stop_ids.contains(&token) {
+            self.stats.end_token = Some(token);
             return (None, Some(FinishReason::EndOfText));
         }
         self.tokens.push(token);

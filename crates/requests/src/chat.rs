@@ -280,8 +280,7 @@ impl Writer {
             choice["stop_reason"] = stop.as_str().into();
         }
         if self.wishes.token_ids {
-            let ids: Vec<u32> = one.tokens.iter().map(|t| t.id).collect();
-            choice["token_ids"] = ids.into();
+            choice["token_ids"] = one.ids().into();
         }
         choice
     }
@@ -361,7 +360,8 @@ impl Writer {
             choice["logprobs"] = json!({"content": content, "refusal": null});
         }
         if self.wishes.token_ids {
-            let ids: Vec<u32> = held.iter().map(|t| t.id).collect();
+            let ended = end.and_then(|end| end.stats.end_token);
+            let ids: Vec<u32> = held.iter().map(|t| t.id).chain(ended).collect();
             choice["token_ids"] = ids.into();
         }
         let mut chunk = self.head("chat.completion.chunk");

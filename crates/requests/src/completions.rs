@@ -309,8 +309,7 @@ impl Writer {
             "finish_reason": one.end.as_ref().map(|end| finish_word(&end.finish)),
         });
         if self.wishes.token_ids {
-            let ids: Vec<u32> = one.tokens.iter().map(|t| t.id).collect();
-            choice["token_ids"] = ids.into();
+            choice["token_ids"] = one.ids().into();
             choice["prompt_token_ids"] = self.prompt_ids[prompt].clone().into();
         }
         Ok(choice)
@@ -342,9 +341,14 @@ impl Writer {
             "logprobs": logprobs,
             "finish_reason": end.as_ref().map(|end| finish_word(&end.finish)),
         });
-        let ids = std::mem::take(&mut self.state.token_ids[index]);
+        let mut ids = std::mem::take(&mut self.state.token_ids[index]);
+        ids.extend(end.as_ref().and_then(|end| end.stats.end_token));
         if self.wishes.token_ids {
             choice["token_ids"] = ids.into();
+            if !std::mem::replace(&mut self.state.told[index], true) {
+                let prompt = &self.prompt_ids[index / self.drawn];
+                choice["prompt_token_ids"] = prompt.clone().into();
+            }
         }
         let mut chunk = self.head();
         chunk.insert("choices".to_owned(), json!([choice]));
@@ -444,6 +448,8 @@ struct Stream {
     token_ids: Vec<Vec<u32>>,
     offset: Vec<usize>,
     begun: Vec<bool>,
+    /// Whether the prompt's tokens were told.
+    told: Vec<bool>,
     tokens: usize,
 }
 
@@ -455,6 +461,7 @@ impl Stream {
             token_ids: vec![Vec::new(); choices],
             offset: vec![0; choices],
             begun: vec![false; choices],
+            told: vec![false; choices],
             tokens: 0,
         }
     }

@@ -543,6 +543,12 @@ impl Whole {
         self.end = step.end.or(self.end.take());
     }
 
+    /// Its tokens, and the one that ended it.
+    pub(crate) fn ids(&self) -> Vec<u32> {
+        let own = self.tokens.iter().map(|t| t.id);
+        own.chain(self.stats().end_token).collect()
+    }
+
     /// What it cost.
     pub fn stats(&self) -> Stats {
         self.end.as_ref().map_or_else(Stats::default, |e| e.stats)

@@ -233,6 +233,10 @@ const ASKED: &[(&str, &str)] = &[
     ("/ready", "Tells whether new calls are taken"),
     ("/version", "Tells the version"),
     ("/props", "Tells how the first model answers"),
+    (
+        "/tokenizer_info",
+        "Tells what the first model's tokenizer is",
+    ),
     ("/v1/metrics", "Tells what was counted"),
     ("/api/tags", "Lists the models, as Ollama's clients ask"),
     (

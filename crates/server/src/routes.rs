@@ -109,6 +109,7 @@ fn llama() -> Routes {
         .route("/completions", post(completion::complete))
         .route("/infill", post(completion::fill))
         .route("/apply-template", post(chat::apply_template))
+        .route("/tokenizer_info", get(tokens::tokenizer_info))
         .route("/props", get(status::props).post(status::set_props))
         .route("/slots", get(status::slots))
 }

@@ -428,6 +428,13 @@ fn models_and_figures_are_told() {
             .as_str()
             .is_some_and(|t| t.contains("im_start"))
     );
+    let info = get("/tokenizer_info").json();
+    assert_eq!(info["chat_template"], props["chat_template"]);
+    assert_eq!(info["eos_token"], props["eos_token"]);
+    assert_eq!(
+        info["model_max_length"],
+        ask("/tokenize", &json!({"prompt": "a"}))["max_model_len"]
+    );
     assert_eq!(get("/slots").json().as_array().map(Vec::len), Some(4));
     assert_eq!(get("/nowhere").json()["error"]["type"], "not_found_error");
 }
@@ -524,6 +531,23 @@ fn the_probabilities_of_a_prompt_are_told() {
             assert!(first.is_some_and(|first| of(first) >= of(own)), "{place:?}");
         }
     }
+    // A stream tells the prompt's tokens once for each answer, and all that were drawn.
+    let body = json!({"prompt": ["One two three", "Four"], "max_tokens": 3, "ignore_eos": true,
+        "stream": true, "return_token_ids": true});
+    let chunks = stream("/v1/completions", &body);
+    for (i, whole) in answer["choices"]
+        .as_array()
+        .expect("choices")
+        .iter()
+        .enumerate()
+    {
+        let own = chunks.iter().map(|chunk| &chunk["choices"][0]);
+        let own: Vec<&Value> = own.filter(|choice| choice["index"] == i).collect();
+        assert_eq!(own[0]["prompt_token_ids"], whole["prompt_token_ids"]);
+        assert!(own[1..].iter().all(|c| c["prompt_token_ids"].is_null()));
+        let ids = own.iter().filter_map(|c| c["token_ids"].as_array());
+        assert_eq!(ids.flatten().count(), 3);
+    }
     let plain = ask(
         "/v1/completions",
         &json!({"prompt": "One", "max_tokens": 1}),
@@ -541,6 +565,36 @@ fn the_probabilities_of_a_prompt_are_told() {
     body["prompt_logprobs"] = json!(1);
     body["stream"] = json!(true);
     assert_eq!(post("/v1/chat/completions", &body).status, 400);
+}
+
+/// The token that ends an answer is none of its text, but one of its tokens.
+#[test]
+fn the_tokens_of_an_answer_end_with_what_ended_it() {
+    let mut body = question(LARGER);
+    body["return_token_ids"] = json!(true);
+    body["temperature"] = json!(0);
+    let ids = |choices: &[&Value]| -> Vec<u64> {
+        let ids = choices.iter().filter_map(|c| c["token_ids"].as_array());
+        ids.flatten().filter_map(Value::as_u64).collect()
+    };
+    let whole = ask("/v1/chat/completions", &body);
+    let own = ids(&[&whole["choices"][0]]);
+    assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+    assert_eq!(whole["usage"]["completion_tokens"], own.len());
+    let text = |ids: &[u64]| ask("/detokenize", &json!({"tokens": ids}))["content"].clone();
+    let (end, answer) = own.split_last().expect("tokens");
+    assert_eq!(text(answer), whole["choices"][0]["message"]["content"]);
+    assert_eq!(text(&[*end]), "<|im_end|>");
+    body["stream"] = json!(true);
+    let chunks = stream("/v1/chat/completions", &body);
+    let choices: Vec<&Value> = chunks.iter().map(|c| &c["choices"][0]).collect();
+    assert_eq!(ids(&choices), own);
+    let whole = ask(
+        "/v1/completions",
+        &json!({"prompt": "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n",
+            "temperature": 0, "return_token_ids": true}),
+    );
+    assert_eq!(ids(&[&whole["choices"][0]]).last(), Some(end));
 }
 
 #[test]

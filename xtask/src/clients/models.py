@@ -10,6 +10,7 @@ import numpy as np
 TESTDATA, FOLDER = Path(sys.argv[1]), Path(sys.argv[2])
 WIDTH, HEADS, INNER, LAYERS, POSITIONS = 64, 4, 128, 2, 1024
 draws = np.random.default_rng(7)
+PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
 
 
 def weights(*shape):
@@ -109,6 +110,64 @@ def qwen(vocab, template, out):
     finish(writer)
 
 
+# Tokens of Qwen 3 that the vocabulary has no names for yet.
+NAMED = {"<tool_call>": 151657, "</tool_call>": 151658, "<think>": 151667, "</think>": 151668}
+# What models of a script write, whatever they are asked: each token follows from the one before alone, so none comes twice.
+ANSWER = "will be sunny tomorrow , with some wind from north"
+THOUGHT = "Somebody asks about weather so a look at what is known comes before any answer of mine here"
+WEATHER = '\n{"name": "get_current_weather", "arguments": {"country": "Germany", "unit": "fahrenheit"}}\n'
+PARIS = '\n{"name": "get_weather", "arguments": {"location": "Paris"}}\n'
+
+
+def call(text):
+    return ["<tool_call>", text, "</tool_call>", "<|im_end|>"]
+
+
+def scripted(vocab, template, out, scripts, named, others):
+    """A model with Qwen's vocabulary that writes scripts, each as strongly as its number says: what follows a token stands in
+    the head, whose other rows are as large as `others` says. `named` are texts that are one token."""
+    reader = gguf.GGUFReader(vocab)
+    tokens = reader.fields["tokenizer.ggml.tokens"].contents()
+    others_of = [byte for byte in range(256) if byte not in PRINTED]
+    letters = {byte: chr(byte) for byte in PRINTED} | {byte: chr(256 + i) for i, byte in enumerate(others_of)}
+    spelled = lambda text: "".join(letters[byte] for byte in text.encode())
+    for text, place in (NAMED | {text: 151700 + i for i, text in enumerate(named)}).items():
+        tokens[place] = text
+    ids = {token: i for i, token in enumerate(tokens)}
+    number = lambda text: ids[text] if text in ids else ids[spelled(text)]
+    writer = gguf.GGUFWriter(out, "qwen2")
+    writer.add_name("tiny script")
+    copy_fields(reader, writer, "tokenizer.", leave=("tokenizer.chat_template", "tokenizer.ggml.tokens", "tokenizer.ggml.eos_token_id"))
+    writer.add_token_list(tokens)
+    writer.add_uint32("tokenizer.ggml.eos_token_id", number("<|im_end|>"))
+    writer.add_chat_template(template.read_text())
+    counts = {"context_length": 8192, "embedding_length": WIDTH, "block_count": 1, "feed_forward_length": INNER}
+    for name, count in (counts | {"attention.head_count": HEADS, "attention.head_count_kv": HEADS}).items():
+        writer.add_uint32(f"qwen2.{name}", count)
+    writer.add_float32("qwen2.attention.layer_norm_rms_epsilon", 1e-6)
+    writer.add_float32("qwen2.rope.freq_base", 1e6)
+    table, head = weights(len(tokens), WIDTH), others * weights(len(tokens), WIDTH)
+    pairs = {(number(before), number(after)): strength for strength, script in scripts for before, after in zip(script, script[1:])}
+    head[[after for _, after in pairs]] = 0
+    for (before, after), strength in pairs.items():
+        head[after] += strength * table[before] / np.linalg.norm(table[before])
+    writer.add_tensor("token_embd.weight", table.astype(np.float16))
+    writer.add_tensor("output.weight", head.astype(np.float16))
+    writer.add_tensor("output_norm.weight", np.ones(WIDTH, np.float32))
+    for part, shape in {"attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH, WIDTH), "attn_v": (WIDTH, WIDTH), "attn_output": (WIDTH, WIDTH), "ffn_gate": (INNER, WIDTH), "ffn_up": (INNER, WIDTH), "ffn_down": (WIDTH, INNER)}.items():
+        # What a layer adds is nothing.
+        writer.add_tensor(f"blk.0.{part}.weight", weights(*shape) * (part not in ("attn_output", "ffn_down")))
+        if part in ("attn_q", "attn_k", "attn_v"):
+            writer.add_tensor(f"blk.0.{part}.bias", weights(WIDTH))
+    for part in ["attn_norm", "ffn_norm"]:
+        writer.add_tensor(f"blk.0.{part}.weight", np.ones(WIDTH, np.float32))
+    finish(writer)
+
+
+def words(text):
+    return [word if word == "," else " " + word for word in text.split()]
+
+
 def finish(writer):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -129,6 +188,14 @@ def main():
     vocab, template = TESTDATA / "vocab/ggml-vocab-qwen2.gguf", TESTDATA / "templates/Qwen-Qwen2.5-7B-Instruct.jinja"
     if vocab.exists() and template.exists():
         qwen(vocab, template, FOLDER / "qwen.gguf")
+        calls, answers = ["\n", *call(PARIS)], ["\n", "It", *words(ANSWER), "<|im_end|>"]
+        scripted(vocab, template, FOLDER / "caller.gguf", [(5, answers), (6, calls)], [PARIS], 4)
+    template = TESTDATA / "templates/Qwen-Qwen3-0.6B.jinja"
+    if vocab.exists() and template.exists():
+        thinks = ["\n", "<think>", *words(THOUGHT), "</think>", "\n\n", "It", *words(ANSWER)]
+        # Where there is nothing to call, the answer ends.
+        scripts = [(6, [*thinks, *call(WEATHER)]), (5, [thinks[-1], "<|im_end|>"])]
+        scripted(vocab, template, FOLDER / "thinker.gguf", scripts, [WEATHER], 0)
 
 
 main()

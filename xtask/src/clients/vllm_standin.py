@@ -23,7 +23,10 @@ MODELS = Path(os.environ["CLIENTS_MODELS"])
 ENCODERS = ("MiniLM", "e5-", "bge-base", "arctic-embed", "bge-m3")
 RANKERS = ("reranker", "ms-marco", "apeach")
 # Files whose tests count Qwen's tokens, or want long answers, and nothing that a model has to know.
-WRITERS = ("completion/test_completion.py", "test_logprob_token_ids.py", "test_return_token_ids.py", "test_return_tokens_as_ids.py", "test_orca_metrics.py", "test_chunked_prompt.py")
+WRITERS = ("completion/test_completion.py", "tokenize/test_tokenization.py", "test_logprob_token_ids.py", "test_return_tokens_as_ids.py", "test_orca_metrics.py", "test_chunked_prompt.py")
+# Files whose models have to think, and those whose have to call a tool: models of a script do.
+THINKERS = ("test_completion_with_function_calling.py", "test_include_reasoning.py", "responses/test_simple.py")
+CALLERS = ("test_return_token_ids.py",)
 # Flags of vLLM's that ask for what is so anyway, or for a model that the one in the box stands in for.
 DROPPED = {"--dtype", "--tokenizer", "--runner", "--hf-overrides", "--load-format", "--max-logprobs", "--trust-remote-code", "--async-scheduling"}
 
@@ -88,7 +91,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Tokenizer:
-    """Qwen's, out of the model's file and by its own code: what a test compares our tokens with."""
+    """Qwen's, out of a model's file and by its own code: what a test compares our tokens with."""
 
     SPLIT = (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -98,7 +101,7 @@ class Tokenizer:
         import gguf
         import regex
 
-        fields = gguf.GGUFReader(MODELS / "qwen.gguf").fields
+        fields = gguf.GGUFReader(MODELS / "caller.gguf").fields
         self.words = fields["tokenizer.ggml.tokens"].contents()
         self.special = {i for i, kind in enumerate(fields["tokenizer.ggml.token_type"].contents()) if kind == 3}
         self.ids = {word: i for i, word in enumerate(self.words)}
@@ -156,8 +159,10 @@ class RemoteOpenAIServer:
             file, more = str(MODELS / "reranker.gguf"), ["--reranking"]
         elif any(name in model for name in ENCODERS):
             file, more = str(MODELS / "bert.gguf"), ["--embeddings"]
-        elif any(name in os.environ["PYTEST_CURRENT_TEST"] for name in WRITERS):
-            file = str(MODELS / "qwen.gguf")
+        else:
+            chosen = {"thinker": THINKERS, "caller": CALLERS, "qwen": WRITERS}.items()
+            test = os.environ["PYTEST_CURRENT_TEST"]
+            file = next((str(MODELS / f"{model}.gguf") for model, files in chosen if any(f in test for f in files)), file)
         if "--served-model-name" not in kept:
             more += ["--alias", model]
         command = [SERVE, "-m", file, "--port", str(self.port), "--strict-model", *more, *kept]

@@ -188,13 +188,13 @@ const IDLE: &[Flag] = &[
         Harmless,
     ),
     (
-        "--tool-call-parser --reasoning-parser --gpu-memory-utilization --max-num-seqs",
+        "--tool-call-parser --reasoning-parser --gpu-memory-utilization --max-num-seqs --api-server-count",
         Value,
         Harmless,
     ),
     ("--max-num-batched-tokens --keepalive", Value, Harmless),
     (
-        "--enable-prefix-caching --trust-remote-code --enforce-eager",
+        "--enable-prefix-caching --trust-remote-code --enforce-eager --enable-tokenizer-info-endpoint",
         Nothing,
         Harmless,
     ),

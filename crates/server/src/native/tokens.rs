@@ -1,4 +1,4 @@
-//! `/tokenize` and `/detokenize`, which answer in llama.cpp's terms and in vLLM's at once.
+//! `/tokenize` and `/detokenize`, which answer in llama.cpp's terms and in vLLM's at once, and vLLM's `/tokenizer_info`.
 
 use std::sync::Arc;
 
@@ -66,6 +66,42 @@ fn piece(tokenizer: &Tokenizer, id: u32) -> Value {
         Err(_) => json!(bytes),
     };
     json!({"id": id, "piece": piece})
+}
+
+/// What the first model's tokenizer is, as Transformers would say it.
+pub(crate) async fn tokenizer_info(app: Shared) -> Result<Response> {
+    let State(app) = app;
+    let model = app.fleet.here_all().into_iter().next();
+    let model = model.ok_or_else(|| ApiError::not_found("no model is loaded"))?;
+    let service = &model.service;
+    let tokenizer = service.tokenizer()?;
+    let text = |id: Option<u32>| {
+        id.map(|id| String::from_utf8_lossy(tokenizer.token_text(id)).into_owned())
+    };
+    let special = tokenizer.special();
+    let mut info = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": service.limits().ctx,
+    });
+    let named = [
+        ("bos_token", text(special.bos)),
+        ("eos_token", text(special.eos)),
+        ("unk_token", text(special.unk)),
+        ("sep_token", text(special.sep)),
+        ("pad_token", text(special.pad)),
+        ("cls_token", text(special.cls)),
+        ("mask_token", text(special.mask)),
+        (
+            "chat_template",
+            service.template().map(|t| t.source().to_owned()),
+        ),
+    ];
+    for (name, value) in named {
+        if let Some(value) = value {
+            info[name] = value.into();
+        }
+    }
+    Ok(crate::app::Json(info).into_response())
 }
 
 /// The text of tokens.

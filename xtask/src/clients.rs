@@ -25,7 +25,7 @@ const USAGE: &str = "usage: cargo xtask clients [--program FILE] [--docs] [SUITE
   SUITE      sdks, comply, llama, vllm, page, load, schema (default all)";
 
 /// Packages of Python that the suites need.
-const PACKAGES: [&str; 23] = [
+const PACKAGES: [&str; 24] = [
     "openai==3.54.0",
     "anthropic==2.12.0",
     "ollama==0.6.3",
@@ -41,6 +41,7 @@ const PACKAGES: [&str; 23] = [
     "httpx",
     "filelock",
     "wget",
+    "jinja2",
     "jsonschema",
     "prometheus_client",
     "pybase64",

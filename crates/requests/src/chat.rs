@@ -36,7 +36,8 @@ pub struct Wishes {
     verbose: bool,
     /// What the reasoning is called; `None` where it is left out.
     names: Option<ReasoningNames>,
-    token_ids: bool,
+    /// `None` where it was not said.
+    token_ids: Option<bool>,
     prompt_text: bool,
 }
 
@@ -71,7 +72,7 @@ pub fn start(
         model: Arc::clone(model),
         warnings,
         state: Stream::new(run.len(), ids.len()),
-        prompt_ids: wishes.token_ids.then_some(ids),
+        prompt_ids: (wishes.token_ids == Some(true)).then_some(ids),
         prompt: prompt.unwrap_or_default(),
         prompt_logprobs: known,
         customs,
@@ -109,7 +110,7 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
     wishes.timings = fields.boolean("timings_per_token")?.unwrap_or(false);
     wishes.progress = fields.boolean("return_progress")?.unwrap_or(false);
     wishes.verbose = fields.boolean("verbose")?.unwrap_or(style.verbose);
-    wishes.token_ids = fields.boolean("return_token_ids")?.unwrap_or(false);
+    wishes.token_ids = fields.boolean("return_token_ids")?;
     wishes.prompt_text = fields.boolean("return_prompt_text")?.unwrap_or(false);
     // Stored prefixes are shared by all who may ask; the key only says who asks again.
     fields.text("prompt_cache_key")?;
@@ -233,8 +234,11 @@ impl Writer {
         if !self.warnings.is_empty() {
             body.insert("warnings".to_owned(), self.warnings.clone().into());
         }
-        if let Some(ids) = &self.prompt_ids {
-            body.insert("prompt_token_ids".to_owned(), ids.clone().into());
+        if self.prompt_ids.is_some() || self.wishes.token_ids.is_some() {
+            body.insert(
+                "prompt_token_ids".to_owned(),
+                self.prompt_ids.clone().into(),
+            );
         }
         if let Some(known) = &self.prompt_logprobs {
             body.insert("prompt_logprobs".to_owned(), known.clone());
@@ -279,8 +283,8 @@ impl Writer {
         if let Some(Finish::StopString(stop)) = finish {
             choice["stop_reason"] = stop.as_str().into();
         }
-        if self.wishes.token_ids {
-            choice["token_ids"] = one.ids().into();
+        if let Some(told) = self.wishes.token_ids {
+            choice["token_ids"] = told.then(|| one.ids()).into();
         }
         choice
     }
@@ -359,7 +363,7 @@ impl Writer {
             let content: Vec<Value> = held.iter().map(entry).collect();
             choice["logprobs"] = json!({"content": content, "refusal": null});
         }
-        if self.wishes.token_ids {
+        if self.wishes.token_ids == Some(true) {
             let ended = end.and_then(|end| end.stats.end_token);
             let ids: Vec<u32> = held.iter().map(|t| t.id).chain(ended).collect();
             choice["token_ids"] = ids.into();

@@ -30,7 +30,8 @@ pub struct Wishes {
     prompt_logprobs: Option<usize>,
     echo: bool,
     best_of: usize,
-    token_ids: bool,
+    /// `None` where it was not said.
+    token_ids: Option<bool>,
     /// So many tokens of a prompt are kept: the last ones, or the first.
     truncate: Option<(usize, bool)>,
 }
@@ -135,7 +136,7 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
         stream: fields.boolean("stream")?.unwrap_or(false),
         echo: fields.boolean("echo")?.unwrap_or(false),
         best_of: fields.count(&["best_of"])?.unwrap_or(1),
-        token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
+        token_ids: fields.boolean("return_token_ids")?,
         ..Wishes::default()
     };
     let most = at_most(fields, "logprobs")?;
@@ -308,9 +309,9 @@ impl Writer {
             "prompt_logprobs": self.prompt_logprobs.get(prompt),
             "finish_reason": one.end.as_ref().map(|end| finish_word(&end.finish)),
         });
-        if self.wishes.token_ids {
-            choice["token_ids"] = one.ids().into();
-            choice["prompt_token_ids"] = self.prompt_ids[prompt].clone().into();
+        if let Some(told) = self.wishes.token_ids {
+            choice["token_ids"] = told.then(|| one.ids()).into();
+            choice["prompt_token_ids"] = told.then(|| self.prompt_ids[prompt].clone()).into();
         }
         Ok(choice)
     }
@@ -343,7 +344,7 @@ impl Writer {
         });
         let mut ids = std::mem::take(&mut self.state.token_ids[index]);
         ids.extend(end.as_ref().and_then(|end| end.stats.end_token));
-        if self.wishes.token_ids {
+        if self.wishes.token_ids == Some(true) {
             choice["token_ids"] = ids.into();
             if !std::mem::replace(&mut self.state.told[index], true) {
                 let prompt = &self.prompt_ids[index / self.drawn];

@@ -589,10 +589,24 @@ fn the_tokens_of_an_answer_end_with_what_ended_it() {
     let chunks = stream("/v1/chat/completions", &body);
     let choices: Vec<&Value> = chunks.iter().map(|c| &c["choices"][0]).collect();
     assert_eq!(ids(&choices), own);
+    // Who says no hears of it; who says nothing does not.
+    body["stream"] = json!(false);
+    body["return_token_ids"] = json!(false);
+    let said = |body: &Value| {
+        let whole = ask("/v1/chat/completions", body);
+        [
+            whole.get("prompt_token_ids"),
+            whole["choices"][0].get("token_ids"),
+        ]
+        .map(|v| v.cloned())
+    };
+    assert_eq!(said(&body), [Some(Value::Null), Some(Value::Null)]);
+    body["return_token_ids"].take();
+    assert_eq!(said(&body), [None, None]);
     let whole = ask(
         "/v1/completions",
         &json!({"prompt": "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n",
-            "temperature": 0, "return_token_ids": true}),
+            "temperature": 0, "return_token_ids": true, "max_tokens": 200}),
     );
     assert_eq!(ids(&[&whole["choices"][0]]).last(), Some(end));
 }

@@ -189,7 +189,7 @@ def main():
     if vocab.exists() and template.exists():
         qwen(vocab, template, FOLDER / "qwen.gguf")
         calls, answers = ["\n", *call(PARIS)], ["\n", "It", *words(ANSWER), "<|im_end|>"]
-        scripted(vocab, template, FOLDER / "caller.gguf", [(5, answers), (6, calls)], [PARIS], 4)
+        scripted(vocab, template, FOLDER / "caller.gguf", [(3.5, answers), (4, calls)], [PARIS], 4)
     template = TESTDATA / "templates/Qwen-Qwen3-0.6B.jinja"
     if vocab.exists() and template.exists():
         thinks = ["\n", "<think>", *words(THOUGHT), "</think>", "\n\n", "It", *words(ANSWER)]

@@ -103,6 +103,7 @@ class Tokenizer:
 
         fields = gguf.GGUFReader(MODELS / "caller.gguf").fields
         self.words = fields["tokenizer.ggml.tokens"].contents()
+        self.template = fields["tokenizer.chat_template"].contents()
         self.special = {i for i, kind in enumerate(fields["tokenizer.ggml.token_type"].contents()) if kind == 3}
         self.ids = {word: i for i, word in enumerate(self.words)}
         self.ranks = {tuple(pair.split(" ")): i for i, pair in enumerate(fields["tokenizer.ggml.merges"].contents())}
@@ -123,6 +124,19 @@ class Tokenizer:
                 break
             parts[at : at + 2] = [parts[at] + parts[at + 1]]
         return [self.ids[part] for part in parts]
+
+    def apply_chat_template(self, conversation, add_generation_prompt, continue_final_message, tools=None, **_):
+        import jinja2
+
+        template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(self.template)
+        text = template.render(messages=conversation, tools=tools, add_generation_prompt=add_generation_prompt)
+        if not continue_final_message:
+            return text
+        last = conversation[-1]["content"].strip()
+        return text[: text.rindex(last) + len(last)]
+
+    def convert_ids_to_tokens(self, ids):
+        return [self.words[i] for i in ids]
 
     def decode(self, ids, skip_special_tokens=False):
         out = b""

@@ -209,6 +209,14 @@ const IDLE: &[Flag] = &[
         Harmless,
     ),
     ("--pps -pps --tgs -tgs", Nothing, Harmless),
+    (
+        "--data-parallel-size",
+        Value,
+        Off(
+            &["1"],
+            "one device, with the processor beside it, runs a model",
+        ),
+    ),
 ];
 
 /// Flags for speculation, which changes no answer either, but whoever gives them expects speed.

@@ -51,6 +51,7 @@ pub(crate) async fn tokenize(app: Shared, request: Request) -> Result<Response> 
         "tokens": tokens,
         "count": ids.len(),
         "max_model_len": model.service.limits().ctx,
+        "token_strs": null,
     });
     if strings {
         let text = |&id: &u32| String::from_utf8_lossy(tokenizer.token_text(id)).into_owned();

@@ -598,7 +598,7 @@ fn the_tokens_of_an_answer_end_with_what_ended_it() {
             whole.get("prompt_token_ids"),
             whole["choices"][0].get("token_ids"),
         ]
-        .map(|v| v.cloned())
+        .map(Option::<&Value>::cloned)
     };
     assert_eq!(said(&body), [Some(Value::Null), Some(Value::Null)]);
     body["return_token_ids"].take();

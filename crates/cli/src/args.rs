@@ -199,31 +199,19 @@ pub(crate) struct DeviceArgs {
     #[arg(
         long,
         value_name = "N",
-        allow_hyphen_values = true,
+        allow_negative_numbers = true,
         hide_short_help = true
     )]
     gpu_layers: Option<GpuLayers>,
     /// Keep the experts of the first N layers with the processor
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        hide_default_value = true,
-        hide_short_help = true
-    )]
-    n_cpu_moe: u32,
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    n_cpu_moe: Option<u32>,
     /// Keep all experts with the processor
     #[arg(long, hide_short_help = true)]
     cpu_moe: bool,
     /// Keep the dense feed-forward weights of the first N layers with the processor
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        hide_default_value = true,
-        hide_short_help = true
-    )]
-    n_cpu_ffn: u32,
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    n_cpu_ffn: Option<u32>,
     /// Keep tensors whose GGUF names match a regular expression with the processor; several are told apart by commas
     #[arg(long, value_name = "REGEX=CPU", value_delimiter = ',', value_parser = kept, hide_short_help = true)]
     override_tensor: Vec<Tensors>,
@@ -341,14 +329,11 @@ impl DeviceArgs {
     }
 
     fn placement(&self) -> Placement {
+        let experts = self.cpu_moe.then_some(u32::MAX).or(self.n_cpu_moe);
         Placement {
             layers: self.gpu_layers.unwrap_or_default(),
-            cpu_experts: if self.cpu_moe {
-                u32::MAX
-            } else {
-                self.n_cpu_moe
-            },
-            cpu_ffn: self.n_cpu_ffn,
+            cpu_experts: experts.unwrap_or(0),
+            cpu_ffn: self.n_cpu_ffn.unwrap_or(0),
             cpu_tensors: self.override_tensor.clone(),
         }
     }

@@ -12,7 +12,7 @@ use tokkata_ir::{
     Node, Op, Plan, PlanRole, Port, Program, Recipe, Shape, Site, SlotDef, SlotId, Uses, ValType,
     ValueDef, ValueId, WeightDef, WeightId, WeightSource,
 };
-use tokkata_quant::{dequantize, quantize};
+use tokkata_quant::{QuantError, dequantize, quantize};
 
 pub use run::{Feed, Kinds, Rows, Run, finish};
 
@@ -30,6 +30,20 @@ pub fn noise(name: &str, index: usize) -> f32 {
 #[must_use]
 pub fn noises(name: &str, len: usize) -> Vec<f32> {
     (0..len).map(|i| noise(name, i)).collect()
+}
+
+/// Rows of so many values in a format; all columns count the same.
+///
+/// # Errors
+/// A format that cannot be written.
+///
+/// # Panics
+/// When blocks do not divide the rows.
+pub fn encoded(dtype: DType, values: &[f32], cols: usize) -> Result<Vec<u8>, QuantError> {
+    let row = dtype.row_bytes(cols).expect("blocks divide the row");
+    let mut bytes = vec![0; row * values.len() / cols];
+    quantize(dtype, values, cols, Some(&vec![1.0; cols]), &mut bytes)?;
+    Ok(bytes)
 }
 
 /// Tensors in memory.
@@ -57,11 +71,7 @@ impl MemoryWeights {
             values.len(),
             "shape of {name}"
         );
-        let row = dtype.row_bytes(cols).expect("blocks divide the row");
-        let mut bytes = vec![0; row * values.len() / cols];
-        let importance = vec![1.0; cols];
-        quantize(dtype, values, cols, Some(&importance), &mut bytes)
-            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        let bytes = encoded(dtype, values, cols).unwrap_or_else(|e| panic!("{name}: {e}"));
         let tensor = Tensor {
             dtype,
             shape: shape.to_vec(),

@@ -6,9 +6,9 @@
 use tokkata_archs::beside::PREFIX;
 use tokkata_core::{Array, DType, Metadata, Value};
 use tokkata_formats::{GgufWriter, ModelFile};
-use tokkata_quant::{QuantError, quantize};
+use tokkata_quant::QuantError;
 
-use crate::fixture::noise;
+use crate::fixture::{encoded, noise};
 use crate::golden::Golden;
 use crate::models::Failure;
 
@@ -107,14 +107,7 @@ pub fn gguf(golden: &Golden) -> Result<Vec<u8>, Failure> {
 /// # Errors
 /// As [`gguf`].
 pub fn changed(golden: &Golden, change: impl Fn(&str, &mut [f32])) -> Result<Vec<u8>, Failure> {
-    let all: Vec<Named<'_>> = golden.tensors.iter().map(|t| (&*t.0, t)).collect();
-    written(
-        &golden.name,
-        with_vocabulary(golden),
-        &all,
-        DType::F32,
-        change,
-    )
+    whole(golden, DType::F32, change)
 }
 
 /// The model of a golden, opened, its matrices of whole blocks in this format.
@@ -122,10 +115,23 @@ pub fn changed(golden: &Golden, change: impl Fn(&str, &mut [f32])) -> Result<Vec
 /// # Errors
 /// As [`model`].
 pub fn kept_as(golden: &Golden, matrices: DType) -> Result<ModelFile, Failure> {
+    ModelFile::from_bytes(whole(golden, matrices, |_, _| {})?).map_err(|e| e.to_string())
+}
+
+/// All tensors in one file.
+fn whole(
+    golden: &Golden,
+    matrices: DType,
+    change: impl Fn(&str, &mut [f32]),
+) -> Result<Vec<u8>, Failure> {
     let all: Vec<Named<'_>> = golden.tensors.iter().map(|t| (&*t.0, t)).collect();
-    let metadata = with_vocabulary(golden);
-    let bytes = written(&golden.name, metadata, &all, matrices, |_, _| {})?;
-    ModelFile::from_bytes(bytes).map_err(|e| e.to_string())
+    written(
+        &golden.name,
+        with_vocabulary(golden),
+        &all,
+        matrices,
+        change,
+    )
 }
 
 /// The model of a golden and the drafter beside it as two files, the second under names of its own.
@@ -181,7 +187,7 @@ fn written(
             .map_err(|e| e.to_string())?;
         let mut values = values(name, shape);
         change(name, &mut values);
-        data.push(encoded(&values, dtype, shape).map_err(|e| e.to_string())?);
+        data.push(data_of(&values, dtype, shape).map_err(|e| e.to_string())?);
     }
     writer
         .to_bytes(data.iter().map(Vec::as_slice))
@@ -195,19 +201,16 @@ fn is_matrix(name: &str, shape: &[usize], dtype: DType) -> bool {
     name.ends_with(".weight") && columns >= 32 && columns.is_multiple_of(dtype.block_elems())
 }
 
-fn encoded(values: &[f32], dtype: DType, shape: &[usize]) -> Result<Vec<u8>, QuantError> {
-    let plain = |bytes: fn(f32) -> Vec<u8>| Ok(values.iter().copied().flat_map(bytes).collect());
+fn data_of(values: &[f32], dtype: DType, shape: &[usize]) -> Result<Vec<u8>, QuantError> {
     match dtype {
-        DType::I32 => plain(|v| (v as i32).to_le_bytes().to_vec()),
-        DType::I64 => plain(|v| (v as i64).to_le_bytes().to_vec()),
-        DType::F32 => plain(|v| v.to_le_bytes().to_vec()),
-        _ => {
-            let columns = shape.last().copied().unwrap_or(1);
-            let mut bytes = vec![0; values.len() / dtype.block_elems() * dtype.block_bytes()];
-            quantize(dtype, values, columns, None, &mut bytes)?;
-            Ok(bytes)
-        }
+        DType::I32 => Ok(bytes_of(values, |v| (v as i32).to_le_bytes())),
+        DType::I64 => Ok(bytes_of(values, |v| (v as i64).to_le_bytes())),
+        _ => encoded(dtype, values, shape.last().copied().unwrap_or(1)),
     }
+}
+
+fn bytes_of<const N: usize>(values: &[f32], bytes: impl Fn(f32) -> [u8; N]) -> Vec<u8> {
+    values.iter().flat_map(|&v| bytes(v)).collect()
 }
 
 /// The model of a golden, opened.
@@ -215,7 +218,7 @@ fn encoded(values: &[f32], dtype: DType, shape: &[usize]) -> Result<Vec<u8>, Qua
 /// # Errors
 /// Whatever keeps the file from being written or read.
 pub fn model(golden: &Golden) -> Result<ModelFile, Failure> {
-    ModelFile::from_bytes(gguf(golden)?).map_err(|e| e.to_string())
+    kept_as(golden, DType::F32)
 }
 
 /// Metadata with a tokenizer that only counts, which the oracle needs to know how many ids there are.

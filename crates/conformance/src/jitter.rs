@@ -16,13 +16,6 @@ const PIECES: Feeding = Feeding {
     block_size: 16,
 };
 
-/// An answer.
-const TOKEN_BY_TOKEN: Feeding = Feeding {
-    chunk: 1,
-    sequences: 1,
-    block_size: 16,
-};
-
 /// What matrices are kept in, one golden after the other: kernels differ.
 const FORMATS: [DType; 4] = [DType::F16, DType::Q8_0, DType::F32, DType::Q4_0];
 
@@ -68,14 +61,18 @@ fn fault(
     let (alone, beside) = (on(steady), on(stumbling));
     let want = trace(&file, registry, &alone, &ids)?;
     let found = difference(&want, &trace(&file, registry, &beside, &ids)?);
-    let mut feedings = vec![PIECES, TOKEN_BY_TOKEN];
-    if load_for(&file, registry, &alone)?.bidirectional() {
-        feedings = vec![Feeding::WHOLE];
-    }
+    let mut alone = load_for(&file, registry, &alone)?;
+    let mut beside = load_for(&file, registry, &beside)?;
+    let feedings = match alone.bidirectional() {
+        true => &[Feeding::WHOLE][..],
+        false => &[PIECES, Feeding::TOKEN_BY_TOKEN],
+    };
     let mut rows = Vec::new();
-    for feeding in feedings {
-        let fed = |target| load_for(&file, registry, target)?.logits(&ids, feeding);
-        if !same(&fed(&alone)?, &fed(&beside)?) {
+    for &feeding in feedings {
+        if !same(
+            &alone.logits(&ids, feeding)?,
+            &beside.logits(&ids, feeding)?,
+        ) {
             rows.push(format!("rows of {} differ", feeding.chunk));
         }
     }

@@ -36,6 +36,12 @@ impl Feeding {
         sequences: 1,
         block_size: 16,
     };
+
+    /// As an answer, alone.
+    pub const TOKEN_BY_TOKEN: Feeding = Feeding {
+        chunk: 1,
+        ..Feeding::WHOLE
+    };
 }
 
 /// A value of a run and the op that made it.

@@ -17,10 +17,10 @@ const ROUNDED: f64 = 1e-2;
 /// A window that begins inside of a split.
 const WINDOW: usize = 140;
 
-const TOKEN_BY_TOKEN: Feeding = Feeding {
-    chunk: 1,
-    sequences: 1,
+/// Blocks as tapes attend over.
+const REPLY: Feeding = Feeding {
     block_size: 32,
+    ..Feeding::TOKEN_BY_TOKEN
 };
 
 /// A golden whose heads have other widths and numbers.
@@ -111,11 +111,11 @@ impl Wide {
 fn replies(golden: &Golden, dtype: DType, device: &dyn Device) -> Result<Vec<f32>, Failure> {
     let target = Target {
         kv_dtype: DType::F16,
-        ..Target::new(device, POSITIONS, TOKEN_BY_TOKEN)
+        ..Target::new(device, POSITIONS, REPLY)
     };
     let file = generate::kept_as(golden, dtype)?;
     let mut loaded = load_for(&file, &Registry::builtin(), &target)?;
-    loaded.logits(&golden.ids(), TOKEN_BY_TOKEN)
+    loaded.logits(&golden.ids(), REPLY)
 }
 
 /// Holds ways of a device, by their names, against an oracle and against each other, bit for bit.
@@ -138,9 +138,8 @@ pub fn verify(oracle: &dyn Device, ways: &[(&str, &dyn Device)]) {
                 faults.push(format!("{case:?}, {name}: error {error:.2e}"));
             }
             let other = first.get_or_insert_with(|| got.clone());
-            let differs = |(a, b): &(&f32, &f32)| a.to_bits() != b.to_bits();
-            let at = other.iter().zip(&got).position(|pair| differs(&pair));
-            if let Some(at) = at {
+            let mut pairs = other.iter().zip(&got);
+            if let Some(at) = pairs.position(|(a, b)| a.to_bits() != b.to_bits()) {
                 let position = at / (got.len() / POSITIONS);
                 let (beside, _) = ways[0];
                 faults.push(format!(

@@ -4,7 +4,7 @@
 //! partition. Fusion belongs to the backends, which declare rules for [`tokkata_ir::fusion`]. This crate knows no kernel
 //! and no file.
 //!
-//! Reading order: [`mod@build`] (one module per block kind), [`passes`], [`dump`].
+//! Reading order: [`mod@build`] (one module per block kind), [`passes`], [`place`], [`dump`].
 
 pub mod build;
 pub mod dump;

@@ -280,16 +280,20 @@ pub fn shard(program: &mut Program) {
 /// Gives every op a device: device `d` begins at layer `cuts[d - 1]`. An op outside the layers goes with the op before
 /// it. With no cuts there is one device.
 pub fn partition(program: &mut Program, cuts: &[u32]) {
+    let of = |layer: u32| DeviceId(cuts.iter().filter(|&&cut| cut <= layer).count() as u32);
     for plan in &mut program.plans {
-        let mut device = DeviceId(0);
-        for node in &mut plan.nodes {
-            if let Some(layer) = node.site.layer {
-                device = DeviceId(cuts.iter().filter(|&&cut| cut <= layer).count() as u32);
-            }
-            node.device = device;
-        }
+        by_layer(plan, DeviceId(0), of);
     }
     together(program);
+}
+
+/// Gives every op the device of its layer. An op outside the layers goes with the op before it, or to `begin`.
+pub(crate) fn by_layer(plan: &mut Plan, begin: DeviceId, of: impl Fn(u32) -> DeviceId) {
+    let mut device = begin;
+    for node in &mut plan.nodes {
+        device = node.site.layer.map_or(device, &of);
+        node.device = device;
+    }
 }
 
 /// Moves ops to where they have to be: those of a cache slot to the device that writes it, a draw to its logits. Slots

@@ -21,8 +21,11 @@ pub fn layers(program: &Program) -> u32 {
 /// Gives the processor what comes before layer `first` of every plan, and the products with weights that it keeps, with what
 /// lies between them: activations of feed-forward parts, and sums over experts. Everything else is the device's.
 pub fn place(program: &mut Program, first: u32, keeps: impl Fn(&WeightDef) -> bool) {
+    let of = |layer: u32| if layer < first { PROCESSOR } else { DEVICE };
     for plan in &mut program.plans {
-        by_layer(plan, first);
+        // What comes before the layers goes with the first of them.
+        let begin = plan.nodes.iter().find_map(|n| n.site.layer);
+        passes::by_layer(plan, begin.map_or(DEVICE, of), of);
     }
     let kept: HashSet<usize> = (0..program.weights.len())
         .filter(|&i| keeps(&program.weights[i]))
@@ -37,17 +40,7 @@ pub fn place(program: &mut Program, first: u32, keeps: impl Fn(&WeightDef) -> bo
     passes::together(program);
 }
 
-/// Ops outside the layers go with the op before them, or with the first layer.
-fn by_layer(plan: &mut Plan, first: u32) {
-    let of = |layer: u32| if layer < first { PROCESSOR } else { DEVICE };
-    let begin = plan.nodes.iter().find_map(|n| n.site.layer);
-    let mut device = begin.map_or(DEVICE, of);
-    for node in &mut plan.nodes {
-        device = node.site.layer.map_or(device, of);
-        node.device = device;
-    }
-}
-
+/// Gives the processor what is kept, and what lies between.
 fn pull(plan: &mut Plan, is_kept: impl Fn(&Node) -> bool) {
     let mut made: HashSet<ValueId> = HashSet::new();
     for node in &mut plan.nodes {

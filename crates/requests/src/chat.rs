@@ -234,7 +234,7 @@ impl Writer {
         if !self.warnings.is_empty() {
             body.insert("warnings".to_owned(), self.warnings.clone().into());
         }
-        if self.prompt_ids.is_some() || self.wishes.token_ids.is_some() {
+        if self.wishes.token_ids.is_some() {
             body.insert(
                 "prompt_token_ids".to_owned(),
                 self.prompt_ids.clone().into(),

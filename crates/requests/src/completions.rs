@@ -343,8 +343,8 @@ impl Writer {
             "finish_reason": end.as_ref().map(|end| finish_word(&end.finish)),
         });
         let mut ids = std::mem::take(&mut self.state.token_ids[index]);
-        ids.extend(end.as_ref().and_then(|end| end.stats.end_token));
         if self.wishes.token_ids == Some(true) {
+            ids.extend(end.as_ref().and_then(|end| end.stats.end_token));
             choice["token_ids"] = ids.into();
             if !std::mem::replace(&mut self.state.told[index], true) {
                 let prompt = &self.prompt_ids[index / self.drawn];

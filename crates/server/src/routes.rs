@@ -99,6 +99,7 @@ fn openai() -> Routes {
         .route("/inference", post(audio::inference))
         .route("/v1/embeddings", post(embeddings::create))
         .route("/v2/rerank", post(ranking::rerank))
+        .route("/tokenizer_info", get(tokens::tokenizer_info))
         .route("/embeddings", post(embeddings::plain))
         .route("/embedding", post(embeddings::plain))
 }
@@ -109,7 +110,6 @@ fn llama() -> Routes {
         .route("/completions", post(completion::complete))
         .route("/infill", post(completion::fill))
         .route("/apply-template", post(chat::apply_template))
-        .route("/tokenizer_info", get(tokens::tokenizer_info))
         .route("/props", get(status::props).post(status::set_props))
         .route("/slots", get(status::slots))
 }

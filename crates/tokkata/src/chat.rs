@@ -55,11 +55,15 @@ pub fn open_reasoning(template: &ChatTemplate, tokenizer: &Tokenizer) -> Option<
 /// How a file spells the tokens that begin and end a text.
 #[must_use]
 pub fn ends(tokenizer: &Tokenizer) -> (Option<String>, Option<String>) {
-    let spelling = |id: Option<u32>| {
-        id.map(|id| String::from_utf8_lossy(tokenizer.token_text(id)).into_owned())
-    };
     let special = tokenizer.special();
-    (spelling(special.bos), spelling(special.eos))
+    let of = |id: Option<u32>| id.map(|id| spelling(tokenizer, id));
+    (of(special.bos), of(special.eos))
+}
+
+/// How a file spells a token.
+#[must_use]
+pub fn spelling(tokenizer: &Tokenizer, id: u32) -> String {
+    String::from_utf8_lossy(tokenizer.token_text(id)).into_owned()
 }
 
 /// Token ids of a conversation up to where the assistant begins.

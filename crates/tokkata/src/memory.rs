@@ -23,20 +23,21 @@ impl MemoryNeed {
     /// What `program` needs, its weights taken from `source`.
     #[must_use]
     pub fn of(program: &Program, source: &dyn WeightSource) -> Self {
-        let least_caches = program
-            .caches
-            .iter()
-            .map(|g| g.block_bytes() * g.blocks_of_sequence(&program.limits))
+        let weights = program.weights.iter();
+        let bytes = weights.map(|w| weight_bytes(source, &w.recipe)).sum();
+        Self::sum(program, bytes, program.caches.iter().cloned())
+    }
+
+    /// Weights of so many bytes, these caches, and a program's logits.
+    fn sum(program: &Program, weights: u64, caches: impl Iterator<Item = CacheGroup>) -> Self {
+        let limits = &program.limits;
+        let least_caches = caches
+            .map(|g| g.block_bytes() * g.blocks_of_sequence(limits))
             .fold(0, u64::saturating_add);
-        let logits = u64::from(program.limits.logit_rows) * u64::from(program.n_vocab) * 4;
-        let weights = program
-            .weights
-            .iter()
-            .map(|w| weight_bytes(source, &w.recipe))
-            .sum();
+        let logits = u64::from(limits.logit_rows) * u64::from(program.n_vocab) * 4;
         MemoryNeed {
             weights,
-            caches: least_caches.saturating_mul(program.limits.seqs.into()),
+            caches: least_caches.saturating_mul(limits.seqs.into()),
             least_caches,
             logits,
             adapters: 0,
@@ -50,7 +51,8 @@ impl MemoryNeed {
         let own = || nodes.clone().filter(|n| n.device == device);
         let weights: BTreeSet<WeightId> = own().flat_map(|n| n.op.weights()).collect();
         let slots: BTreeSet<SlotId> = own().flat_map(|n| n.op.slots()).collect();
-        let weights = weights.iter().map(|id| program.weights[id.index()].clone());
+        let weights = weights.iter().map(|id| &program.weights[id.index()]);
+        let bytes = weights.map(|w| weight_bytes(source, &w.recipe)).sum();
         let group = |(g, group): (usize, &CacheGroup)| {
             let own = slots.iter().filter(|s| s.group.index() == g);
             CacheGroup {
@@ -58,15 +60,7 @@ impl MemoryNeed {
                 ..group.clone()
             }
         };
-        let caches = program.caches.iter().enumerate().map(group);
-        let part = Program {
-            plans: Vec::new(),
-            weights: weights.collect(),
-            caches: caches.collect(),
-            consts: Vec::new(),
-            ..*program
-        };
-        MemoryNeed::of(&part, source)
+        Self::sum(program, bytes, program.caches.iter().enumerate().map(group))
     }
 
     /// The same with an adapter attached.

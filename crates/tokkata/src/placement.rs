@@ -1,7 +1,6 @@
 //! What a device runs of a model, and what the processor beside it does.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::str::FromStr;
 
 use fancy_regex::Regex;
@@ -62,12 +61,6 @@ impl Tensors {
     }
 }
 
-impl fmt::Display for Tensors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.as_str())
-    }
-}
-
 /// What stays with the processor of a model whose device is another.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
@@ -82,32 +75,31 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Whether it asks for a device beside the processor.
-    #[must_use]
-    pub fn wants_device(&self) -> bool {
-        matches!(self.layers, GpuLayers::All) || matches!(self.layers, GpuLayers::Count(n) if n > 0)
-    }
-
-    /// The first layer that the device takes, with so much memory.
-    fn first(&self, program: &Program, weights: &dyn WeightSource, available: Option<u64>) -> u32 {
+    /// Divides a program for a device with so much memory; the first layer that this takes.
+    fn divide(
+        &self,
+        program: &mut Program,
+        weights: &dyn WeightSource,
+        available: Option<u64>,
+    ) -> u32 {
+        let keeps = |weight: &WeightDef| self.keeps(weight);
         let all = layers(program);
-        match self.layers {
-            GpuLayers::All => 0,
-            GpuLayers::Count(0) => u32::MAX,
-            GpuLayers::Count(n) => all.saturating_sub(n),
-            GpuLayers::Auto => {
-                let need = |first: u32| {
-                    let mut program = program.clone();
-                    place(&mut program, first, |weight| self.keeps(weight));
-                    MemoryNeed::on(&program, weights, DEVICE).least()
-                };
+        let first = match (self.layers, available) {
+            (GpuLayers::All, _) | (GpuLayers::Auto, None) => 0,
+            (GpuLayers::Count(0), _) => u32::MAX,
+            (GpuLayers::Count(n), _) => all.saturating_sub(n),
+            (GpuLayers::Auto, Some(bytes)) => {
                 // Some of it is for work space.
-                let room = available.map_or(u64::MAX, |bytes| bytes / 16 * 15);
-                (0..all)
-                    .find(|&first| need(first) <= room)
-                    .unwrap_or(u32::MAX)
+                let room = bytes / 16 * 15;
+                let mut fits = |first: u32| {
+                    place(program, first, keeps);
+                    MemoryNeed::on(program, weights, DEVICE).least() <= room
+                };
+                (0..all).find(|&first| fits(first)).unwrap_or(u32::MAX)
             }
-        }
+        };
+        place(program, first, keeps);
+        first
     }
 
     fn keeps(&self, weight: &WeightDef) -> bool {
@@ -161,16 +153,17 @@ impl Placed {
     ) -> Result<Self> {
         let placement = &options.placement;
         let wanted = match &options.device {
-            None if placement.wants_device() => Some("auto"),
+            // Layers for a device want one.
+            None if matches!(placement.layers, GpuLayers::All | GpuLayers::Count(1..)) => {
+                Some("auto")
+            }
             named => named.as_deref(),
         };
         let device = crate::device::device(wanted)?;
         if device.name() == "cpu" {
             return Ok(Placed::alone(device));
         }
-        let first = placement.first(program, weights, device.available_bytes());
-        let keeps = |weight: &WeightDef| placement.keeps(weight);
-        place(program, first, keeps);
+        placement.divide(program, weights, device.available_bytes());
         let nodes = program.plans.iter().flat_map(|p| &p.nodes);
         let used: BTreeSet<DeviceId> = nodes.map(|n| n.device).collect();
         if !used.contains(&PROCESSOR) {
@@ -277,7 +270,7 @@ mod tests {
     fn a_device_takes_the_last_layers_that_fit() {
         with("llama", |program, weights| {
             let placement = Placement::default();
-            let first = |available| placement.first(&program, weights, available);
+            let first = |available| placement.divide(&mut program.clone(), weights, available);
             assert_eq!((first(None), first(Some(1 << 40))), (0, 0));
             assert_eq!(first(Some(0)), u32::MAX);
             let mut whole = program.clone();
@@ -305,7 +298,7 @@ mod tests {
                     layers,
                     ..Placement::default()
                 };
-                placement.first(&program, weights, Some(0))
+                placement.divide(&mut program.clone(), weights, Some(0))
             };
             assert_eq!((first("all"), first("99"), first("4")), (0, 0, 0));
             assert_eq!((first("1"), first("0")), (3, u32::MAX));

@@ -76,38 +76,49 @@ def bert(vocab, out, labels):
     finish(writer)
 
 
-def qwen(vocab, template, out):
-    """A model with Qwen's vocabulary and template, which writes whatever comes."""
-    reader = gguf.GGUFReader(vocab)
+def qwen(reader, template, out, name, leave=()):
+    """A file with Qwen's vocabulary, but for what is left out of it, and a template."""
     writer = gguf.GGUFWriter(out, "qwen2")
-    writer.add_name("tiny writer")
-    copy_fields(reader, writer, "tokenizer.", leave=("tokenizer.chat_template",))
+    writer.add_name(name)
+    copy_fields(reader, writer, "tokenizer.", leave=("tokenizer.chat_template", *leave))
     writer.add_chat_template(template.read_text())
-    for name, count in {
+    return writer
+
+
+def layers(writer, table, head, count, adds=1):
+    """Its model: a table of tokens, so many layers that add so much of what comes, and a head."""
+    for name, number in {
         "context_length": 8192,
         "embedding_length": WIDTH,
-        "block_count": LAYERS,
+        "block_count": count,
         "feed_forward_length": INNER,
         "attention.head_count": HEADS,
         "attention.head_count_kv": HEADS,
     }.items():
-        writer.add_uint32(f"qwen2.{name}", count)
+        writer.add_uint32(f"qwen2.{name}", number)
     writer.add_float32("qwen2.attention.layer_norm_rms_epsilon", 1e-6)
     writer.add_float32("qwen2.rope.freq_base", 1e6)
-    words = len(reader.fields["tokenizer.ggml.tokens"].data)
-    writer.add_tensor("token_embd.weight", weights(words, WIDTH).astype(np.float16))
-    writer.add_tensor("output.weight", (4 * weights(words, WIDTH)).astype(np.float16))
+    writer.add_tensor("token_embd.weight", table.astype(np.float16))
+    writer.add_tensor("output.weight", head.astype(np.float16))
     writer.add_tensor("output_norm.weight", np.ones(WIDTH, np.float32))
-    for layer in range(LAYERS):
+    for layer in range(count):
         name = f"blk.{layer}."
         for part in ["attn_q", "attn_k", "attn_v"]:
             writer.add_tensor(f"{name}{part}.weight", weights(WIDTH, WIDTH))
             writer.add_tensor(f"{name}{part}.bias", weights(WIDTH))
-        for part, shape in {"attn_output": (WIDTH, WIDTH), "ffn_gate": (INNER, WIDTH), "ffn_up": (INNER, WIDTH), "ffn_down": (WIDTH, INNER)}.items():
-            writer.add_tensor(f"{name}{part}.weight", weights(*shape))
+        for part, shape, scale in [("attn_output", (WIDTH, WIDTH), adds), ("ffn_gate", (INNER, WIDTH), 1), ("ffn_up", (INNER, WIDTH), 1), ("ffn_down", (WIDTH, INNER), adds)]:
+            writer.add_tensor(f"{name}{part}.weight", scale * weights(*shape))
         for part in ["attn_norm", "ffn_norm"]:
             writer.add_tensor(f"{name}{part}.weight", np.ones(WIDTH, np.float32))
     finish(writer)
+
+
+def chance(vocab, template, out):
+    """A model with Qwen's vocabulary and template, which writes whatever comes."""
+    reader = gguf.GGUFReader(vocab)
+    writer = qwen(reader, template, out, "tiny writer")
+    count = len(reader.fields["tokenizer.ggml.tokens"].data)
+    layers(writer, weights(count, WIDTH), 4 * weights(count, WIDTH), LAYERS)
 
 
 # Tokens of Qwen 3 that the vocabulary has no names for yet.
@@ -135,33 +146,15 @@ def scripted(vocab, template, out, scripts, named, others):
         tokens[place] = text
     ids = {token: i for i, token in enumerate(tokens)}
     number = lambda text: ids[text] if text in ids else ids[spelled(text)]
-    writer = gguf.GGUFWriter(out, "qwen2")
-    writer.add_name("tiny script")
-    copy_fields(reader, writer, "tokenizer.", leave=("tokenizer.chat_template", "tokenizer.ggml.tokens", "tokenizer.ggml.eos_token_id"))
+    writer = qwen(reader, template, out, "tiny script", leave=("tokenizer.ggml.tokens", "tokenizer.ggml.eos_token_id"))
     writer.add_token_list(tokens)
     writer.add_uint32("tokenizer.ggml.eos_token_id", number("<|im_end|>"))
-    writer.add_chat_template(template.read_text())
-    counts = {"context_length": 8192, "embedding_length": WIDTH, "block_count": 1, "feed_forward_length": INNER}
-    for name, count in (counts | {"attention.head_count": HEADS, "attention.head_count_kv": HEADS}).items():
-        writer.add_uint32(f"qwen2.{name}", count)
-    writer.add_float32("qwen2.attention.layer_norm_rms_epsilon", 1e-6)
-    writer.add_float32("qwen2.rope.freq_base", 1e6)
     table, head = weights(len(tokens), WIDTH), others * weights(len(tokens), WIDTH)
     pairs = {(number(before), number(after)): strength for strength, script in scripts for before, after in zip(script, script[1:])}
     head[[after for _, after in pairs]] = 0
     for (before, after), strength in pairs.items():
         head[after] += strength * table[before] / np.linalg.norm(table[before])
-    writer.add_tensor("token_embd.weight", table.astype(np.float16))
-    writer.add_tensor("output.weight", head.astype(np.float16))
-    writer.add_tensor("output_norm.weight", np.ones(WIDTH, np.float32))
-    for part, shape in {"attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH, WIDTH), "attn_v": (WIDTH, WIDTH), "attn_output": (WIDTH, WIDTH), "ffn_gate": (INNER, WIDTH), "ffn_up": (INNER, WIDTH), "ffn_down": (WIDTH, INNER)}.items():
-        # What a layer adds is nothing.
-        writer.add_tensor(f"blk.0.{part}.weight", weights(*shape) * (part not in ("attn_output", "ffn_down")))
-        if part in ("attn_q", "attn_k", "attn_v"):
-            writer.add_tensor(f"blk.0.{part}.bias", weights(WIDTH))
-    for part in ["attn_norm", "ffn_norm"]:
-        writer.add_tensor(f"blk.0.{part}.weight", np.ones(WIDTH, np.float32))
-    finish(writer)
+    layers(writer, table, head, 1, adds=0)
 
 
 def words(text):
@@ -187,7 +180,7 @@ def main():
         bert(vocab, FOLDER / "reranker.gguf", labels=True)
     vocab, template = TESTDATA / "vocab/ggml-vocab-qwen2.gguf", TESTDATA / "templates/Qwen-Qwen2.5-7B-Instruct.jinja"
     if vocab.exists() and template.exists():
-        qwen(vocab, template, FOLDER / "qwen.gguf")
+        chance(vocab, template, FOLDER / "qwen.gguf")
         calls, answers = ["\n", *call(PARIS)], ["\n", "It", *words(ANSWER), "<|im_end|>"]
         scripted(vocab, template, FOLDER / "caller.gguf", [(3.5, answers), (4, calls)], [PARIS], 4)
     template = TESTDATA / "templates/Qwen-Qwen3-0.6B.jinja"

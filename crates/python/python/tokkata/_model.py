@@ -195,9 +195,9 @@ class Model:
     ``last``, ``none`` or ``rank``, and as the file says without one. ``progress`` hears bytes read and bytes in all;
     what it raises ends the load. ``taps`` keeps what :meth:`taps` gives. With ``purpose="speech"`` it hears ``n_seqs``
     recordings at once, for :meth:`transcribe` alone; ``words`` lets words be timed. ``speculation`` is ``auto``, ``none``,
-    ``ngram``, ``mtp`` or ``draft``, the last with the file of a smaller model; no choice changes a text. Of a model that ``device`` cannot hold it
-    takes the last ``gpu_layers``, which are a number, ``all``, or ``auto`` for as many as its memory holds; the processor has
-    the others, and the experts of the first ``cpu_experts`` layers.
+    ``ngram``, ``mtp`` or ``draft``, the last with the file of a smaller model; no choice changes a text. Of a model that ``device``
+    cannot hold it takes the last ``gpu_layers``, which are a number, ``all``, or ``auto`` for as many as its memory holds;
+    the processor has the others, and the experts of the first ``cpu_experts`` layers.
     """
 
     def __init__(

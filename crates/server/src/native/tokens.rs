@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+use tokkata::chat::spelling;
 use tokkata::{DecodeOptions, EncodeOptions, Tokenizer};
 
 use crate::app::{Call, Shared, aside};
@@ -54,8 +55,7 @@ pub(crate) async fn tokenize(app: Shared, request: Request) -> Result<Response> 
         "token_strs": null,
     });
     if strings {
-        let text = |&id: &u32| String::from_utf8_lossy(tokenizer.token_text(id)).into_owned();
-        body["token_strs"] = ids.iter().map(text).collect();
+        body["token_strs"] = ids.iter().map(|&id| spelling(tokenizer, id)).collect();
     }
     Ok(crate::app::Json(body).into_response())
 }
@@ -76,9 +76,7 @@ pub(crate) async fn tokenizer_info(app: Shared) -> Result<Response> {
     let model = model.ok_or_else(|| ApiError::not_found("no model is loaded"))?;
     let service = &model.service;
     let tokenizer = service.tokenizer()?;
-    let text = |id: Option<u32>| {
-        id.map(|id| String::from_utf8_lossy(tokenizer.token_text(id)).into_owned())
-    };
+    let text = |id: Option<u32>| id.map(|id| spelling(tokenizer, id));
     let special = tokenizer.special();
     let mut info = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -5,7 +5,8 @@
 //!
 //! WAY: `launches` leaves tapes out; `meetings` has the blocks of a tape meet behind each instruction, as before 9.0; `deep`
 //! has tapes attend as behind long caches; `watch` says where the last step of a tape went, in cycles; `check` runs these ways
-//! and fails unless the last logits have the same bits in all. The sum over the bits says it of two runs.
+//! and, where there are many sequences, one alone, and fails unless the last logits have the same bits in all. The sum over the
+//! bits of one sequence's logits says it of two runs; all sequences have the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,6 +44,10 @@ fn main() -> Result<(), Any> {
         }
     }
     println!("the same bits in four ways");
+    let [tokens, sequences, depth] = counts;
+    if sequences > 1 && measure(path, [tokens, 1, depth], "")? != want {
+        return Err(format!("{path}: other bits than of one sequence").into());
+    }
     Ok(())
 }
 
@@ -224,7 +229,7 @@ impl Run {
         Ok(())
     }
 
-    /// One step more: what its logits come to, bit by bit.
+    /// One step more: what the logits of each sequence come to, bit by bit.
     fn last_bits(&mut self) -> Result<u64, Any> {
         let plan = &self.program.plans[0];
         let logits = plan.output("logits").ok_or("no logits")?;
@@ -241,7 +246,12 @@ impl Run {
         let rows = 0..self.sequences;
         self.executor.read(&ticket, logits, rows, &mut out)?;
         let mix = |sum: u64, x: &f32| (sum ^ u64::from(x.to_bits())).wrapping_mul(0x100_0000_01b3);
-        Ok(out.iter().fold(0xcbf2_9ce4_8422_2325, mix))
+        let of = |row: &[f32]| row.iter().fold(0xcbf2_9ce4_8422_2325, mix);
+        let each: Vec<u64> = out.chunks(out.len() / self.sequences).map(of).collect();
+        if let Some(other) = each.iter().position(|&bits| bits != each[0]) {
+            return Err(format!("sequence {other} has other bits than the first").into());
+        }
+        Ok(each[0])
     }
 
     /// Draws so many tokens in every sequence, a chain at a time; how many of each were.

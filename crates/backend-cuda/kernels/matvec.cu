@@ -100,25 +100,19 @@ static __device__ __forceinline__ void lane_sum(const Part &p, const u8 *w, cons
                                                 const u32 *x_rows, float *sum) {
     u32 lane = threadIdx.x & 31, runs = op.k / 32;
     if (F == T_F16 || F == T_BF16) {
-        for (u32 c = lane * 8; c < op.k; c += 256) {
-            uint4 v = load_weights(w + c * 2);
-            float f[8];
-            u32 words[4] = {v.x, v.y, v.z, v.w};
-            #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                f[2 * i] = F == T_F16 ? half_to_float((u16)words[i]) : __uint_as_float(words[i] << 16);
-                f[2 * i + 1] = F == T_F16 ? half_to_float((u16)(words[i] >> 16)) : __uint_as_float(words[i] & 0xffff0000u);
-            }
+        const float4 none = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (u32 first = 0; first < op.k; first += 256) {
+            u32 c = first + lane * 8;
+            bool there = c < op.k;
+            uint4 v = there ? load_weights(w + c * 2) : make_uint4(0, 0, 0, 0);
             #pragma unroll
             for (int t = 0; t < T; t++) {
                 const float4 *x = (const float4 *)(op.x + (u64)x_rows[t] * op.k + c);
-                float4 a = x[0], b = x[1];
-                sum[t] = __fmaf_rn(f[0], a.x, sum[t]), sum[t] = __fmaf_rn(f[1], a.y, sum[t]);
-                sum[t] = __fmaf_rn(f[2], a.z, sum[t]), sum[t] = __fmaf_rn(f[3], a.w, sum[t]);
-                sum[t] = __fmaf_rn(f[4], b.x, sum[t]), sum[t] = __fmaf_rn(f[5], b.y, sum[t]);
-                sum[t] = __fmaf_rn(f[6], b.z, sum[t]), sum[t] = __fmaf_rn(f[7], b.w, sum[t]);
+                sum[t] = plus_eight<F>(eight_of<F>(there ? x[0] : none, there ? x[1] : none), v, sum[t]);
             }
         }
+        #pragma unroll
+        for (int t = 0; t < T; t++) sum[t] = own_run(sum[t]);
         return;
     }
     if (F == T_Q4_0 || F == T_MXFP4 || F == T_IQ4_NL) {

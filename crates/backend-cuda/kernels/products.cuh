@@ -1,6 +1,7 @@
 // What the kernels of products are given, and what they share.
 #pragma once
 #include "formats.cuh"
+#include "sixteen.cuh"
 
 // Rows of activations: bytes, scales, and sums of bytes.
 struct Acts {
@@ -137,6 +138,9 @@ static __device__ __forceinline__ bool of_prompt(const Step &s, const MatVec &op
     return op.kinds && (s.flags[row] & ROW_PROMPT);
 }
 
+// Forms of a row of products: as it is, in bytes, or in parts of sixteen bits.
+enum { IN_FLOATS, IN_BYTES, IN_HALVES, IN_BFLOATS };
+
 #define PREPARED 5 // in the place of a norm: bytes, scales and sums are there
 
 // What the row comes from.
@@ -145,7 +149,7 @@ struct Source {
     const float *w, *b;
     u32 kind;
     float eps;
-    u32 bytes;  // whether products read bytes
+    u32 form;   // that products read
     u32 total;  // outputs; those of a gated pair beside each other
 };
 

@@ -126,14 +126,46 @@ KERNEL pool(Step s, u32 width, u32 kind, const float *x, float *y) {
     }
 }
 
+#define KEPT 16 // columns that a thread asks for before it waits for any
+
 // A block for each run of a row: x = run of blockIdx.x, y = row.
 KERNEL normalise(Step s, u32 lead, u32 width, u32 run, u32 kind, float eps, const float *w, u32 w_len, const float *b,
             u32 b_len, const float *x, float *y) {
     __shared__ float shared[33];
-    if (blockIdx.y >= rows_of(s, lead)) return;
-    u32 first = blockIdx.x * run;
+    u32 first = blockIdx.x * run, tid = threadIdx.x, threads = blockDim.x;
     x += (u64)blockIdx.y * width + first;
     y += (u64)blockIdx.y * width + first;
+    if (run <= KEPT * threads) {
+        float v[KEPT], scale[KEPT], mean = 0.0f, squares = 0.0f;
+        #pragma unroll
+        for (u32 i = 0; i < KEPT; i++) scale[i] = w && tid + i * threads < run ? w[(first + tid + i * threads) % w_len] : 1.0f;
+        wait_before();
+        if (blockIdx.y >= rows_of(s, lead)) return;
+        #pragma unroll
+        for (u32 i = 0; i < KEPT; i++) v[i] = tid + i * threads < run ? x[tid + i * threads] : 0.0f;
+        if (kind == NORM_LAYER) {
+            #pragma unroll
+            for (u32 i = 0; i < KEPT; i++)
+                if (tid + i * threads < run) mean += v[i];
+            mean = sum_block(mean, shared) / (float)run;
+        }
+        #pragma unroll
+        for (u32 i = 0; i < KEPT; i++)
+            if (tid + i * threads < run) v[i] -= mean, squares = __fmaf_rn(v[i], v[i], squares);
+        float root = norm_root(kind, sum_block(squares, shared), run, eps);
+        #pragma unroll
+        for (u32 i = 0; i < KEPT; i++) {
+            u32 c = tid + i * threads;
+            if (c >= run) break;
+            float z = v[i] / root;
+            if (w) z *= scale[i];
+            if (b) z += b[(first + c) % b_len];
+            y[c] = z;
+        }
+        return;
+    }
+    wait_before();
+    if (blockIdx.y >= rows_of(s, lead)) return;
     float mean = 0.0f;
     if (kind == NORM_LAYER) {
         for (u32 c = threadIdx.x; c < run; c += blockDim.x) mean += x[c];

@@ -109,8 +109,14 @@ static __device__ __forceinline__ void fetch(Stream &st, u32 live, const Instr *
             st.unit = stride.bytes, st.unit_scales = stride.scales;
         }
         u32 to = st.to + st.fetched % DEPTH * st.piece, n = min(st.unit, st.left), m = min(st.unit_scales, st.scales_left);
+        u32 i = lane * 16;
         #pragma unroll 1
-        for (u32 i = lane * 16; i < n; i += 512) copy16(to + i, st.body + i);
+        for (; i + 1536 < n; i += 2048) {
+            #pragma unroll
+            for (u32 j = 0; j < 2048; j += 512) copy16(to + i + j, st.body + i + j);
+        }
+        #pragma unroll 1
+        for (; i < n; i += 512) copy16(to + i, st.body + i);
         if (((u32)(u64)st.scales | m) % 16 == 0) {
             #pragma unroll 1
             for (u32 i = lane * 16; i < m; i += 512) copy16(to + st.unit + i, st.scales + i);
@@ -139,21 +145,9 @@ static __device__ __forceinline__ void wait_oldest(const Stream &st) {
 template <int F> static __device__ __forceinline__ float taken(const u8 *body, const u8 *scales, u32 first, u32 end, const Acts1 &a, float sum) {
     u32 lane = threadIdx.x & 31;
     if (F == T_F16 || F == T_BF16) {
-        #pragma unroll 2
-        for (u32 c = first + lane * 8; c < end; c += 256) {
-            uint4 v = *(const uint4 *)(body + (c - first) * 2);
-            u32 words[4] = {v.x, v.y, v.z, v.w};
-            float f[8];
-            #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                f[2 * i] = F == T_F16 ? half_to_float((u16)words[i]) : __uint_as_float(words[i] << 16);
-                f[2 * i + 1] = F == T_F16 ? half_to_float((u16)(words[i] >> 16)) : __uint_as_float(words[i] & 0xffff0000u);
-            }
-            float4 x = ((const float4 *)(a.x + c))[0], y = ((const float4 *)(a.x + c))[1];
-            sum = __fmaf_rn(f[0], x.x, sum), sum = __fmaf_rn(f[1], x.y, sum), sum = __fmaf_rn(f[2], x.z, sum);
-            sum = __fmaf_rn(f[3], x.w, sum), sum = __fmaf_rn(f[4], y.x, sum), sum = __fmaf_rn(f[5], y.y, sum);
-            sum = __fmaf_rn(f[6], y.z, sum), sum = __fmaf_rn(f[7], y.w, sum);
-        }
+        Sixteens<1> at = sixteens_at<1>(a);
+        at.w[0] = shared_address(body) + lane * 16;
+        sum = sixteen_sums<F, 4, 1>(at, first, end, {{sum}}).of[0];
     } else if (F == T_Q4_0 || F == T_MXFP4 || F == T_IQ4_NL || F == T_Q8_0) {
         u32 from = first / 32, to = end / 32;
         #pragma unroll 2

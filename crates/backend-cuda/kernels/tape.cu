@@ -58,7 +58,7 @@ static __device__ __forceinline__ float sum_first(float x, float *shared) {
     return sum_lanes(lane < NORM_THREADS / 32 ? shared[lane] : 0.0f);
 }
 
-// The row of a product in shared memory: normalised, and in bytes where the product reads bytes. A thread takes four columns at
+// The row of a product in shared memory: normalised, in bytes or in parts of sixteen bits. A thread takes four columns at
 // a time, eight threads a run; `w` are the norm's weights of its first ones. Code is kept short: what is cold is fetched anew.
 static __device__ __forceinline__ void make_row(const Run &run, const Product &p, float4 w, const Acts1 &to) {
     const Source &from = p.from;
@@ -86,7 +86,7 @@ static __device__ __forceinline__ void make_row(const Run &run, const Product &p
              : from.kind == NORM_L2_MAX ? fmaxf(sqrtf(squares), from.eps)
                                         : sqrtf(squares / (float)k + from.eps);
     }
-    // Whole warps where rows are bytes: widths are multiples of 32, and lanes beyond them change nothing.
+    // Whole warps: lanes beyond the columns change nothing.
     #pragma unroll 1
     for (; (c & ~127u) < k; c += 4 * THREADS) {
         float4 later = load(c + 8 * THREADS);
@@ -101,8 +101,10 @@ static __device__ __forceinline__ void make_row(const Run &run, const Product &p
             float4 b = *(const float4 *)(from.b + c);
             v.x = __fadd_rn(v.x, b.x), v.y = __fadd_rn(v.y, b.y), v.z = __fadd_rn(v.z, b.z), v.w = __fadd_rn(v.w, b.w);
         }
-        if (!from.bytes) {
-            if (c < k) *(float4 *)(to.x + c) = v;
+        if (from.form != IN_BYTES) {
+            float four[1][4] = {{v.x, v.y, v.z, v.w}};
+            if (from.form == IN_HALVES) put_parts<T_F16>(to, k, c, 0, four);
+            else put_parts<T_BF16>(to, k, c, 0, four);
         } else {
             float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
             for (int d = 1; d < 8; d <<= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, d));
@@ -164,6 +166,7 @@ static __device__ __forceinline__ void multiply(const Run &run, u32 phase, Strea
             st.taken++;
             fetch(st, run.live, run.instrs, run.strides, limit);
         }
+        if (part.dtype == T_F16 || part.dtype == T_BF16) sum = own_run(sum);
         sum = sum_lanes(sum);
         if (!ends) {
             kept = sum;

@@ -48,7 +48,7 @@ struct Product {
     u32 gated, act;
     u32 kind;           // of the norm
     float eps;
-    u32 bytes;          // whether the product reads bytes
+    u32 form;           // of the row that the product reads
 };
 
 struct Attention {

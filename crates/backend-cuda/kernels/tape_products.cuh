@@ -13,25 +13,13 @@ template <class T> static __device__ __forceinline__ const T &in_shared(u32 at) 
 template <int F, int R> static __device__ __forceinline__ void lane_sums(const Rows1<R> &rows, u32 lane, u32 k, const Acts1 &a, float *sum) {
     const int U = R >= 4 ? 1 : 2;
     if (F == T_F16 || F == T_BF16) {
-        #pragma unroll U
-        for (u32 c = lane * 8; c < k; c += 256) {
-            float4 x = ((const float4 *)(a.x + c))[0], y = ((const float4 *)(a.x + c))[1];
-            #pragma unroll
-            for (int r = 0; r < R; r++) {
-                uint4 v = in_shared<uint4>(rows.w[r] + c * 2);
-                u32 words[4] = {v.x, v.y, v.z, v.w};
-                float f[8];
-                #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    f[2 * i] = F == T_F16 ? half_to_float((u16)words[i]) : __uint_as_float(words[i] << 16);
-                    f[2 * i + 1] = F == T_F16 ? half_to_float((u16)(words[i] >> 16)) : __uint_as_float(words[i] & 0xffff0000u);
-                }
-                sum[r] = __fmaf_rn(f[0], x.x, sum[r]), sum[r] = __fmaf_rn(f[1], x.y, sum[r]);
-                sum[r] = __fmaf_rn(f[2], x.z, sum[r]), sum[r] = __fmaf_rn(f[3], x.w, sum[r]);
-                sum[r] = __fmaf_rn(f[4], y.x, sum[r]), sum[r] = __fmaf_rn(f[5], y.y, sum[r]);
-                sum[r] = __fmaf_rn(f[6], y.z, sum[r]), sum[r] = __fmaf_rn(f[7], y.w, sum[r]);
-            }
-        }
+        Sixteens<R> at = sixteens_at<R>(a);
+        Sums<R> sums;
+        #pragma unroll
+        for (int r = 0; r < R; r++) at.w[r] = shared_address(whole) + rows.w[r] + lane * 16, sums.of[r] = 0.0f;
+        sums = sixteen_sums<F, R == 1 ? 4 : 2, R>(at, 0, k, sums);
+        #pragma unroll
+        for (int r = 0; r < R; r++) sum[r] = own_run(sums.of[r]);
     } else if (F == T_Q4_0 || F == T_MXFP4 || F == T_IQ4_NL || F == T_Q8_0) {
         u32 runs = k / 32;
         #pragma unroll U

@@ -12,14 +12,27 @@ static __device__ __noinline__ void put_any(u8 *space, u32 k, u32 c, float v) {
     if (lane == 0) to.d[run] = __fdiv_rn(most, 127.0f), to.s[run] = sum;
 }
 
+// A column of the row in parts; whole warps take the 32 of a run.
+template <int F> static __device__ __forceinline__ void put_part(const Acts1 &to, u32 k, u32 c, float v) {
+    Power p = power_of(__uint_as_float(most_bits(__float_as_uint(v) & 0x7fffffffu)));
+    float x = __fmul_rn(v, p.up);
+    u32 first = two_firsts<F>(x, 0.0f), rest = two_left<F>(x, 0.0f, first);
+    if (c >= whole_runs(k)) return;
+    u16 *four = (u16 *)((c & 4 ? to.second : to.first) + c / 8) + (c & 2) * 2 + (c & 1);
+    four[0] = (u16)first, four[2] = (u16)rest;
+    if (c % 32 == 0) to.unit[c / 32] = p.down;
+}
+
 // Columns `first`, `first + step` and so on, as far as they are before `k`.
-template <int N> static __device__ __forceinline__ void put(u8 *space, u32 k, u32 first, u32 step, const float *v, bool bytes) {
+template <int N> static __device__ __forceinline__ void put(u8 *space, u32 k, u32 first, u32 step, const float *v, u32 form) {
     Acts1 to = acts_in(space, k);
     u32 lane = first & 31;
-    if (!bytes) {
+    if (form != IN_BYTES) {
         #pragma unroll
-        for (int i = 0; i < N; i++)
-            if (first + i * step < k) to.x[first + i * step] = v[i];
+        for (int i = 0; i < N; i++) {
+            if (form == IN_HALVES) put_part<T_F16>(to, k, first + i * step, v[i]);
+            else put_part<T_BF16>(to, k, first + i * step, v[i]);
+        }
         return;
     }
     float most[N];
@@ -109,7 +122,7 @@ template <int N> static __device__ __forceinline__ void make_normed(const Tape &
         if (p.b && c < k) v[i] = __fadd_rn(v[i], p.b[c]);
         if (c >= k) v[i] = 0.0f;
     }
-    put<N>(space, k, first, NORM_THREADS, v, p.bytes);
+    put<N>(space, k, first, NORM_THREADS, v, p.form);
 }
 
 // Apart from the others, so that these keep their registers.
@@ -118,13 +131,9 @@ template <int N> static __device__ __noinline__ void make_other(u32 phase, u32 s
     make_normed<N>(f.tape, phase, *(const Product *)f.instrs[phase % AHEAD].body, space_of(f.tape, side), threadIdx.x);
 }
 
-// Four columns of a row from `c` on; the eight lanes of a run come together, as those of its warp do.
-static __device__ __forceinline__ void put_four(u8 *space, u32 k, u32 c, const float *v, bool bytes) {
+// Four columns of a row in bytes from `c` on; the eight lanes of a run come together, as those of its warp do.
+static __device__ __forceinline__ void put_four(u8 *space, u32 k, u32 c, const float *v) {
     Acts1 to = acts_in(space, k);
-    if (!bytes) {
-        if (c < k) *(float4 *)(to.x + c) = make_float4(v[0], v[1], v[2], v[3]);
-        return;
-    }
     float most = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
     #pragma unroll
     for (u32 d = 1; d < 8; d <<= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, d));
@@ -149,16 +158,29 @@ static __device__ __forceinline__ void put_four(u8 *space, u32 k, u32 c, const f
     if (in == 0) to.d[run] = step, to.s[run] = sum;
 }
 
+static __device__ __forceinline__ u32 group_at(u32 tid, u32 i) { return (tid + i * THREADS) * 4; }
+
+// N groups of a thread from the first on.
+template <int N> static __device__ __forceinline__ void put_groups(u8 *space, u32 k, u32 tid, u32 first, const float (&v)[N][4], u32 form) {
+    u32 c = group_at(tid, first), step = THREADS * 4;
+    if (form == IN_HALVES) {
+        put_parts<T_F16>(acts_in(space, k), k, c, step, v);
+    } else if (form == IN_BFLOATS) {
+        put_parts<T_BF16>(acts_in(space, k), k, c, step, v);
+    } else {
+        #pragma unroll
+        for (int n = 0; n < N; n++)
+            if (n == 0 || group_at(tid & ~31u, first + n) < k) put_four(space, k, c + n * step, v[n]);
+    }
+}
+
 // What a thread asks for before it waits for anything: eight columns of the row in two groups, those `group_at` says, and what
-// it sums of the row for its norm, if it is one of the first 256. Rows of floats are made of those, without groups. With weights
-// of the norm, of groups or else of the first eight that are summed.
+// it sums of the row for its norm, if it is one of the first 256. With weights of the norm, of groups.
 struct Row {
     u32 four[2][4];
     float w[8];
     u32 summed[16];
 };
-
-static __device__ __forceinline__ u32 group_at(u32 tid, u32 i) { return (tid + i * THREADS) * 4; }
 
 static __device__ __forceinline__ void ask_four(const Numbers &n, u32 set, u32 c, u32 k, u32 *four) {
     four[0] = four[1] = four[2] = four[3] = word_of(0.0f);
@@ -184,24 +206,19 @@ static __device__ __forceinline__ void get_four(const Numbers &n, u32 set, u32 c
 
 static __device__ __forceinline__ void ask_row(const Product &p, u32 tid, u32 set, Row &row) {
     u32 k = p.k;
-    bool simple = p.kind == NORM_RMS && p.w && !p.b, grouped = simple && p.bytes;
+    bool simple = p.kind == NORM_RMS && p.w && !p.b;
     #pragma unroll
     for (int i = 0; i < 8; i++) row.w[i] = 1.0f;
     #pragma unroll
     for (int i = 0; i < 2; i++) {
         u32 c = group_at(tid, i);
-        ask_four(p.from, set, c, p.kind == NORM_NONE || grouped ? k : 0, row.four[i]);
-        if (grouped && c < k) {
+        ask_four(p.from, set, c, p.kind == NORM_NONE || simple ? k : 0, row.four[i]);
+        if (simple && c < k) {
             float4 w = *(const float4 *)(p.w + c);
             row.w[4 * i] = w.x, row.w[4 * i + 1] = w.y, row.w[4 * i + 2] = w.z, row.w[4 * i + 3] = w.w;
         }
     }
     u32 end = simple && tid < NORM_THREADS ? k : 0;
-    if (!grouped) {
-        #pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (tid + i * NORM_THREADS < end) row.w[i] = p.w[tid + i * NORM_THREADS];
-    }
     #pragma unroll
     for (int i = 0; i < 16; i++) row.summed[i] = word_of(0.0f);
     #pragma unroll
@@ -243,27 +260,14 @@ template <int N> static __device__ __forceinline__ void make_simple(const Tape &
     #pragma unroll
     for (int d = NORM_THREADS / 64; d > 0; d >>= 1) squares += __shfl_xor_sync(ALL_LANES, squares, d);
     float root = sqrtf(squares / (float)k + p.eps);
-    if (!p.bytes) {
-        if (tid >= NORM_THREADS) return;
-        float *to = acts_in(space, k).x, y[N];
-        #pragma unroll
-        for (int i = 0; i < N; i++) y[i] = number_of(row.summed[i]);
-        divide<N>(y, root);
-        #pragma unroll
-        for (int i = 0; i < N; i++) {
-            u32 c = tid + i * NORM_THREADS;
-            if (c < k) to[c] = __fmul_rn(y[i], i < 8 ? row.w[i % 8] : p.w[c]);
-        }
-        return;
-    }
+    if (tid - lane >= k / 4) return;
     #pragma unroll
     for (int i = 0; i < GROUPS; i++) {
-        if (group_at(tid - lane, i) >= k) break;
         divide<4>(v[i], root);
         #pragma unroll
         for (int n = 0; n < 4; n++) v[i][n] = __fmul_rn(v[i][n], row.w[4 * i + n]);
-        put_four(space, k, group_at(tid, i), v[i], p.bytes);
     }
+    put_groups(space, k, tid, 0, v, p.form);
 }
 
 // A row that no norm goes over: while two groups of a thread are made, the next four are on their way.
@@ -284,7 +288,6 @@ static __device__ __forceinline__ void make_plain(const Tape &t, u32 phase, cons
             for (int c = 0; c < 4; c++) row.four[i][c] = more[i][c], more[i][c] = more[2 + i][c];
             ask_four(p.from, set, group_at(tid, n + 6 + i), k, more[2 + i]);
         }
-        put_four(space, k, group_at(tid, n), v[0], p.bytes);
-        if (group_at(first, n + 1) < k) put_four(space, k, group_at(tid, n + 1), v[1], p.bytes);
+        put_groups(space, k, tid, n, v, p.form);
     }
 }

@@ -1,10 +1,6 @@
 // Tensor cores and asynchronous copies. Before 8.0 there are none of the shapes in use.
 #pragma once
-#include "common.cuh"
-
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-#define HAS_TENSOR 1
-#endif
+#include "sixteen.cuh"
 
 #ifdef HAS_TENSOR
 static __device__ __forceinline__ u32 shared_at(const void *p) { return (u32)__cvta_generic_to_shared(p); }
@@ -51,27 +47,6 @@ static __device__ __forceinline__ void mma32(i32 *d, const u32 *a, u32 b0, u32 b
 static __device__ __forceinline__ void mma16(i32 *d, u32 a0, u32 a1, u32 b, i32 c) {
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a0), "r"(a1), "r"(b), "r"(c));
-}
-
-// Halves: 16 x 16 by 16 x 8, added to floats.
-static __device__ __forceinline__ void mma_halves(float *d, const u32 *a, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// The same of bfloats.
-static __device__ __forceinline__ void mma_bfloats(float *d, const u32 *a, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Two numbers as halves.
-static __device__ __forceinline__ u32 two_halves(float a, float b) {
-    u32 two;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(b), "f"(a));
-    return two;
 }
 
 // What the first halves leave of two numbers.

@@ -47,27 +47,21 @@ template <int F, int R>
 static __device__ __forceinline__ void lane_sums(const Rows *rows, const MatVec &op, const float *x, const Row &row, float *sum) {
     u32 lane = threadIdx.x & 31, runs = op.k / 32;
     if (F == T_F16 || F == T_BF16) {
+        const float4 none = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         #pragma unroll 2
-        for (u32 c = lane * 8; c < op.k; c += 256) {
+        for (u32 first = 0; first < op.k; first += 256) {
+            u32 c = first + lane * 8;
+            bool there = c < op.k;
             uint4 v[R];
             #pragma unroll
-            for (int r = 0; r < R; r++) v[r] = load_weights(rows[r].w + c * 2);
-            float4 a = ((const float4 *)(x + c))[0], b = ((const float4 *)(x + c))[1];
+            for (int r = 0; r < R; r++) v[r] = there ? load_weights(rows[r].w + c * 2) : make_uint4(0, 0, 0, 0);
+            const float4 *a = (const float4 *)(x + c);
+            Eight e = eight_of<F>(there ? a[0] : none, there ? a[1] : none);
             #pragma unroll
-            for (int r = 0; r < R; r++) {
-                float f[8];
-                u32 words[4] = {v[r].x, v[r].y, v[r].z, v[r].w};
-                #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    f[2 * i] = F == T_F16 ? half_to_float((u16)words[i]) : __uint_as_float(words[i] << 16);
-                    f[2 * i + 1] = F == T_F16 ? half_to_float((u16)(words[i] >> 16)) : __uint_as_float(words[i] & 0xffff0000u);
-                }
-                sum[r] = __fmaf_rn(f[0], a.x, sum[r]), sum[r] = __fmaf_rn(f[1], a.y, sum[r]);
-                sum[r] = __fmaf_rn(f[2], a.z, sum[r]), sum[r] = __fmaf_rn(f[3], a.w, sum[r]);
-                sum[r] = __fmaf_rn(f[4], b.x, sum[r]), sum[r] = __fmaf_rn(f[5], b.y, sum[r]);
-                sum[r] = __fmaf_rn(f[6], b.z, sum[r]), sum[r] = __fmaf_rn(f[7], b.w, sum[r]);
-            }
+            for (int r = 0; r < R; r++) sum[r] = plus_eight<F>(e, v[r], sum[r]);
         }
+        #pragma unroll
+        for (int r = 0; r < R; r++) sum[r] = own_run(sum[r]);
     } else if (F == T_Q4_0 || F == T_MXFP4 || F == T_IQ4_NL) {
         #pragma unroll 2
         for (u32 b = lane; b < runs; b += 32) {
@@ -212,7 +206,7 @@ template <int R> static __device__ __forceinline__ void vec(const Step &s, const
     wait_before();
     if (rows_of(s, op.lead) == 0 || of_prompt(s, op, 0)) return;
     Row row = row_in(space, op.k / 32);
-    if (from.bytes) {
+    if (from.form == IN_BYTES) {
         make_row(op, from, row);
         __syncthreads();
     }

@@ -100,15 +100,15 @@ impl Extent {
 pub(crate) type ByRows = [Function; 4];
 
 /// What is launched.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Kernel {
     One(Function),
     /// That for as many rows at a time as the bucket of the lead has; the grid's second dimension follows.
     ByRows(Lead, ByRows),
     /// Tiles of rows by outputs: the large ones where there are enough of them to keep the device busy.
     Tiles(Lead, [Tile; 2]),
-    /// Tiles of rows by outputs: the smallest that hold all rows, or the largest.
-    Fitting(Lead, [Tile; 3]),
+    /// Tiles of rows by outputs: the first that hold all rows, or the last.
+    Fitting(Lead, Box<[Tile]>),
 }
 
 /// A kernel that computes tiles.
@@ -117,11 +117,11 @@ pub(crate) struct Tile {
     pub(crate) function: Function,
     /// Rows of a tile.
     pub(crate) rows: u32,
-    /// Tiles beside each other.
+    /// Blocks for the tiles beside each other.
     pub(crate) blocks: u32,
     pub(crate) threads: u32,
     pub(crate) shared: u32,
-    /// Used where there are at least so many tiles.
+    /// Used where there are at least so many blocks.
     pub(crate) least: u32,
 }
 
@@ -204,23 +204,25 @@ impl Launch {
             return Ok(());
         }
         let mut grid = self.grid.map(|extent| extent.of(bucket));
-        let function = match self.kernel {
-            Kernel::One(function) => function,
-            Kernel::ByRows(lead, functions) => {
+        let function = match &self.kernel {
+            &Kernel::One(function) => function,
+            &Kernel::ByRows(lead, functions) => {
                 let rows = bucket.of(lead) as u32;
                 let size = rows.next_power_of_two().trailing_zeros().min(3);
                 grid[1] = rows.div_ceil(1 << size).max(1);
                 functions[size as usize]
             }
             Kernel::Tiles(lead, tiles) => {
-                let busy = |t: &&Tile| t.down(bucket.of(lead)) * t.blocks >= t.least;
+                let rows = bucket.of(*lead);
+                let busy = |t: &&Tile| t.down(rows) * t.blocks >= t.least;
                 let tile = tiles.iter().find(busy).unwrap_or(&tiles[1]);
-                return self.tiled(stream, tile, bucket.of(lead));
+                return self.tiled(stream, tile, rows);
             }
             Kernel::Fitting(lead, tiles) => {
-                let holds = |t: &&Tile| u64::from(t.rows) >= bucket.of(lead);
-                let tile = tiles.iter().find(holds).unwrap_or(&tiles[2]);
-                return self.tiled(stream, tile, bucket.of(lead));
+                let rows = bucket.of(*lead);
+                let holds = |t: &&Tile| u64::from(t.rows) >= rows;
+                let fits = tiles.iter().find(holds).or(tiles.last());
+                return self.tiled(stream, fits.expect("there are tiles"), rows);
             }
         };
         let shape = (self.block, self.shared);

@@ -297,6 +297,20 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
+    /// A kernel that waits itself for what is before it.
+    fn launch_early(
+        &mut self,
+        kernel: (&'static str, &str),
+        grid: [Extent; 3],
+        shape: (u32, u32),
+        params: &Params,
+    ) -> Result<(), BackendError> {
+        self.mode = self.early();
+        let launched = self.launch(kernel, grid, shape, params);
+        self.mode = Mode::Plain;
+        launched
+    }
+
     fn push(
         &mut self,
         kernel: Kernel,

@@ -60,6 +60,42 @@ pub(crate) fn in_bytes(dtype: DType) -> bool {
     matches!(dtype, Q4_0 | Q8_0 | Q4_K | Q5_K | Q6_K | MXFP4 | IQ4_NL)
 }
 
+/// How products of one row read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Form {
+    /// Bytes, with a scale and a sum for every 32.
+    Bytes,
+    /// Two parts of sixteen bits, with a power of two for every 32: halves.
+    Halves,
+    /// The same of bfloats.
+    Bfloats,
+}
+
+impl Form {
+    /// What products with weights of this format read.
+    pub(crate) fn of(dtype: DType) -> Self {
+        match dtype {
+            DType::F16 => Self::Halves,
+            DType::BF16 => Self::Bfloats,
+            _ => Self::Bytes,
+        }
+    }
+
+    /// As kernels number it.
+    pub(crate) fn code(self) -> u32 {
+        1 + self as u32
+    }
+
+    /// Shared memory of a row of so many columns.
+    pub(crate) fn space(self, columns: u32) -> u32 {
+        let runs = columns.div_ceil(32);
+        match self {
+            Self::Bytes => (runs + runs / 8).next_multiple_of(2) * 32 + runs * 8,
+            Self::Halves | Self::Bfloats => (runs * (32 * 4 + 4)).next_multiple_of(16),
+        }
+    }
+}
+
 /// The matrix of a product that a kernel of its own may run.
 pub(crate) fn matrix(op: &Op) -> Option<WeightId> {
     match op {

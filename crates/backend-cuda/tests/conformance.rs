@@ -5,10 +5,12 @@ use tokkata_conformance::ops::{Kinds, Profile, Rounding, Subject};
 use tokkata_core::DType;
 use tokkata_ir::LoadOptions;
 
-/// Activations are rounded to bytes, one scale per 32, where the weights' format has a kernel of its own.
+/// Activations are rounded to bytes, one scale per 32, where the weights' format has a kernel of its own. To bfloats, those of
+/// replies are two bfloats, which hold 17 bits.
 fn matmul(dtype: DType) -> Rounding {
-    use DType::{IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+    use DType::{BF16, IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
     match dtype {
+        BF16 => Rounding::Bits(17),
         Q4_0 | Q8_0 | Q4_K | Q5_K | Q6_K | MXFP4 | IQ4_NL => Rounding::Q8 { block: 32 },
         _ => Rounding::None,
     }

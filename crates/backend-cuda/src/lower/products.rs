@@ -12,7 +12,7 @@ use crate::error::lost;
 use crate::launch::{Extent, Kernel, RowKind, When};
 use crate::layout::{lead_code, most, turned_rows};
 use crate::params::Params;
-use crate::select::{Item, matrix};
+use crate::select::{Form, Item, matrix};
 
 /// Warps of a block, an output each.
 const WARPS: u32 = 8;
@@ -171,14 +171,14 @@ impl Lowering<'_, '_> {
     }
 
     /// `Source` of `products.cuh`.
-    pub(super) fn source(&self, own: &NormOf, bytes: bool, total: u32) -> Params {
+    pub(super) fn source(&self, own: &NormOf, form: Option<Form>, total: u32) -> Params {
         let addresses = [
             self.at(own.from),
             self.maybe(own.weight),
             self.maybe(own.bias),
         ];
         let params = Params::new().u64s(&addresses).u32(own.kind).f32(own.eps);
-        params.u32s(&[bytes.into(), total])
+        params.u32s(&[form.map_or(0, Form::code), total])
     }
 
     /// What a product of one row by the kernels of `vec.cu` makes its bytes of.
@@ -210,9 +210,11 @@ impl Lowering<'_, '_> {
         let blocks = total.div_ceil(WARPS * at_a_time).min(most);
         let name = format!("vec_{at_a_time}");
         let function = self.ground.kernels.function("vec", &name).map_err(lost)?;
-        let params = params
-            .clone()
-            .then(&self.source(&self.vec_source(x), bytes, total));
+        let params = params.clone().then(&self.source(
+            &self.vec_source(x),
+            bytes.then_some(Form::Bytes),
+            total,
+        ));
         let shared = if bytes { k / 32 * 40 } else { 0 };
         let when = self.when;
         (self.when, self.mode) = (When::one(lead), self.early());
@@ -377,7 +379,15 @@ impl Lowering<'_, '_> {
             let tiles = self.crowds(format, &shapes, gate.is_some())?;
             self.when = When::Counts(lead, CROWD, u32::MAX);
             let grid = [Extent::ONE; 3];
+            let params = match is_sixteen(format) {
+                true => self.cut_replies((lead, k), format, &params)?,
+                false => params.clone(),
+            };
+            if is_sixteen(format) {
+                self.mode = self.early();
+            }
             self.push(Kernel::Fitting(lead, tiles), grid, (0, 0), &params);
+            self.mode = Mode::Plain;
         }
         let least = if alone { 2 } else { 1 };
         let most = if crowds.is_empty() {

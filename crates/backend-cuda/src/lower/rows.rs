@@ -302,7 +302,7 @@ impl Lowering<'_, '_> {
         let params = params.u64(self.maybe(bias)).u32(len(bias));
         let params = params.u64s(&[self.at(node.ins[0]), self.at(out)]);
         let grid = [Extent::fixed(width / run), Extent::rows(lead), Extent::ONE];
-        self.launch(("rows", "normalise"), grid, (threads_for(run), 0), &params)
+        self.launch_early(("rows", "normalise"), grid, (threads_for(run), 0), &params)
     }
 
     fn runs(&mut self, node: &Node, kind: u32, run: u32, p: f32) -> Result<(), BackendError> {

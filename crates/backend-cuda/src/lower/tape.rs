@@ -13,7 +13,7 @@ use crate::error::lost;
 use crate::launch::{Extent, Kernel};
 use crate::layout::lead_code;
 use crate::params::Params;
-use crate::select::{self, Item};
+use crate::select::{self, Form, Item};
 
 use words::Words;
 pub(super) use words::{Attention, Piece};
@@ -88,10 +88,10 @@ impl Lowering<'_, '_> {
         self.ground.tape_space.saturating_sub(taken)
     }
 
-    /// Bytes of a row of so many columns; `None` where a launch of products cannot be an instruction.
-    fn row_space(&self, nodes: &[usize]) -> Option<(bool, u32)> {
+    /// The form of a row of so many columns and its bytes; `None` where a launch of products cannot be an instruction.
+    fn row_space(&self, nodes: &[usize]) -> Option<(Form, u32)> {
         let k = self.width(self.plan.nodes[nodes[0]].ins[0]);
-        let mut kinds = BTreeSet::new();
+        let mut forms = BTreeSet::new();
         for &n in nodes {
             let Op::Matmul { weight, .. } = self.plan.nodes[n].op else {
                 return None;
@@ -102,15 +102,11 @@ impl Lowering<'_, '_> {
             if !fits {
                 return None;
             }
-            kinds.insert(select::in_bytes(segment.dtype));
+            forms.insert(Form::of(segment.dtype));
         }
-        let bytes = *kinds.first()?;
-        let runs = k.div_ceil(32);
-        let space = match bytes {
-            true => (runs + runs / 8).next_multiple_of(2) * 32 + runs * 8,
-            false => k * 4,
-        };
-        (kinds.len() == 1 && space <= self.most_space()).then_some((bytes, space))
+        let form = *forms.first()?;
+        let space = form.space(k);
+        (forms.len() == 1 && space <= self.most_space()).then_some((form, space))
     }
 
     /// Finds what products on a tape make for themselves.
@@ -126,8 +122,8 @@ impl Lowering<'_, '_> {
             };
             let x = self.plan.nodes[nodes[0]].ins[0];
             match self.row_space(nodes) {
-                Some((true, _)) => {}
-                Some((false, _)) => {
+                Some((Form::Bytes, _)) => {}
+                Some(_) => {
                     let merged = nodes.iter().filter(|&&n| self.plan.nodes[n].ins[0] == x);
                     *floats.entry(x).or_default() += merged.count();
                 }
@@ -174,17 +170,17 @@ impl Lowering<'_, '_> {
         (gate, add): (Option<u32>, Option<ValueId>),
     ) {
         let x = self.plan.nodes[nodes[0]].ins[0];
-        let Some((bytes, space)) = self.row_space(nodes).filter(|_| self.ground.tape_space > 0)
+        let Some((form, space)) = self.row_space(nodes).filter(|_| self.ground.tape_space > 0)
         else {
             return;
         };
         let norm = self.tape.sources.get(&x).copied();
-        if bytes && norm.is_none() {
+        if form == Form::Bytes && norm.is_none() {
             return;
         }
-        // A row of floats that nothing makes is read as it is.
+        // A row in no bytes that nothing makes is read as it is.
         let own = self.norm_of(norm.flatten(), x);
-        let source = self.source(&own, bytes, total);
+        let source = self.source(&own, Some(form), total);
         let lead = self.lead(self.plan.nodes[nodes[0]].outs[0]);
         let words = Words::Products(words::Products {
             pieces,
@@ -196,7 +192,7 @@ impl Lowering<'_, '_> {
             k: self.width(x),
             gate,
             norm: (own.kind, own.eps),
-            bytes,
+            form,
         });
         let params = params.clone().then(&source);
         self.put(Kind::Products, lead, &params, space, words);

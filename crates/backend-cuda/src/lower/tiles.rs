@@ -8,6 +8,7 @@ use tokkata_ir::{BackendError, Lead, ValueId};
 use super::Lowering;
 use crate::error::lost;
 use crate::launch::{Extent, RowKind, Tile};
+use crate::params::Params;
 use crate::select::in_bytes;
 
 /// Copies under way of `gemm.cu`, and columns of each.
@@ -54,6 +55,27 @@ impl Lowering<'_, '_> {
         self.launch(("gemm16", "cut_rows"), grid, (256, 0), &params)?;
         self.kind = None;
         Ok(cut)
+    }
+
+    /// Rows of replies in two parts of sixteen bits, for the kernels of `replies16.cu`: what products are told, whose `params` do
+    /// not say where those lie.
+    pub(super) fn cut_replies(
+        &mut self,
+        (lead, k): (Lead, u32),
+        format: DType,
+        params: &Params,
+    ) -> Result<Params, BackendError> {
+        let rows = u64::from(self.most(lead));
+        let apart = rows * u64::from(k);
+        let units = rows * u64::from(k.div_ceil(32)) * 4;
+        let at = self.shared_scratch(2 * apart * 2 + units)?;
+        let params = params.clone().u64s(&[at, at + 2 * apart * 2, apart]);
+        let threads = k.div_ceil(8).next_multiple_of(32).min(256);
+        let blocks = Extent::fixed(k.div_ceil(threads * 8));
+        let grid = [blocks, Extent::rows(lead), Extent::ONE];
+        let name = format!("cut_{format}");
+        self.launch_early(("replies16", &name), grid, (threads, 0), &params)?;
+        Ok(params)
     }
 
     /// Formats of the parts of a launch whose rows of prompts go to tensor cores; none where they do not.
@@ -107,34 +129,33 @@ impl Lowering<'_, '_> {
         format: DType,
         parts: &[Shape],
         gated: bool,
-    ) -> Result<[Tile; 3], BackendError> {
-        let tile = |rows: u32, outputs: u32, threads: u32, stages: u32| {
-            let name = format!("replies_{rows}_{format}");
+    ) -> Result<Box<[Tile]>, BackendError> {
+        let crowd = |kind: &Crowd| {
+            let &Crowd { rows, outputs, .. } = kind;
             let source = match is_sixteen(format) {
                 true => "replies16",
                 false => "replies",
             };
-            let shared = crowd_bytes(format, (rows, outputs), threads, stages);
+            let name = format!("{}_{rows}_{format}", kind.name);
+            let shared = kind.bytes(format);
             let function = self.ground.kernels.function(source, &name);
             let function = function.map_err(lost)?;
             function.allow_shared(shared).map_err(lost)?;
             Ok(Tile {
                 function,
                 rows,
-                blocks: blocks_of(format, parts, gated, outputs),
-                threads,
+                blocks: kind.cluster * blocks_of(format, parts, gated, outputs),
+                threads: 256,
                 shared,
                 least: 0,
             })
         };
-        if is_sixteen(format) {
-            return Ok([tile(8, 32, 256, 4)?; 3]);
-        }
-        Ok([
-            tile(8, 32, 256, 6)?,
-            tile(16, 32, 256, 5)?,
-            tile(32, 32, 256, 4)?,
-        ])
+        let kinds: &[Crowd] = match (is_sixteen(format), self.ground.kernels.has_words()) {
+            (false, _) => &CROWDS,
+            (true, false) => &CROWDS_16,
+            (true, true) => &CROWDS_90,
+        };
+        kinds.iter().map(crowd).collect()
     }
 
     /// Kernels of `gemm.cu` for the parts of one format.
@@ -209,21 +230,74 @@ fn tile_bytes(format: DType, (rows, outputs): (u32, u32), wide: bool) -> u32 {
     copies.max(rows / 2 * (outputs + 8) * 4)
 }
 
-/// Shared memory of a tile of `replies.cu`: copies under way, scales as floats, sums that are not complete; or the four parts
-/// of its sums. Of `replies16.cu`: copies of 256 columns.
-fn crowd_bytes(format: DType, (rows, outputs): (u32, u32), threads: u32, stages: u32) -> u32 {
-    use DType::{Q4_K, Q5_K, Q6_K, Q8_0};
-    if is_sixteen(format) {
-        return stages * (outputs * 2 + rows * 4) * 256;
-    }
-    let (columns, pitch, floats) = match format {
-        Q4_K => (256, 144, 64),
-        Q5_K => (256, 176, 64),
-        Q6_K => (256, 208, 68),
-        Q8_0 => (128, 144, 0),
-        _ => (128, 80, 0),
-    };
-    let stage = outputs * pitch + rows * (columns + 16) + columns / 32 * rows * 8;
-    let kept = if rows >= 32 { 2 * 4 * 16 * threads } else { 0 };
-    (stages * stage + 2 * outputs * floats + kept).max(4 * outputs * (rows + 2) * 4)
+/// A kernel for rows of replies: tiles of so many rows by outputs, each by so many blocks, and copies under way.
+struct Crowd {
+    name: &'static str,
+    rows: u32,
+    outputs: u32,
+    cluster: u32,
+    stages: u32,
 }
+
+impl Crowd {
+    /// Tiles of 32 outputs.
+    const fn narrow(rows: u32, stages: u32) -> Crowd {
+        Crowd {
+            name: "replies",
+            rows,
+            outputs: 32,
+            cluster: 1,
+            stages,
+        }
+    }
+
+    /// Tiles of 128 outputs by four blocks.
+    const fn wide(rows: u32, stages: u32) -> Crowd {
+        Crowd {
+            name: "wide",
+            rows,
+            outputs: 128,
+            cluster: 4,
+            stages,
+        }
+    }
+
+    /// Shared memory: copies under way, scales as floats, sums that are not complete; or the four parts of its sums. Of
+    /// `replies16.cu`: stretches of 256 columns, a few bytes between their rows, or a quarter of those.
+    fn bytes(&self, format: DType) -> u32 {
+        use DType::{Q4_K, Q5_K, Q6_K, Q8_0};
+        let &Crowd { rows, outputs, .. } = self;
+        if is_sixteen(format) {
+            let (pitch, runs) = if self.cluster > 1 { (128, 2) } else { (576, 8) };
+            return self.stages * ((outputs + 2 * rows) * pitch + rows * runs * 4);
+        }
+        let (columns, pitch, floats) = match format {
+            Q4_K => (256, 144, 64),
+            Q5_K => (256, 176, 64),
+            Q6_K => (256, 208, 68),
+            Q8_0 => (128, 144, 0),
+            _ => (128, 80, 0),
+        };
+        let stage = outputs * pitch + rows * (columns + 16) + columns / 32 * rows * 8;
+        let kept = if rows >= 32 { 2 * 4 * 16 * 256 } else { 0 };
+        (self.stages * stage + 2 * outputs * floats + kept).max(4 * outputs * (rows + 2) * 4)
+    }
+}
+
+const CROWDS: [Crowd; 3] = [
+    Crowd::narrow(8, 6),
+    Crowd::narrow(16, 5),
+    Crowd::narrow(32, 4),
+];
+const CROWDS_16: [Crowd; 3] = [
+    Crowd::narrow(8, 4),
+    Crowd::narrow(16, 3),
+    Crowd::narrow(32, 4),
+];
+/// With clusters of blocks.
+const CROWDS_90: [Crowd; 4] = [
+    Crowd::narrow(8, 4),
+    Crowd::wide(16, 5),
+    Crowd::wide(32, 4),
+    Crowd::wide(64, 3),
+];

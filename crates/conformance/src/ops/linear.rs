@@ -113,7 +113,8 @@ pub(crate) fn crowds(dtype: DType) -> Option<Case> {
     let most = CROWDS.into_iter().max()?;
     Some(
         case.step(vec![Rows::first(most)])
-            .step(vec![Rows::first(9)]),
+            .step(vec![Rows::first(9)])
+            .step(vec![Rows::first(1)]),
     )
 }
 

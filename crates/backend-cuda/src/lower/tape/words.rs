@@ -10,7 +10,7 @@ use crate::launch::Extent;
 use crate::layout::lead_code;
 use crate::lower::flash::SPLIT;
 use crate::params::Params;
-use crate::select::Item;
+use crate::select::{Form, Item};
 use crate::weights::Segment;
 
 /// As in `tape90.cu`: bytes of an instruction behind its first four words, bytes in front of the rows, places for weights,
@@ -27,9 +27,9 @@ const SLOT: u32 = 32 << 10;
 const BESIDE: u32 = 64;
 /// Least slots: one is read while another is filled.
 const LEAST_SLOTS: u32 = 3;
-/// Most bytes of a row of floats: with longer ones weights have so little room that meeting is faster (8B, F16: 164 against 184
+/// Most bytes of a row in parts: with longer ones weights have so little room that meeting is faster (8B, F16: 156 against 176
 /// tokens a second).
-const MOST_FLOATS: u32 = 48 << 10;
+const MOST_PARTS: u32 = 48 << 10;
 /// Times that are noted of an instruction.
 const TIMES: usize = 4;
 
@@ -59,7 +59,7 @@ pub(super) struct Products {
     pub(super) gate: Option<u32>,
     /// Its kind and epsilon.
     pub(super) norm: (u32, f32),
-    pub(super) bytes: bool,
+    pub(super) form: Form,
 }
 
 /// Attention with its heads.
@@ -115,11 +115,7 @@ impl Products {
 
     /// Shared memory of its row.
     fn space(&self) -> u32 {
-        let runs = self.k.div_ceil(32);
-        match self.bytes {
-            true => (runs + runs / 8).next_multiple_of(2) * 32 + runs * 8,
-            false => self.k * 4,
-        }
+        self.form.space(self.k)
     }
 }
 
@@ -249,7 +245,7 @@ impl Lowering<'_, '_> {
                     let mut before_last = p.pieces.iter().rev().skip(1);
                     let ragged = before_last.any(|p| !p.segment.rows.is_multiple_of(4));
                     let ragged = ragged && p.gate.is_none();
-                    if long || ragged || !p.bytes && p.space() > MOST_FLOATS {
+                    if long || ragged || p.form != Form::Bytes && p.space() > MOST_PARTS {
                         return None;
                     }
                     made.extend(p.pieces.iter().map(|p| p.to));
@@ -488,7 +484,7 @@ impl Products {
         let gate = self.gate.map_or([0, 0], |act| [1, act]);
         let params = params.u32s(&[self.total / blocks, self.total % blocks, self.k]);
         let (kind, eps) = self.norm;
-        params.u32s(&gate).u32(kind).f32(eps).u32(self.bytes.into())
+        params.u32s(&gate).u32(kind).f32(eps).u32(self.form.code())
     }
 }
 

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/text/tests/fuzzed/exercise.rs"]
+#[path = "../../crates/text/tests/it/fuzzed/exercise.rs"]
 #[allow(dead_code)]
 mod exercise;
 

@@ -4,9 +4,9 @@
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 
-#[path = "../../crates/cli/tests/arguments/exercise.rs"]
+#[path = "../../crates/cli/tests/it/arguments/exercise.rs"]
 mod exercise;
-#[path = "../../crates/text/tests/fuzzed/pieces.rs"]
+#[path = "../../crates/text/tests/it/fuzzed/pieces.rs"]
 #[allow(dead_code)]
 mod pieces;
 #[path = "../structured.rs"]

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 
-#[path = "../../crates/conformance/tests/config/exercise.rs"]
+#[path = "../../crates/conformance/tests/it/config/exercise.rs"]
 mod exercise;
 #[path = "../../crates/formats/tests/it/mutate_json.rs"]
 mod mutate_json;

@@ -7,12 +7,12 @@ use std::sync::LazyLock;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use serde_json::Value;
 
-#[path = "../../crates/text/tests/fuzzed/exercise.rs"]
+#[path = "../../crates/text/tests/it/fuzzed/exercise.rs"]
 #[allow(dead_code)]
 mod exercise;
 #[path = "../../crates/formats/tests/it/mutate_json.rs"]
 mod mutate_json;
-#[path = "../../crates/text/tests/fuzzed/pieces.rs"]
+#[path = "../../crates/text/tests/it/fuzzed/pieces.rs"]
 #[allow(dead_code)]
 mod pieces;
 #[path = "../structured.rs"]

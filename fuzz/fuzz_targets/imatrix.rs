@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/tokkata/tests/fuzzed/exercise.rs"]
+#[path = "../../crates/tokkata/tests/it/fuzzed/exercise.rs"]
 mod exercise;
 
 fuzz_target!(|data: &[u8]| {

@@ -4,10 +4,10 @@
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 
-#[path = "../../crates/text/tests/fuzzed/exercise.rs"]
+#[path = "../../crates/text/tests/it/fuzzed/exercise.rs"]
 #[allow(dead_code)]
 mod exercise;
-#[path = "../../crates/text/tests/fuzzed/pieces.rs"]
+#[path = "../../crates/text/tests/it/fuzzed/pieces.rs"]
 #[allow(dead_code)]
 mod pieces;
 #[path = "../structured.rs"]

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use serde_json::Value;
 
-#[path = "../../crates/text/tests/fuzzed/exercise.rs"]
+#[path = "../../crates/text/tests/it/fuzzed/exercise.rs"]
 #[allow(dead_code)]
 mod exercise;
 #[path = "../../crates/formats/tests/it/mutate_json.rs"]

@@ -1,5 +1,5 @@
 //! Rules that no lint knows: file sizes, where `unsafe` may stand, no architecture names outside the descriptors,
-//! no paths of somebody's machine.
+//! no paths of somebody's machine, no test that nothing compiles.
 
 use std::path::{Path, PathBuf};
 
@@ -78,12 +78,30 @@ pub(crate) fn check() -> Result<()> {
             .display()
             .to_string();
         faults.extend(faults_of(&path, &text, &names));
+        if path.ends_with("/tests/it/main.rs") {
+            let beside = std::fs::read_dir(file.with_file_name(""))?;
+            let beside = beside.map(|entry| Ok(entry?.path()));
+            faults.extend(left_out(&path, &text, &beside.collect::<Result<Vec<_>>>()?));
+        }
     }
     faults.extend(data_faults(&root)?);
     if !faults.is_empty() {
         bail!("{} rules broken:\n{}", faults.len(), faults.join("\n"));
     }
     Ok(())
+}
+
+/// Files beside the root of a crate's tests that are no modules of it.
+fn left_out(path: &str, text: &str, beside: &[PathBuf]) -> Vec<String> {
+    let module = |file: &PathBuf| {
+        let stem = file.file_stem()?.to_string_lossy().into_owned();
+        let source = file.extension().is_some_and(|e| e == "rs") && stem != "main";
+        (source || file.join("mod.rs").exists()).then_some(stem)
+    };
+    let declared = |stem: &String| text.lines().any(|l| l.trim() == format!("mod {stem};"));
+    let fault = |stem| format!("{path}: `mod {stem};` is missing: nothing compiles that file");
+    let missing = beside.iter().filter_map(module).filter(|s| !declared(s));
+    missing.map(fault).collect()
 }
 
 /// Descriptors and goldens that outgrew what they are for.
@@ -199,7 +217,19 @@ fn architectures(root: &Path) -> Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{descriptor_fault, faults_of};
+    use std::path::PathBuf;
+
+    use super::{descriptor_fault, faults_of, left_out};
+
+    #[test]
+    fn no_test_is_left_out() {
+        let beside = ["it/main.rs", "it/a.rs", "it/b.rs", "it/c.txt"].map(PathBuf::from);
+        assert_eq!(left_out("it/main.rs", "mod a;\nmod b;", &beside).len(), 0);
+        assert_eq!(
+            left_out("it/main.rs", "mod a;\n// mod b;", &beside).len(),
+            1
+        );
+    }
 
     #[test]
     fn descriptors_stay_short() {

@@ -7,23 +7,42 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell::cargo;
 
+/// Tests that compare with others, by crate.
+const TESTS: [&[&str]; 3] = [
+    &[
+        "-p",
+        "tokkata-audio",
+        "--test",
+        "mel",
+        "--test",
+        "resample",
+        "--test",
+        "silero",
+    ],
+    &[
+        "-p",
+        "tokkata-speech",
+        "--test",
+        "rules",
+        "--test",
+        "lengths",
+    ],
+    &["-p", "tokkata", "--test", "it", "speech::"],
+];
+
 /// Runs the tests that compare with others, and prints the lines of their table.
 pub(crate) fn run() -> Result<()> {
     println!("| what | found | bound |\n|---|---|---|");
-    let packages = [
-        "-p",
-        "tokkata-audio",
-        "-p",
-        "tokkata-speech",
-        "-p",
-        "tokkata",
-    ];
-    let tests = ["mel", "resample", "silero", "rules", "lengths", "speech"];
-    let mut command = cargo(&["test", "--locked", "--no-fail-fast"]);
-    command.args(packages);
-    for test in tests {
-        command.args(["--test", test]);
+    for tests in TESTS {
+        table(tests)?;
     }
+    Ok(())
+}
+
+/// Prints what these tests say in lines of a table.
+fn table(tests: &[&str]) -> Result<()> {
+    let mut command = cargo(&["test", "--locked", "--no-fail-fast"]);
+    command.args(tests);
     command.args(["--", "--nocapture", "--include-ignored", "--test-threads=1"]);
     let mut child = command
         .stdout(Stdio::piped())

@@ -14,7 +14,7 @@ const RACES: &[&[&str]] = &[
     &["-p", "tokkata-backend-cpu", "--lib", "pool"],
     &["-p", "tokkata-backend-cpu", "--test", "conformance"],
     &["-p", "tokkata-backend-cpu", "--test", "replay"],
-    &["-p", "tokkata-conformance", "--test", "jitter"],
+    &["-p", "tokkata-conformance", "--test", "it", "jitter"],
 ];
 
 /// Crates with tests in a model of threads, and those tests.

@@ -1,0 +1,13 @@
+//! Tests of the server.
+
+mod agent;
+mod around;
+mod audio;
+mod calls;
+mod common;
+mod models;
+mod openai;
+mod serving;
+#[path = "../../../audio/tests/signals/mod.rs"]
+mod signals;
+mod tools;

@@ -2,8 +2,8 @@
 
 mod run;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use tokkata_core::DType;
 use tokkata_ir::{
@@ -19,9 +19,16 @@ pub use run::{Feed, Kinds, Rows, Run, finish};
 /// A number in −1..1 that follows from a name and an index alone.
 #[must_use]
 pub fn noise(name: &str, index: usize) -> f32 {
-    let seed = name.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |h, b| {
+    noise_of(seed(name), index)
+}
+
+fn seed(name: &str) -> u64 {
+    name.bytes().fold(0xCBF2_9CE4_8422_2325, |h, b| {
         (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3)
-    });
+    })
+}
+
+fn noise_of(seed: u64, index: usize) -> f32 {
     let bits = tokkata_ir::sample::uniform(seed, index as u64) >> 40;
     bits as f32 / 8_388_608.0 - 1.0
 }
@@ -29,7 +36,8 @@ pub fn noise(name: &str, index: usize) -> f32 {
 /// `len` numbers of [`noise`].
 #[must_use]
 pub fn noises(name: &str, len: usize) -> Vec<f32> {
-    (0..len).map(|i| noise(name, i)).collect()
+    let seed = seed(name);
+    (0..len).map(|i| noise_of(seed, i)).collect()
 }
 
 /// Rows of so many values in a format; all columns count the same.
@@ -43,6 +51,23 @@ pub fn encoded(dtype: DType, values: &[f32], cols: usize) -> Result<Vec<u8>, Qua
     let row = dtype.row_bytes(cols).expect("blocks divide the row");
     let mut bytes = vec![0; row * values.len() / cols];
     quantize(dtype, values, cols, Some(&vec![1.0; cols]), &mut bytes)?;
+    Ok(bytes)
+}
+
+/// What was encoded, by format, columns and the values' bits.
+type Encoded = HashMap<(DType, usize, Vec<u32>), Arc<Vec<u8>>>;
+
+/// The same as [`encoded`]. A suite takes most of its time to write the slow formats, and every subject wants the same tensors.
+fn encoded_once(dtype: DType, values: &[f32], cols: usize) -> Result<Arc<Vec<u8>>, QuantError> {
+    static KEPT: LazyLock<Mutex<Encoded>> = LazyLock::new(Mutex::default);
+    let bits: Vec<u32> = values.iter().map(|v| v.to_bits()).collect();
+    let key = (dtype, cols, bits);
+    let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(bytes) = kept().get(&key) {
+        return Ok(Arc::clone(bytes));
+    }
+    let bytes = Arc::new(encoded(dtype, values, cols)?);
+    kept().insert(key, Arc::clone(&bytes));
     Ok(bytes)
 }
 
@@ -71,11 +96,12 @@ impl MemoryWeights {
             values.len(),
             "shape of {name}"
         );
-        let bytes = encoded(dtype, values, cols).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let bytes = encoded_once(dtype, values, cols).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let shape = shape.to_vec();
         let tensor = Tensor {
             dtype,
-            shape: shape.to_vec(),
-            bytes: Arc::new(bytes),
+            shape,
+            bytes,
         };
         self.tensors.insert(name.to_owned(), tensor);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokkata_archs::{Registry, ResolveOptions};
 use tokkata_core::DType;
-use tokkata_engine::speculate::{DraftCounts, OwnHead, Speculation};
+use tokkata_engine::speculate::{DraftCounts, Drafter, Guess, OwnHead, Speculation, Wanted};
 use tokkata_engine::{Engine, EventKind, Request, Sampling, StopRules};
 use tokkata_ir::spec::DraftForm;
 use tokkata_ir::{Device, Limits, Program};
@@ -87,14 +87,27 @@ impl Model {
 
     /// An engine, whose head guesses so many tokens, whether it pays or not; none for 0.
     fn engine(&self, device: &dyn Device, most: usize, stores: bool) -> Result<Engine, Failure> {
+        self.engine_beside(device, most, stores, None)
+    }
+
+    /// The same where another drafter is asked before the head.
+    fn engine_beside(
+        &self,
+        device: &dyn Device,
+        most: usize,
+        stores: bool,
+        first: Option<Box<dyn Drafter>>,
+    ) -> Result<Engine, Failure> {
         let copies = u64::from(2 * SEQS);
         let mut engine = engine(&self.golden, device, &self.program, (copies, stores))?;
         if most > 0 {
+            let head = OwnHead {
+                form: self.form.clone(),
+                ..OwnHead::default()
+            };
+            let head: Box<dyn Drafter> = Box::new(head);
             engine.speculate(Speculation {
-                drafters: vec![Box::new(OwnHead {
-                    form: self.form.clone(),
-                    ..OwnHead::default()
-                })],
+                drafters: first.into_iter().chain([head]).collect(),
                 most,
                 adaptive: false,
                 pretended: None,
@@ -166,6 +179,33 @@ impl Model {
             n += 1 + right;
         }
         counts
+    }
+}
+
+/// A drafter that knows whole texts, and tells two tokens of them at every third place.
+struct Knows(Vec<Vec<u32>>);
+
+impl Drafter for Knows {
+    fn name(&self) -> &'static str {
+        "knows"
+    }
+
+    fn guess(&mut self, wanted: &[Wanted<'_>]) -> Vec<Guess> {
+        let guess = |w: &Wanted<'_>| {
+            let at = w.tokens.len();
+            let text = self.0.iter().find(|t| t.starts_with(w.tokens));
+            let next = text.map_or(&[][..], |t| &t[at..]);
+            let most = if at.is_multiple_of(3) {
+                w.most.min(2)
+            } else {
+                0
+            };
+            Guess {
+                tokens: next.iter().copied().take(most).collect(),
+                class: 0,
+            }
+        };
+        wanted.iter().map(guess).collect()
     }
 }
 
@@ -272,11 +312,23 @@ fn fault(name: &str, device: &dyn Device) -> Result<u64, Failure> {
             return Err("nothing was guessed".to_owned());
         }
     }
+    // Where some guesses are another drafter's, rows of the head stand before those that were right.
+    let texts = prompts.iter().zip(&want);
+    let texts = texts.map(|((prompt, _), answer)| [&prompt[..], answer].concat());
+    let knows = Box::new(Knows(texts.collect()));
+    let mut engine = model.engine_beside(device, MOST, false, Some(knows))?;
+    if answers(&mut engine, &prompts)? != want {
+        return Err("another text beside another drafter".to_owned());
+    }
+    let counts = engine.draft_counts();
+    if counts.len() != 2 || counts[0].1.accepted == 0 || counts[1].1.tried == 0 {
+        return Err(format!("one of two drafters guessed nothing: {counts:?}"));
+    }
     Ok(accepted)
 }
 
-/// Every golden of heads and of drafters: answers are the same with their guesses, alone and among others, and guesses are
-/// what their logits say.
+/// Every golden of heads and of drafters: answers are the same with their guesses, alone, among others and beside another
+/// drafter's, and guesses are what their logits say.
 ///
 /// # Panics
 /// Where that is not so, or where hardly a guess is right.

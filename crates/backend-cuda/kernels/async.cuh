@@ -1,5 +1,5 @@
-// What a tape of 9.0 is made of: bulk copies into shared memory, the barriers that they end at, and words that carry a number
-// with the mark of who made it.
+// What kernels of 9.0 are made of: bulk copies into shared memory, the barriers that they end at, clusters of blocks, and words
+// that carry a number with the mark of who made it.
 #pragma once
 #include "row.cuh"
 
@@ -25,6 +25,11 @@ static __device__ __forceinline__ void bar_expect(u32 bar, u32 bytes) {
 static __device__ __forceinline__ void bar_arrive(u32 bar) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
+// The same at a barrier of a block of the cluster.
+static __device__ __forceinline__ void bar_arrive_at(u32 bar, u32 block) {
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(bar), "r"(block) : "memory");
+}
 static __device__ __forceinline__ void bar_wait(u32 bar, u32 parity) {
     u32 done;
     do {
@@ -32,10 +37,27 @@ static __device__ __forceinline__ void bar_wait(u32 bar, u32 parity) {
                      : "=r"(done) : "r"(bar), "r"(parity) : "memory");
     } while (!done);
 }
+// An arrival when the thread's copies so far have ended.
+static __device__ __forceinline__ void copies_arrive(u32 bar) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+}
 // Addresses and bytes are multiples of 16.
 static __device__ __forceinline__ void bulk_copy(u32 to, const void *from, u32 bytes, u32 bar) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
+}
+// Into the shared memory of several blocks of the cluster, each of which has a barrier there.
+static __device__ __forceinline__ void bulk_copy_to(u32 to, const void *from, u32 bytes, u32 bar, u16 blocks) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;"
+                 ::"r"(to), "l"(from), "r"(bytes), "r"(bar), "h"(blocks) : "memory");
+}
+static __device__ __forceinline__ void meet_cluster() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ u32 cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
 }
 static __device__ __forceinline__ u64 word_at(const u64 *p) {
     u64 w;

@@ -127,10 +127,14 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
     const int THREADS = BM / WM * (BN / WN) * 32, MT = WM / 16, NT = WN / 8, B = Kind<F>::bytes, NS = Kind<F>::scales;
     typedef Tiles<F, BM, BN> Size;
     extern __shared__ __align__(128) u8 space[];
+    __shared__ float units[BM];
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, count = rows_of(s, op.lead), first = blockIdx.x * BM;
     if (first >= count) return;
     bool own = false;
-    for (u32 r = first + threadIdx.x; r < min(first + BM, count); r += THREADS) own |= of_prompt(s, op, r);
+    if (threadIdx.x < BM) {
+        float unit = units[threadIdx.x] = row_unit(s, op, first + threadIdx.x, count, 0);
+        own = unit != 0.0f;
+    }
     Outputs outs;
     bool found = find_outputs(op, F, op.gated ? BN / 2 : BN, blockIdx.y, &outs);
     if (!__syncthreads_or(own) || !found) return;
@@ -303,8 +307,8 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
         }
         __syncthreads();
         u32 from = first + half * (BM / 2);
-        if (op.gated) write_outputs<BM / 2, BN, THREADS, true>(s, op, outs, from, count, sums, 0);
-        else write_outputs<BM / 2, BN, THREADS, false>(s, op, outs, from, count, sums, 0);
+        if (op.gated) write_outputs<BM / 2, BN, THREADS, true, false>(op, outs, from, sums, units + half * (BM / 2));
+        else write_outputs<BM / 2, BN, THREADS, false, false>(op, outs, from, sums, units + half * (BM / 2));
     }
 #endif
 }

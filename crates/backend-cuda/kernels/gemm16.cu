@@ -4,6 +4,10 @@
 // little or nothing of it is rounded. The dot of 32 columns (64 on 9.0) is what tensor cores make of the parts, the smallest
 // part first, from zero; dots are added one after the other, so a row's bits follow from the format and the number of columns
 // alone.
+//
+// On 9.0 parts lie as tensor cores take them: 64 rows of 64 columns in one piece, two of these for every 128 rows, then the next
+// columns.
+#include "async.cuh"
 #include "tiles.cuh"
 #include "wgmma.cuh"
 
@@ -14,6 +18,22 @@ struct Cut {
     u64 apart;
     u32 width, format;
 };
+
+#ifdef HAS_WGMMA
+#define TILE_BYTES (64 * 128)
+// Where 64 columns of a row begin, and how far it is to the next ones.
+static __device__ __forceinline__ u64 tile_of(u32 row, u32 columns) {
+    return ((u64)(row / 128) * ((columns + 63) / 64) * 2 + row / 64 % 2) * TILE_BYTES;
+}
+#endif
+// Where four numbers of a row stand in a part, in bytes.
+static __device__ __forceinline__ u64 place_of(u32 row, u32 column, u32 width) {
+#ifdef HAS_WGMMA
+    return tile_of(row, width) + column / 64 * 2 * TILE_BYTES + swizzled(row % 64, column / 8 % 8) + column % 8 * 2;
+#else
+    return ((u64)row * width + column) * 2;
+#endif
+}
 
 // A block for each row of a prompt.
 KERNEL cut_rows(Step s, Cut op) {
@@ -36,8 +56,13 @@ KERNEL cut_rows(Step s, Cut op) {
         op.units[row] = 1.0f;
     }
     u32 parts = op.format == T_F16 ? 2 : 3;
-    for (u32 c = threadIdx.x; c < op.width / 4; c += blockDim.x) {
-        float4 v = x[c];
+#ifdef HAS_WGMMA
+    u32 end = (op.width + 63) / 64 * 16; // tiles are whole
+#else
+    u32 end = op.width / 4;
+#endif
+    for (u32 c = threadIdx.x; c < end; c += blockDim.x) {
+        float4 v = c < op.width / 4 ? x[c] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         float left[4] = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
         for (u32 p = 0; p < parts; p++) {
             u16 cut[4];
@@ -48,7 +73,7 @@ KERNEL cut_rows(Step s, Cut op) {
                 // What is infinite or no number has no second part.
                 left[i] = fabsf(taken) < INF ? left[i] - taken : 0.0f;
             }
-            *(uint2 *)(op.parts + p * op.apart + (u64)row * op.width + c * 4) =
+            *(uint2 *)((u8 *)(op.parts + p * op.apart) + place_of(row, c * 4, op.width)) =
                 make_uint2(cut[0] | (u32)cut[1] << 16, cut[2] | (u32)cut[3] << 16);
         }
     }
@@ -75,6 +100,21 @@ template <int PITCH, int MT, int NT> static __device__ __forceinline__ void put_
             for (int h = 0; h < 2; h++)
                 *(float2 *)(sums + (m * 16 + h * 8 + lane / 4) * PITCH + n * 8 + lane % 4 * 2) = make_float2(acc[m][n][2 * h], acc[m][n][2 * h + 1]);
 }
+
+// Writes a tile through shared memory that nothing else needs any more, half of the rows at a time, so that rows are written in
+// one piece.
+template <int BM, int BN, int THREADS, int MT, int NT>
+static __device__ __forceinline__ void write_tile(const MatVec &op, const Outputs &outs, u32 first, float *sums, const float *units, u32 m0,
+                                                  u32 n0, const float (&acc)[MT][NT][4]) {
+    for (u32 half = 0; half < 2; half++) {
+        meet_threads(1, THREADS);
+        if (m0 / (BM / 2) == half) put_sums<BN + 8>(sums + m0 % (BM / 2) * (BN + 8) + n0, acc);
+        meet_threads(1, THREADS);
+        u32 from = first + half * (BM / 2);
+        if (op.gated) write_outputs<BM / 2, BN, THREADS, true, true>(op, outs, from, sums, units + half * (BM / 2));
+        else write_outputs<BM / 2, BN, THREADS, false, true>(op, outs, from, sums, units + half * (BM / 2));
+    }
+}
 #endif
 
 // Tiles of BM rows by BN outputs; warps of WM by WN, or on 9.0 of 16 by all.
@@ -84,10 +124,14 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
     const int THREADS = BM / WM * (BN / WN) * 32, P = Size::parts, DEPTH = Size::depth;
     const u32 PIECES = Size::columns / 8;
     extern __shared__ __align__(1024) u8 space[];
+    __shared__ float units[BM];
     u32 warp = threadIdx.x >> 5, count = rows_of(s, op.lead), first = blockIdx.x * BM;
     if (first >= count) return;
     bool own = false;
-    for (u32 r = first + threadIdx.x; r < min(first + BM, count); r += THREADS) own |= of_prompt(s, op, r);
+    if (threadIdx.x < BM) {
+        float unit = units[threadIdx.x] = row_unit(s, op, first + threadIdx.x, count, op.acts.d);
+        own = unit != 0.0f;
+    }
     Outputs outs;
     bool found = find_outputs(op, F, op.gated ? BN / 2 : BN, blockIdx.y, &outs);
     if (!__syncthreads_or(own) || !found) return;
@@ -97,8 +141,7 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
     const u8 *x_from[ROW_COPIES], *w_from[OUT_COPIES];
     #pragma unroll
     for (int i = 0; i < ROW_COPIES; i++) {
-        u32 r = min(first + (threadIdx.x + i * THREADS) / PIECES, count - 1);
-        x_from[i] = op.acts.q + ((u64)r * op.k + piece * 8) * 2;
+        x_from[i] = op.acts.q + place_of(min(first + (threadIdx.x + i * THREADS) / PIECES, count - 1), piece * 8, op.k);
     }
     #pragma unroll
     for (int i = 0; i < OUT_COPIES; i++) {
@@ -124,11 +167,18 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
             // Beyond the columns nothing is read.
             bool there = t * Size::columns + piece * 8 < op.k;
             u32 from = there ? t * Size::columns * 2 : 0;
+#ifdef HAS_WGMMA
+            u32 x_step = t * 2 * TILE_BYTES;
+            bool x_there = true;
+#else
+            u32 x_step = from;
+            bool x_there = there;
+#endif
             #pragma unroll
             for (int i = 0; i < ROW_COPIES; i++) {
                 u32 r = (threadIdx.x + i * THREADS) / PIECES;
                 #pragma unroll
-                for (int p = 0; p < P; p++) copy16(to + p * Size::rows + place(r), there ? x_from[i] + p * apart * 2 + from : op.acts.q, there);
+                for (int p = 0; p < P; p++) copy16(to + p * Size::rows + place(r), x_there ? x_from[i] + p * apart * 2 + x_step : op.acts.q, x_there);
             }
             #pragma unroll
             for (int i = 0; i < OUT_COPIES; i++) {
@@ -232,24 +282,119 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
     }
 #endif
 
-    // Sums through shared memory, half of the rows at a time, so that rows are written in one piece.
-    float *sums = (float *)space;
-    for (u32 half = 0; half < 2; half++) {
-        copies_wait<0>();
-        __syncthreads();
-        if (m0 / (BM / 2) == half) put_sums<BN + 8>(sums + m0 % (BM / 2) * (BN + 8) + n0, acc);
-        __syncthreads();
-        u32 from = first + half * (BM / 2);
-        if (op.gated) write_outputs<BM / 2, BN, THREADS, true>(s, op, outs, from, count, sums, op.acts.d);
-        else write_outputs<BM / 2, BN, THREADS, false>(s, op, outs, from, count, sums, op.acts.d);
-    }
+    copies_wait<0>();
+    write_tile<BM, BN, THREADS>(op, outs, first, (float *)space, units, m0, n0, acc);
 #endif
 }
 
-#define GEMM(F)                                                                                                      \
+#ifdef HAS_WGMMA
+#define RING_THREADS 384
+#define RING_BLOCKS 2 // of a cluster: tiles beside each other, which share their rows
+
+// Tiles of 128 rows by 128 outputs. Four warps fill a ring of places in shared memory, each block of a cluster with half of the
+// rows for all; twice four multiply what is there, 64 rows each and at their own pace: while the ones add their sums, the dots of
+// the others are made.
+template <int F> static __device__ __forceinline__ void gemm_ring(const Step &s, const MatVec &op, u64 apart) {
+    const int BM = 128, BN = 128, NT = BN / 8, THREADS = 256;
+    typedef Sixteen<F, BM, BN> Size;
+    const int P = Size::parts, DEPTH = Size::depth;
+    extern __shared__ __align__(1024) u8 space[];
+    __shared__ float units[BM];
+    __shared__ __align__(8) u64 bars[2 * DEPTH];
+    u32 warp = threadIdx.x >> 5, count = rows_of(s, op.lead), first = blockIdx.x * BM, rank = cluster_rank();
+    if (first >= count) return;
+    bool own = false;
+    if (threadIdx.x < BM) {
+        float unit = units[threadIdx.x] = row_unit(s, op, first + threadIdx.x, count, op.acts.d);
+        own = unit != 0.0f;
+    }
+    if (!__syncthreads_or(own)) return;
+    Outputs outs = {0, 0, 0};
+    // A block without outputs copies for the others.
+    bool found = find_outputs(op, F, op.gated ? BN / 2 : BN, blockIdx.y, &outs);
+    if (!found) find_outputs(op, F, op.gated ? BN / 2 : BN, 0, &outs);
+    u32 space_at = shared_at(space), full = shared_at(bars), free = full + 8 * DEPTH, steps = (op.k + 63) / 64;
+    if (threadIdx.x == 0) {
+        for (u32 i = 0; i < DEPTH; i++) {
+            bar_init(full + 8 * i, RING_THREADS - THREADS + 1);
+            bar_init(free + 8 * i, RING_BLOCKS * THREADS / 32);
+        }
+        bars_made();
+    }
+    meet_cluster();
+
+    if (warp >= THREADS / 32) {
+        // Eight threads copy 64 columns of an output, every sixteenth of which is theirs.
+        u32 piece = threadIdx.x % 8, line = (threadIdx.x - THREADS) / 8, at = space_at + swizzled(line, piece) + Size::outs;
+        const u8 *w[BN / 16];
+        #pragma unroll
+        for (int i = 0; i < BN / 16; i++) {
+            const Part &p = op.parts[op.gated ? i & 1 : outs.part];
+            u32 o = min(outs.first + line + (op.gated ? i / 2 : i) * 16, outs.count - 1);
+            w[i] = p.data + (u64)o * p.row_bytes + piece * 16;
+        }
+        const u8 *rows = op.acts.q + tile_of(first + rank * 64, op.k);
+        for (u32 t = 0; t < steps; t++) {
+            u32 stage = t % DEPTH, to = stage * Size::bytes;
+            if (t >= DEPTH) bar_wait(free + 8 * stage, (t / DEPTH - 1) & 1);
+            if (threadIdx.x == THREADS) {
+                bar_expect(full + 8 * stage, P * Size::rows);
+                #pragma unroll
+                for (int p = 0; p < P; p++)
+                    bulk_copy_to(space_at + to + p * Size::rows + rank * TILE_BYTES, rows + p * apart * 2 + (u64)t * 2 * TILE_BYTES, TILE_BYTES,
+                                 full + 8 * stage, (1 << RING_BLOCKS) - 1);
+            }
+            // Beyond the columns nothing is read.
+            bool there = t * 64 + piece * 8 < op.k;
+            #pragma unroll
+            for (int i = 0; i < BN / 16; i++) copy16(at + to + i * 2048, there ? w[i] + t * 128 : op.acts.q, there);
+            copies_arrive(full + 8 * stage);
+        }
+        copies_wait<0>();
+        meet_cluster();
+        return;
+    }
+    float acc[1][NT][4] = {}, dot[NT][4];
+    for (u32 t = 0; t < steps; t++) {
+        u32 stage = t % DEPTH, tile = space_at + stage * Size::bytes;
+        bar_wait(full + 8 * stage, t / DEPTH & 1);
+        tiles_written();
+        __syncwarp();
+        u64 b = tile_at(tile + Size::outs);
+        wgmma_begins();
+        #pragma unroll
+        for (int p = P - 1; p >= 0; p--) {
+            u64 a = tile_at(tile + p * Size::rows + warp / 4 * TILE_BYTES);
+            #pragma unroll
+            for (int k = 0; k < 4; k++) wgmma<F == T_BF16>(dot, a + 2 * k, b + 2 * k, p < P - 1 || k > 0);
+        }
+        wgmma_commits();
+        wgmma_waits<0>();
+        wgmma_made(dot);
+        if (threadIdx.x % 32 < RING_BLOCKS) bar_arrive_at(free + 8 * stage, threadIdx.x % 32);
+        #pragma unroll
+        for (int n = 0; n < NT; n++)
+            #pragma unroll
+            for (int i = 0; i < 4; i++) acc[0][n][i] = __fadd_rn(acc[0][n][i], dot[n][i]);
+    }
+    if (found) write_tile<BM, BN, THREADS>(op, outs, first, (float *)space, units, warp * 16, 0, acc);
+    meet_cluster();
+}
+#endif
+
+#ifdef HAS_WGMMA
+#define LARGE(F)                                                                                                     \
+    extern "C" __global__ void __cluster_dims__(1, RING_BLOCKS, 1) __launch_bounds__(RING_THREADS, 1) gemm_large_##F(Step s, MatVec op, u64 apart) {     \
+        gemm_ring<T_##F>(s, op, apart);                                                                              \
+    }
+#else
+#define LARGE(F)                                                                                                     \
     extern "C" __global__ void __launch_bounds__(256, 1) gemm_large_##F(Step s, MatVec op, u64 apart) {              \
         gemm16<T_##F, 128, 128, 64, 32>(s, op, apart);                                                               \
-    }                                                                                                                \
+    }
+#endif
+#define GEMM(F)                                                                                                      \
+    LARGE(F)                                                                                                         \
     extern "C" __global__ void __launch_bounds__(128, 3) gemm_small_##F(Step s, MatVec op, u64 apart) {              \
         gemm16<T_##F, 64, 64, 32, 32>(s, op, apart);                                                                 \
     }

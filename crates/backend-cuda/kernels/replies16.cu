@@ -2,6 +2,7 @@
 // bits alone and among others.
 //
 // A warp sums every eighth run: eight rows, either part of each, by four times eight outputs at once.
+#include "async.cuh"
 #include "tiles.cuh"
 
 #define OUTS 32     // outputs of a tile
@@ -175,9 +176,6 @@ template <int ROWS> struct Quarter {
 // Where a piece of 16 bytes of a row lies: those of neighbours in banks of their own.
 static __device__ __forceinline__ u32 in_quarter(u32 row, u32 piece) { return row * 128 + ((piece ^ (row & 1) * 4) << 4); }
 
-static __device__ __forceinline__ void meet_cluster() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
 // A number in the shared memory of a block of the cluster.
 static __device__ __forceinline__ float of_block(u32 at, u32 block) {
     float v;

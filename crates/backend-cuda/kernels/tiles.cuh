@@ -43,10 +43,16 @@ static __device__ __forceinline__ bool find_outputs(const MatVec &op, u32 format
 
 #define PAIRED 32 // outputs of a gated pair lie 16 by 16 beside each other
 
-// Writes rows of prompts, four outputs a thread and row; `sums` has the rows, BN + 8 apart. `units`: what each is multiplied by.
-template <int ROWS, int BN, int THREADS, bool GATED>
-static __device__ __forceinline__ void write_outputs(const Step &s, const MatVec &op, const Outputs &outs, u32 first, u32 count,
-                                                     const float *sums, const float *units) {
+// What a row of a tile is multiplied by: 0 where it is no prompt's, and so is not written. `units` of all rows, or 0.
+static __device__ __forceinline__ float row_unit(const Step &s, const MatVec &op, u32 row, u32 count, const float *units) {
+    if (row >= count || !of_prompt(s, op, row)) return 0.0f;
+    return units ? units[row] : 1.0f;
+}
+
+// Writes rows of prompts, four outputs a thread and row; `sums` has the rows, BN + 8 apart, `units` what each is multiplied by, if
+// anything. Both lie in shared memory.
+template <int ROWS, int BN, int THREADS, bool GATED, bool SCALED>
+static __device__ __forceinline__ void write_outputs(const MatVec &op, const Outputs &outs, u32 first, const float *sums, const float *units) {
     const u32 WIDE = GATED ? BN / 2 : BN, GROUPS = WIDE / 4;
     u32 c = threadIdx.x % GROUPS * 4, o = outs.first + c;
     if (o >= outs.count) return;
@@ -65,15 +71,15 @@ static __device__ __forceinline__ void write_outputs(const Step &s, const MatVec
     #pragma unroll 4
     for (u32 r = threadIdx.x / GROUPS; r < ROWS; r += THREADS / GROUPS) {
         u32 row = first + r;
-        if (row >= count || !of_prompt(s, op, row)) continue;
+        float unit = units[r], y[4];
+        if (unit == 0.0f) continue;
         const float *from = sums + r * (BN + 8) + (GATED ? c / (PAIRED / 2) * PAIRED + c % (PAIRED / 2) : c);
-        float unit = units ? units[row] : 1.0f, y[4];
         float4 a = *(const float4 *)from, b = GATED ? *(const float4 *)(from + PAIRED / 2) : a;
         y[0] = a.x, y[1] = a.y, y[2] = a.z, y[3] = a.w;
         float above[4] = {b.x, b.y, b.z, b.w};
         #pragma unroll
         for (int i = 0; i < 4; i++) {
-            if (units) y[i] = __fmul_rn(y[i], unit), above[i] = __fmul_rn(above[i], unit);
+            if (SCALED) y[i] = __fmul_rn(y[i], unit), above[i] = __fmul_rn(above[i], unit);
             if (p.scale) y[i] = __fmul_rn(y[i], scale[0][i]);
             if (p.bias) y[i] = __fadd_rn(y[i], bias[0][i]);
             if (GATED) {

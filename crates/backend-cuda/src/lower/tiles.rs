@@ -41,7 +41,8 @@ impl Lowering<'_, '_> {
     pub(super) fn cut_rows(&mut self, x: ValueId, format: DType) -> Result<Cut, BackendError> {
         let parts = if format == DType::F16 { 2 } else { 3 };
         let (rows, width) = (u64::from(self.most(self.lead(x))), self.width(x));
-        let apart = rows * u64::from(width);
+        // Kernels of 9.0 have tiles of 128 rows by 64 columns one after the other.
+        let apart = rows.next_multiple_of(128) * u64::from(width).next_multiple_of(64);
         let at = self.shared_scratch(parts * apart * 2 + rows * 4)?;
         let cut = Cut {
             parts: at,
@@ -168,25 +169,30 @@ impl Lowering<'_, '_> {
     ) -> Result<[Tile; 2], BackendError> {
         let short = SHORT.contains(&columns) && !is_sixteen(format);
         let least = if short { BUSY_SHORT } else { BUSY };
-        let tile = |name: &str, rows: u32, outputs: u32, threads: u32, least: u32| {
+        let wide = self.ground.kernels.has_words();
+        let tile = |name: &str, side: u32, (threads, cluster): (u32, u32), least: u32| {
             let name = format!("gemm_{name}_{format}");
             let source = if is_sixteen(format) { "gemm16" } else { "gemm" };
             let function = self.ground.kernels.function(source, &name).map_err(lost)?;
-            let wide = self.ground.kernels.has_words();
-            let shared = tile_bytes(format, (rows, outputs), wide);
+            let shared = tile_bytes(format, (side, side), wide);
             function.allow_shared(shared).map_err(lost)?;
             Ok(Tile {
                 function,
-                rows,
-                blocks: blocks_of(format, parts, gated, outputs),
+                rows: side,
+                blocks: blocks_of(format, parts, gated, side).next_multiple_of(cluster),
                 threads,
                 shared,
                 least,
             })
         };
+        // On 9.0 four more warps copy weights of sixteen bits for those that multiply by them, and two blocks share their rows.
+        let large = match wide && is_sixteen(format) {
+            true => (384, 2),
+            false => (256, 1),
+        };
         Ok([
-            tile("large", 128, 128, 256, least)?,
-            tile("small", 64, 64, 128, 0)?,
+            tile("large", 128, large, least)?,
+            tile("small", 64, (128, 1), 0)?,
         ])
     }
 }

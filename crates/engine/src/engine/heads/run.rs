@@ -90,9 +90,9 @@ impl Engine {
                 .extend(changes.chain([length]).map(|d| (slot, d)));
             // Its slot is set right again with its next rows.
             task.tried = true;
-            if first < fed.at {
-                task.told = task.told.min(first);
-            }
+            // The slot knows no tokens behind those rows any more, and where rows stand before their tokens not these either.
+            let end = (fed.at + fed.tokens.len()).min(task.tokens.len());
+            task.told = task.told.min(if first < fed.at { first } else { end });
             let known = task.tokens.len().saturating_sub(fed.at);
             work.rows.push(SeqRows {
                 input: RowInput::Tokens(fed.tokens.clone()),

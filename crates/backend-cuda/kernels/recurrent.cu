@@ -48,24 +48,35 @@ struct Conv1d {
     u32 n, channels, taps, stride, padding, frames; // frames: of a row of x
 };
 
-#define CONV_TILE 64
+#define CONV_TILE 128
 #define CONV_STEP 16
 
-// Frames of a sequence's rows, zeros around them: a block for 64 outputs of 64 frames, a thread for four of four. What a frame is
-// made of lies in one piece, as do an output's weights.
+// Frames of a sequence's rows, zeros around them: a block for 128 outputs of 128 frames, a thread for eight of eight. What a
+// frame is made of lies in one piece, as do an output's weights.
 KERNEL conv1d(Step s, Conv1d op) {
     __shared__ __align__(16) float frames[CONV_STEP][CONV_TILE + 4], weights[CONV_STEP][CONV_TILE + 4];
     u32 per_row = op.frames / op.stride, total = rows_of(s, LEAD_ROWS) * per_row, f0 = blockIdx.y * CONV_TILE, n0 = blockIdx.x * CONV_TILE;
     if (f0 >= total) return;
-    u32 r = threadIdx.x / 4, piece = threadIdx.x % 4 * 4, own = min(f0 + r, total - 1), row = own / per_row, columns = op.taps * op.channels;
+    u32 r = threadIdx.x / 2, piece = threadIdx.x % 2 * 8, own = min(f0 + r, total - 1), row = own / per_row, columns = op.taps * op.channels;
     u32 seq = s.seq[row], first = s.first_row[seq];
     i32 start = ((i32)(own - first * per_row) * (i32)op.stride - (i32)op.padding) * (i32)op.channels;
     i32 end = (i32)(s.row_count[seq] * op.frames * op.channels);
     const float *x = op.x + (u64)first * op.frames * op.channels, *w = op.w + (u64)min(n0 + r, op.n - 1) * columns;
-    float next_x[4], next_w[4], acc[4][4] = {};
+    // Four channels are of one frame then.
+    bool fours = op.channels % 4 == 0;
+    float next_x[8], next_w[8], acc[8][8] = {};
     auto fetch = [&](u32 k) {
         #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
+        for (u32 i = 0; fours && i < 8; i += 4) {
+            u32 c = k + piece + i;
+            i32 at = start + (i32)c;
+            const float4 none = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            float4 a = c < columns && at >= 0 && at < end ? *(const float4 *)(x + at) : none, b = c < columns ? *(const float4 *)(w + c) : none;
+            next_x[i] = a.x, next_x[i + 1] = a.y, next_x[i + 2] = a.z, next_x[i + 3] = a.w;
+            next_w[i] = b.x, next_w[i + 1] = b.y, next_w[i + 2] = b.z, next_w[i + 3] = b.w;
+        }
+        #pragma unroll
+        for (u32 i = 0; !fours && i < 8; i++) {
             u32 c = k + piece + i;
             i32 at = start + (i32)c;
             next_x[i] = c < columns && at >= 0 && at < end ? x[at] : 0.0f;
@@ -73,33 +84,39 @@ KERNEL conv1d(Step s, Conv1d op) {
         }
     };
     fetch(0);
+    // A thread has two times four frames and two times four outputs.
     u32 row4 = threadIdx.x / 16 * 4, out4 = threadIdx.x % 16 * 4;
     for (u32 k = 0; k < columns; k += CONV_STEP) {
         __syncthreads();
         #pragma unroll
-        for (u32 i = 0; i < 4; i++) frames[piece + i][r] = next_x[i], weights[piece + i][r] = next_w[i];
+        for (u32 i = 0; i < 8; i++) frames[piece + i][r] = next_x[i], weights[piece + i][r] = next_w[i];
         __syncthreads();
         fetch(k + CONV_STEP);
-        float dot[4][4] = {};
+        float dot[8][8] = {};
         #pragma unroll
         for (u32 c = 0; c < CONV_STEP; c++) {
-            float4 a = *(const float4 *)&frames[c][row4], b = *(const float4 *)&weights[c][out4];
-            float f[4] = {a.x, a.y, a.z, a.w}, v[4] = {b.x, b.y, b.z, b.w};
+            float f[8], v[8];
             #pragma unroll
-            for (int i = 0; i < 4; i++)
+            for (u32 i = 0; i < 2; i++) {
+                float4 a = *(const float4 *)&frames[c][row4 + i * 64], b = *(const float4 *)&weights[c][out4 + i * 64];
+                f[4 * i] = a.x, f[4 * i + 1] = a.y, f[4 * i + 2] = a.z, f[4 * i + 3] = a.w;
+                v[4 * i] = b.x, v[4 * i + 1] = b.y, v[4 * i + 2] = b.z, v[4 * i + 3] = b.w;
+            }
+            #pragma unroll
+            for (int i = 0; i < 8; i++)
                 #pragma unroll
-                for (int j = 0; j < 4; j++) dot[i][j] = __fmaf_rn(v[j], f[i], dot[i][j]);
+                for (int j = 0; j < 8; j++) dot[i][j] = __fmaf_rn(v[j], f[i], dot[i][j]);
         }
         #pragma unroll
-        for (int i = 0; i < 16; i++) acc[i / 4][i % 4] += dot[i / 4][i % 4];
+        for (int i = 0; i < 64; i++) acc[i / 8][i % 8] += dot[i / 8][i % 8];
     }
     #pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        u32 frame = f0 + row4 + i;
+    for (u32 i = 0; i < 8; i++) {
+        u32 frame = f0 + row4 + i / 4 * 64 + i % 4;
         if (frame >= total || s.row_count[s.seq[frame / per_row]] == 0) continue;
         #pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            u32 n = n0 + out4 + j;
+        for (u32 j = 0; j < 8; j++) {
+            u32 n = n0 + out4 + j / 4 * 64 + j % 4;
             if (n < op.n) op.y[(u64)frame * op.n + n] = op.b ? acc[i][j] + op.b[n] : acc[i][j];
         }
     }

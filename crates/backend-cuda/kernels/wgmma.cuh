@@ -7,7 +7,12 @@
 
 // A tile of rows of 128 bytes, whose pieces of 16 lie where `swizzled` says; its address is a multiple of 1024.
 static __device__ __forceinline__ u64 tile_at(u32 at) { return (u64)(at >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
+// The same tile from so many times 16 bytes on.
+static __device__ __forceinline__ u64 further(u64 tile, u32 pieces) { return (tile & 0xffffffff00000000ull) | ((u32)tile + pieces); }
 static __device__ __forceinline__ u32 swizzled(u32 row, u32 piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
+
+// A word that all lanes have, known as such to the compiler: descriptors made of it need no moves in front of each product.
+static __device__ __forceinline__ u32 one_for_all(u32 x) { return __shfl_sync(ALL_LANES, x, 0); }
 
 // What threads wrote is seen by tensor cores after the threads' next meeting.
 static __device__ __forceinline__ void tiles_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -76,5 +81,18 @@ template <bool BFLOATS> static __device__ __forceinline__ void wgmma(float (&d)[
               "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
               "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]),
               "+f"(d[15][3]) : "l"(a), "l"(b), "r"(adds));
+}
+
+// 64 rows of 16 halves, which lie in registers, by 16 rows of 64 halves that are summed over; added to `d` or put there.
+static __device__ __forceinline__ void wgmma_turned(float (&d)[8][4], const u32 *a, u64 b, int adds) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "
+        "%23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
+        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
+          "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
+          "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
+          "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+          "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
 }
 #endif

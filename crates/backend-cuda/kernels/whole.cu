@@ -6,7 +6,8 @@
 // On tensor cores queries, keys, values and the weights of the softmax go in two halves each, under a power of two that a row
 // shares, so that little is rounded. The weights of 64 keys are summed up from zero there, then added. Where a key or value of the
 // sequence is infinite or no number, the kernel without tensor cores takes its place.
-#include "tensor.cuh"
+#include "async.cuh"
+#include "cut.cuh"
 
 #define TILE 64
 // Of what is read by columns: four more, so that threads read from different banks.
@@ -23,12 +24,13 @@ struct Whole {
     u32 reach;      // rows before and after a row that it sees
     u32 rows;       // that there is room for
     float scale;
+    Cut cut;        // on 9.0 rows of prompts go there in halves, if it has parts
 };
 
-// Tiles of keys that rows from `begin` see, up to but without the second.
-static __device__ __forceinline__ void tiles_seen(const Whole &op, u32 begin, u32 count, u32 *from, u32 *to) {
+// Tiles of keys that so many rows from `begin` see, up to but without the second.
+static __device__ __forceinline__ void tiles_seen(const Whole &op, u32 begin, u32 rows, u32 count, u32 *from, u32 *to) {
     *from = begin > op.reach ? (begin - op.reach) / TILE : 0;
-    u32 last = min(begin + TILE, count) - 1;
+    u32 last = min(begin + rows, count) - 1;
     *to = (count - 1 - last > op.reach ? last + op.reach : count - 1) / TILE + 1;
 }
 
@@ -128,7 +130,7 @@ template <int D> static __device__ __forceinline__ void whole16(const Step &s, c
     const u16 *v_from = op.parts + 2 * (q_apart + k_apart) + (u64)first * op.v_width + kv * D;
     const float *k_units = op.units + first, *v_units = k_units + op.rows, *q_units = v_units + op.rows;
     u32 keys = shared_at(tiles), values = keys + 2 * BYTES, from, to;
-    tiles_seen(op, begin, count, &from, &to);
+    tiles_seen(op, begin, TILE, count, &from, &to);
     copy_halves<D>(keys, k_from, k_apart, op.k_width, from * TILE, count);
     copy_units(k_unit, k_units, from * TILE, count);
     copies_end();
@@ -275,6 +277,238 @@ template <int D> static __device__ __forceinline__ void whole16(const Step &s, c
 #endif
 }
 
+#ifdef HAS_WGMMA
+#define WIDE (2 * TILE)
+
+// Queries, keys or values: their rows in halves as products take them, every head under a power of two of its own.
+static __device__ __forceinline__ Cut wide_cut(const Whole &op, u32 which) {
+    u32 widths[3] = {op.heads * op.dim, op.k_width, op.v_width}, width = widths[which], before = 0;
+    for (u32 i = 0; i < which; i++) before += widths[i];
+    u64 rows = (op.rows + 127) / 128 * 128;
+    return {which == 0 ? op.q : which == 1 ? op.k : op.v, op.parts + 2 * rows * before, op.units + rows * (before / 64), rows * width, width, T_F16};
+}
+
+// For each head of a sequence whether another kernel attends.
+static __device__ __forceinline__ u32 *wide_flag(const Whole &op, u32 seq, u32 head) {
+    u64 rows = (op.rows + 127) / 128 * 128;
+    return (u32 *)(op.units + rows * ((op.heads * op.dim + op.k_width + op.v_width) / 64)) + seq * op.heads + head;
+}
+
+// A block for 64 rows of 64 columns. Rows behind the last one are zeros.
+KERNEL whole_cut_wide(Step s, Whole op) {
+    const int EACH = TILE / 16;
+    Cut cut = wide_cut(op, blockIdx.z);
+    u32 rows = rows_of(s, LEAD_ROWS), row = blockIdx.x * TILE + threadIdx.x / 16, c = blockIdx.y * 64 + threadIdx.x % 16 * 4;
+    if (blockIdx.x * TILE >= rows || blockIdx.y * 64 >= cut.width) return;
+    float4 v[EACH];
+    #pragma unroll
+    for (int i = 0; i < EACH; i++)
+        v[i] = row + i * 16 < rows ? *(const float4 *)(cut.x + (u64)(row + i * 16) * cut.width + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    #pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        bool number = v[i].x - v[i].x == 0.0f && v[i].y - v[i].y == 0.0f && v[i].z - v[i].z == 0.0f && v[i].w - v[i].w == 0.0f;
+        bool wrong = __ballot_sync(ALL_LANES, !number) >> (threadIdx.x & 16) & 0xffff;
+        float most = cut_columns<T_F16>(cut, row + i * 16, c, v[i]);
+        // Heads of less than 2^-112 are zeros.
+        if (c % 64 == 0 && (wrong || __float_as_uint(most) >> 23 <= 14))
+            cut.units[unit_of(row + i * 16, cut.width) + c / 64 * 128] = wrong ? INF : 0.0f;
+    }
+}
+
+// Two times 64 rows of a head of 64 columns, each by four warps, which share keys and values.
+static __device__ __forceinline__ void whole_wide(const Step &s, const Whole &op) {
+    const int D = 64, BYTES = TILE * D * 2, THREADS = 256;
+    extern __shared__ __align__(1024) u8 wide_tiles[];
+    __shared__ float shared[33];
+    __shared__ __align__(16) float k_unit[2][TILE], v_unit[2][TILE];
+    __shared__ __align__(8) u64 bars[2];
+    u32 head = blockIdx.x, seq = blockIdx.z, begin = blockIdx.y * WIDE, kv = head / (op.heads / op.kv_heads);
+    if (seq >= rows_of(s, LEAD_SEQS) || begin >= s.row_count[seq]) return;
+    u32 count = s.row_count[seq], first = s.first_row[seq], lane = threadIdx.x & 31, warp = one_for_all(threadIdx.x >> 5), pair = lane % 4 * 2;
+    Cut q_cut = wide_cut(op, 0), k_cut = wide_cut(op, 1), v_cut = wide_cut(op, 2);
+    float largest = 0.0f;
+    for (u32 r = threadIdx.x; r < count; r += THREADS) {
+        float k = k_cut.units[unit_of(first + r, op.k_width) + kv * 128], v = v_cut.units[unit_of(first + r, op.v_width) + kv * 128];
+        largest = fmaxf(largest, k == INF ? INF : v);
+    }
+    largest = max_block(largest, shared);
+    if (begin == 0 && threadIdx.x == 0) *wide_flag(op, seq, head) = largest == INF;
+    if (largest == INF) return;
+    float inverse = largest > 0.0f ? 16384.0f / largest : 0.0f;
+
+    // Tiles of a sequence that lie as they were cut are copied in one piece; else row by row, with zeros behind the end.
+    bool aligned = first % TILE == 0 && (count % TILE == 0 || first + count == rows_of(s, LEAD_ROWS));
+    u32 queries = shared_at(wide_tiles), ring = queries + 4 * BYTES, full = shared_at(bars), from, to;
+    tiles_seen(op, begin, WIDE, count, &from, &to);
+    auto copy_tile = [&](const Cut &cut, u32 at, u32 column, u32 t, u32 bar) {
+        const u8 *parts = (const u8 *)cut.parts + column * 2 * TILE_BYTES;
+        if (aligned) {
+            parts += tile_of(first + t * TILE, cut.width);
+            bulk_copy(at, parts, BYTES, bar);
+            bulk_copy(at + BYTES, parts + cut.apart * 2, BYTES, bar);
+            return;
+        }
+        u32 piece = threadIdx.x % 8;
+        #pragma unroll
+        for (u32 r = threadIdx.x / 8; r < TILE; r += THREADS / 8) {
+            u32 in = t * TILE + r, row = first + min(in, count - 1);
+            const u8 *x = parts + tile_of(row, cut.width) + swizzled(row % 64, piece);
+            copy16(at + swizzled(r, piece), x, in < count);
+            copy16(at + BYTES + swizzled(r, piece), x + cut.apart * 2, in < count);
+        }
+    };
+    auto copy_own_units = [&](const Cut &cut, float *to, u32 column, u32 t, u32 bar) {
+        const float *units = cut.units + column * 128;
+        if (aligned) bulk_copy(shared_at(to), units + unit_of(first + t * TILE, cut.width), TILE * 4, bar);
+        else if (threadIdx.x < TILE) copy4(shared_at(to + threadIdx.x), units + unit_of(first + min(t * TILE + threadIdx.x, count - 1), cut.width));
+    };
+    // Keys and values, and in the beginning queries.
+    auto fetch = [&](u32 t, u32 bytes) {
+        u32 at = ring + t % 2 * 4 * BYTES, bar = full + t % 2 * 8;
+        if (!aligned || threadIdx.x == 0) {
+            if (aligned) bar_expect(bar, 4 * BYTES + 2 * TILE * 4 + bytes);
+            if (bytes) copy_tile(q_cut, queries, head, begin / TILE, bar), copy_tile(q_cut, queries + 2 * BYTES, head, begin / TILE + 1, bar);
+            copy_tile(k_cut, at, kv, t, bar);
+            copy_own_units(k_cut, k_unit[t % 2], kv, t, bar);
+            copy_tile(v_cut, at + 2 * BYTES, kv, t, bar);
+            copy_own_units(v_cut, v_unit[t % 2], kv, t, bar);
+        }
+        if (!aligned) copies_arrive(bar);
+    };
+    if (threadIdx.x == 0) {
+        for (u32 i = 0; i < 2; i++) bar_init(full + 8 * i, aligned ? 1 : THREADS);
+        bars_made();
+    }
+    __syncthreads();
+    fetch(from, 4 * BYTES);
+
+    u32 row[2];
+    float unit[2], best[2] = {-INF, -INF}, least[2] = {0.0f, 0.0f}, total[2] = {0.0f, 0.0f}, out[D / 8][4] = {};
+    #pragma unroll
+    for (int h = 0; h < 2; h++) {
+        row[h] = begin + warp * 16 + h * 8 + lane / 4;
+        float own = q_cut.units[unit_of(first + min(row[h], count - 1), q_cut.width) + head * 128];
+        // A row of zeros has scores of zero in any unit.
+        unit[h] = __fmul_rn(__fmul_rn(own > 0.0f ? own : 1.0f, op.scale), 1.44269504f);
+    }
+    u64 q = tile_at(queries + warp / 4 * 2 * BYTES);
+    bool idle = begin + warp / 4 * TILE >= count;
+    #pragma unroll 1
+    for (u32 t = from; t < to; t++) {
+        u32 base = t * TILE, at = one_for_all(ring + t % 2 * 4 * BYTES);
+        bar_wait(full + t % 2 * 8, (t - from) / 2 & 1);
+        if (!aligned) tiles_written();
+        __syncthreads();
+        if (t + 1 < to) fetch(t + 1, 0);
+        if (idle) continue;
+        float score[8][4];
+        u64 k = tile_at(at), v = tile_at(at + 2 * BYTES);
+        wgmma_begins();
+        #pragma unroll
+        for (int i = 0; i < 4; i++) wgmma<false>(score, further(q, BYTES / 16 + 2 * i), further(k, 2 * i), i > 0);
+        #pragma unroll
+        for (int i = 0; i < 4; i++) wgmma<false>(score, further(q, 2 * i), further(k, BYTES / 16 + 2 * i), 1);
+        #pragma unroll
+        for (int i = 0; i < 4; i++) wgmma<false>(score, further(q, 2 * i), further(k, 2 * i), 1);
+        wgmma_commits();
+        wgmma_waits<0>();
+        wgmma_made(score);
+        // Scores before the row's unit, which is positive: the largest of them is the largest with it.
+        float keep[2], most[2] = {-INF, -INF};
+        #pragma unroll
+        for (int n = 0; n < 8; n++) {
+            float2 by = *(const float2 *)(k_unit[t % 2] + n * 8 + pair);
+            score[n][0] *= by.x, score[n][1] *= by.y;
+            score[n][2] *= by.x, score[n][3] *= by.y;
+        }
+        if (op.reach < count || base + TILE > count) {
+            #pragma unroll
+            for (int n = 0; n < 8; n++)
+                #pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (!sees(op, row[i / 2], base + n * 8 + pair + i % 2, count)) score[n][i] = -INF;
+        }
+        #pragma unroll
+        for (int n = 0; n < 8; n++)
+            #pragma unroll
+            for (int i = 0; i < 4; i++) most[i / 2] = fmaxf(most[i / 2], score[n][i]);
+        #pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float next = fmaxf(best[h], max_four(most[h])), low = next == -INF ? 0.0f : __fmul_rn(next, unit[h]);
+            keep[h] = best[h] == -INF ? 0.0f : power_of_two(__fsub_rn(least[h], low));
+            best[h] = next, least[h] = low;
+            total[h] = __fmul_rn(total[h], keep[h]);
+        }
+        #pragma unroll
+        for (int n = 0; n < 8; n++) {
+            float2 by = *(const float2 *)(v_unit[t % 2] + n * 8 + pair);
+            by.x *= inverse, by.y *= inverse;
+            #pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float a = power_of_two(__fsub_rn(__fmul_rn(score[n][2 * h], unit[h]), least[h]));
+                float b = power_of_two(__fsub_rn(__fmul_rn(score[n][2 * h + 1], unit[h]), least[h]));
+                total[h] += a + b;
+                score[n][2 * h] = a * by.x, score[n][2 * h + 1] = b * by.y;
+            }
+        }
+        u32 p[4][4], rest[4][4];
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            #pragma unroll
+            for (int c = 0; c < 2; c++)
+                #pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    float a = score[2 * i + c][2 * h], b = score[2 * i + c][2 * h + 1];
+                    p[i][c * 2 + h] = two_halves(a, b);
+                    rest[i][c * 2 + h] = two_rests(a, b, p[i][c * 2 + h]);
+                }
+        float dot[D / 8][4];
+        wgmma_begins();
+        #pragma unroll
+        for (int i = 0; i < 4; i++) wgmma_turned(dot, rest[i], further(v, i * 128), i > 0);
+        #pragma unroll
+        for (int i = 0; i < 4; i++) wgmma_turned(dot, p[i], further(v, BYTES / 16 + i * 128), 1);
+        #pragma unroll
+        for (int i = 0; i < 4; i++) wgmma_turned(dot, p[i], further(v, i * 128), 1);
+        wgmma_commits();
+        wgmma_waits<0>();
+        wgmma_made(dot);
+        #pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            #pragma unroll
+            for (int i = 0; i < 4; i++) out[n][i] = __fmaf_rn(out[n][i], keep[i / 2], dot[n][i]);
+    }
+    #pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float sum = sum_four(total[h]), by = __fmul_rn(largest, 1.0f / 16384.0f), most = 0.0f;
+        u32 in = first + min(row[h], count - 1), flags = s.flags[in];
+        bool cut = op.cut.parts && (flags & ROW_PROMPT);
+        #pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            #pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float &y = out[n][2 * h + i];
+                y = flags & ROW_LIVE ? __fmul_rn(y / sum, by) : 0.0f;
+                most = fmaxf(most, fabsf(y));
+            }
+        Power power = power_of(max_four(most));
+        u64 to = tile_of(in, op.cut.width) + head * 2 * TILE_BYTES;
+        if (cut && row[h] < count && lane % 4 == 0) op.cut.units[unit_of(in, op.cut.width) + head * 128] = power.down;
+        #pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            float a = out[n][2 * h], b = out[n][2 * h + 1];
+            u32 parts[2];
+            cut_two<T_F16>(a * power.up, b * power.up, parts);
+            if (row[h] >= count) continue;
+            if (!cut) *(float2 *)(op.out + ((u64)in * op.heads + head) * D + n * 8 + pair) = make_float2(a, b);
+            #pragma unroll
+            for (int p = 0; p < 2; p++)
+                if (cut) *(u32 *)((u8 *)(op.cut.parts + p * op.cut.apart) + to + swizzled(in % 64, n) + pair * 2) = parts[p];
+        }
+    }
+}
+#endif
+
 // A head's columns of 64 rows, `[column][row]`; behind the end those of the last row.
 template <int D> static __device__ __forceinline__ void load_across(float *to, const float *from, u32 width, u32 begin, u32 count) {
     u32 r = threadIdx.x % TILE;
@@ -295,9 +529,13 @@ template <int D> static __device__ __forceinline__ void whole(const Step &s, con
     u32 head = blockIdx.x, seq = blockIdx.z, begin = blockIdx.y * TILE;
     if (seq >= rows_of(s, LEAD_SEQS) || begin >= s.row_count[seq]) return;
     u32 count = s.row_count[seq], first = s.first_row[seq], kv = head / (op.heads / op.kv_heads), from, to;
+#ifdef HAS_WGMMA
+    if (D == 64 && op.parts && !*wide_flag(op, seq, head)) return;
+    if (D != 64)
+#endif
     if (op.parts && largest_unit(op, first, count, space) < INF) return;
     __syncthreads();
-    tiles_seen(op, begin, count, &from, &to);
+    tiles_seen(op, begin, TILE, count, &from, &to);
     u32 row4 = threadIdx.x / 16 * 4, key4 = threadIdx.x % 16 * 4, column = threadIdx.x % 16 * C;
     const float *k = op.k + (u64)first * op.k_width + kv * D, *v = op.v + (u64)first * op.v_width + kv * D;
     load_across<D>(queries, op.q + (u64)first * op.heads * D + head * D, op.heads * D, begin, count);
@@ -384,9 +622,23 @@ template <int D> static __device__ __forceinline__ void whole(const Step &s, con
         #pragma unroll
         for (int c = 0; c < C; c++) out[c] = live ? mix[i][c] * inverse : 0.0f;
     }
+#ifdef HAS_WGMMA
+    #pragma unroll
+    for (int i = 0; D == 64 && op.cut.parts && i < 4; i++) {
+        u32 row = first + min(begin + row4 + i, count - 1);
+        float4 y = *(const float4 *)(op.out + ((u64)row * op.heads + head) * D + column);
+        bool own = begin + row4 + i < count && (s.flags[row] & ROW_PROMPT);
+        cut_columns<T_F16>(op.cut, row, own ? head * D + column : op.cut.width, y);
+    }
+#endif
 }
 
-#define WHOLE(D)                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(256) whole_##D(Step s, Whole op) { whole<D>(s, op); }               \
-    extern "C" __global__ void __launch_bounds__(128) whole16_##D(Step s, Whole op) { whole16<D>(s, op); }
+#define WHOLE(D) extern "C" __global__ void __launch_bounds__(256) whole_##D(Step s, Whole op) { whole<D>(s, op); }
+#define WHOLE16(D) extern "C" __global__ void __launch_bounds__(128) whole16_##D(Step s, Whole op) { whole16<D>(s, op); }
 WHOLE(32) WHOLE(64) WHOLE(128)
+WHOLE16(32) WHOLE16(128)
+#ifdef HAS_WGMMA
+extern "C" __global__ void __launch_bounds__(256, 2) whole16_64(Step s, Whole op) { whole_wide(s, op); }
+#else
+WHOLE16(64)
+#endif

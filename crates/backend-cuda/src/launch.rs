@@ -123,6 +123,8 @@ pub(crate) struct Tile {
     pub(crate) shared: u32,
     /// Used where there are at least so many blocks.
     pub(crate) least: u32,
+    /// Most blocks, which go on to further tiles; without one each has a tile.
+    pub(crate) most: Option<u32>,
 }
 
 impl Tile {
@@ -231,7 +233,11 @@ impl Launch {
 
     /// Tiles of the same outputs run side by side, so that weights are read once.
     fn tiled(&self, stream: &Stream, tile: &Tile, rows: u64) -> Result<()> {
-        let grid = [tile.down(rows), tile.blocks, 1];
+        let down = tile.down(rows);
+        let grid = match tile.most {
+            Some(most) => [(down * tile.blocks).min(most), 1, 1],
+            None => [down, tile.blocks, 1],
+        };
         let shape = (tile.threads, tile.shared);
         stream.launch_as(self.mode, tile.function, grid, shape, &self.params)
     }

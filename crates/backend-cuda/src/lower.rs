@@ -1,6 +1,7 @@
 //! Plans to launches: one kernel or a few for each op, in the order of the plan.
 
 mod attention;
+mod cuts;
 mod flash;
 mod linear;
 mod moe;
@@ -10,7 +11,7 @@ mod rows;
 mod tape;
 mod tiles;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokkata_ir::{
@@ -135,8 +136,14 @@ pub(crate) struct Lowering<'a, 'g> {
     heads: BTreeMap<ValueId, Heads>,
     /// What rows in bytes come from, where products may make them for themselves.
     sources: BTreeMap<ValueId, Option<usize>>,
-    /// Work space that many launches share, by its size.
-    shared: BTreeMap<u64, u64>,
+    /// Work space that many launches share, by which of two it is and its size.
+    shared: BTreeMap<(bool, u64), u64>,
+    /// Items behind the one that is lowered.
+    ahead: &'a [Item],
+    /// Prompts' rows in parts, that were left so for the next products.
+    cuts: BTreeMap<ValueId, cuts::Cut>,
+    /// Outputs of products that do the function behind them for prompts' rows.
+    ended: BTreeSet<ValueId>,
     /// Tables of cosines and sines by what they follow from.
     turns: BTreeMap<Vec<u8>, u64>,
 }
@@ -144,7 +151,7 @@ pub(crate) struct Lowering<'a, 'g> {
 /// Lowers a plan whose values lie at these addresses.
 pub(crate) fn lower<'a>(
     ground: &'a Ground<'_>,
-    (plan, items): (&'a Plan, &[Item]),
+    (plan, items): (&'a Plan, &'a [Item]),
     places: &'a ValuePlaces,
     scratch: &'a mut Scratch,
 ) -> Result<Lowered, BackendError> {
@@ -163,12 +170,16 @@ pub(crate) fn lower<'a>(
         heads: BTreeMap::new(),
         sources: select::sources(plan, items),
         shared: BTreeMap::new(),
+        ahead: &[],
+        cuts: BTreeMap::new(),
+        ended: BTreeSet::new(),
         turns: BTreeMap::new(),
     };
     lowering.keep_own_sources(items);
     lowering.tape_sources(items);
     for (i, item) in items.iter().enumerate() {
         let before = lowering.launches.len();
+        lowering.ahead = &items[i + 1..];
         match item {
             Item::Node(i) => lowering.node(&plan.nodes[*i])?,
             Item::Prepare {
@@ -246,11 +257,16 @@ impl Lowering<'_, '_> {
 
     /// Work space that is only used until the next launch that asks for as much.
     fn shared_scratch(&mut self, bytes: u64) -> Result<u64, BackendError> {
-        if let Some(&at) = self.shared.get(&bytes) {
+        self.space((false, bytes))
+    }
+
+    /// As [`Lowering::shared_scratch`]: one of two, so that a launch may read from one and write to the other.
+    fn space(&mut self, which: (bool, u64)) -> Result<u64, BackendError> {
+        if let Some(&at) = self.shared.get(&which) {
             return Ok(at);
         }
-        let at = self.scratch(bytes)?;
-        self.shared.insert(bytes, at);
+        let at = self.scratch(which.1)?;
+        self.shared.insert(which, at);
         Ok(at)
     }
 

@@ -1,5 +1,6 @@
 //! Cache writes, attention and chosen keys.
 
+use tokkata_core::DType;
 use tokkata_ir::op::BucketBias;
 use tokkata_ir::{
     AttentionOp, BackendError, CompressOp, KvSource, Lead, Mask, Node, SelectOp, SlotId, ValueId,
@@ -129,35 +130,77 @@ impl Lowering<'_, '_> {
         let dim = op.dim_k;
         let fits = matches!(dim, 32 | 64) || (dim == 128 && tensor);
         let aligned = widths.iter().all(|w| w.is_multiple_of(8)) && op.dim_v == dim;
-        if !(plain && op.source == KvSource::Rows && fits && aligned) {
+        // On 9.0 heads of 64 columns have kernels of their own.
+        let wide = dim == 64 && self.ground.kernels.has_words();
+        let whole = !wide || widths.iter().all(|w| w.is_multiple_of(dim));
+        if !(plain && op.source == KvSource::Rows && fits && aligned && whole) {
             return Ok(false);
         }
         let rows = self.most(Lead::Rows);
         let (mut parts, mut units) = (0, 0);
         if tensor {
-            let halves = 2 * u64::from(rows) * u64::from(widths.iter().sum::<u32>());
-            parts = self.shared_scratch(halves * 2 + u64::from(rows) * 3 * 4)?;
+            let columns = u64::from(widths.iter().sum::<u32>());
+            let (rows, each) = match wide {
+                true => (u64::from(rows).next_multiple_of(128), columns / 64),
+                false => (u64::from(rows), 3),
+            };
+            let flags = u64::from(self.most(Lead::Seqs) * op.n_heads);
+            let halves = 2 * rows * columns;
+            parts = self.shared_scratch(halves * 2 + (rows * each + flags) * 4)?;
             units = parts + halves * 2;
         }
         let addresses = [*q, *k, *v, node.outs[0]].map(|x| self.at(x));
         let params = self.step().u64s(&addresses).u64s(&[parts, units]);
         let params = params.u32s(&[op.n_heads, op.n_kv_heads, dim, widths[1], widths[2]]);
-        let params = params.u32s(&[reach, rows]).f32(op.scale).align(8);
-        let grid = [
-            Extent::fixed(op.n_heads),
-            Extent::elements(Lead::Rows, 1, WHOLE_TILE),
-            Extent::rows(Lead::Seqs),
-        ];
+        let params = params.u32s(&[reach, rows]).f32(op.scale);
+        let cut = match wide {
+            true => self.cut_for_next(node.outs[0], DType::F16)?,
+            false => None,
+        };
+        let params = match cut {
+            Some(cut) => cut.params(0, params),
+            None => params.u64s(&[0; 5]),
+        };
+        let params = params.align(8);
+        let grid = |rows: u32| {
+            [
+                Extent::fixed(op.n_heads),
+                Extent::elements(Lead::Rows, 1, rows),
+                Extent::rows(Lead::Seqs),
+            ]
+        };
         if tensor {
-            let each = [Extent::rows(Lead::Rows), Extent::fixed(3), Extent::ONE];
-            self.launch(("whole", "whole_cut"), each, (256, 0), &params)?;
-            // Two halves of the keys and values of a tile.
+            let (each, name) = match wide {
+                true => {
+                    let tiles = Extent::elements(Lead::Rows, 1, WHOLE_TILE);
+                    let heads = widths.iter().max().map_or(0, |w| w / dim);
+                    let each = [tiles, Extent::fixed(heads), Extent::fixed(3)];
+                    (each, "whole_cut_wide")
+                }
+                false => {
+                    let each = [Extent::rows(Lead::Rows), Extent::fixed(3), Extent::ONE];
+                    (each, "whole_cut")
+                }
+            };
+            self.launch(("whole", name), each, (256, 0), &params)?;
+            // Two halves of the keys and values of a tile; of two tiles on 9.0, and of those of queries.
             let bytes = 2 * 2 * 2 * WHOLE_TILE * dim;
-            self.whole_by(&format!("whole16_{dim}"), grid, (128, bytes), &params)?;
+            let (tiles, threads, bytes) = if wide {
+                (2, 256, 3 * bytes)
+            } else {
+                (1, 128, bytes)
+            };
+            let grid = grid(tiles * WHOLE_TILE);
+            self.whole_by(&format!("whole16_{dim}"), grid, (threads, bytes), &params)?;
         }
         let across = (dim + dim.max(WHOLE_TILE)) * WHOLE_PITCH;
         let bytes = 4 * (across + WHOLE_TILE * dim);
-        self.whole_by(&format!("whole_{dim}"), grid, (256, bytes), &params)?;
+        self.whole_by(
+            &format!("whole_{dim}"),
+            grid(WHOLE_TILE),
+            (256, bytes),
+            &params,
+        )?;
         Ok(true)
     }
 

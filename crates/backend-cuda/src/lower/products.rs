@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use tokkata_core::DType;
 use tokkata_ir::{Act, BackendError, Lead, Node, NormKind, Op, ValueId, WeightId};
 
+use super::cuts::Ending;
 use super::tiles::{CROWD, STAGE, Shape, is_sixteen};
 use super::{Lowering, tape, unsupported};
 use crate::driver::Mode;
@@ -330,6 +331,10 @@ impl Lowering<'_, '_> {
             Some(&format) if is_sixteen(format) => Some(self.cut_rows(x, format)?),
             _ => None,
         };
+        let ending = match (&cut, nodes, merged) {
+            (Some(cut), [_], None) => self.ending(parts[0].y, cut)?,
+            _ => Ending::default(),
+        };
         let acts = cut.map_or_else(|| self.in_bytes(x), |c| [c.parts, c.units, 0]);
         let params = params.u64s(&acts).u64(self.at(x)).u64(ids);
         let params = params.u32s(&[lead_code(lead), k, top_k, shared.into()]);
@@ -359,7 +364,7 @@ impl Lowering<'_, '_> {
             self.kind = Some(RowKind::Prompt);
             let grid = [Extent::ONE; 3];
             let params = match &cut {
-                Some(cut) => params.clone().u64(cut.apart),
+                Some(cut) => ending.params(params.clone().u64(cut.apart)),
                 None => params.clone(),
             };
             self.push(Kernel::Tiles(lead, tiles), grid, (0, 0), &params);

@@ -6,7 +6,7 @@ use super::{Lowering, too_large, unsupported};
 use crate::launch::Extent;
 
 /// Frames and outputs of a block of `conv1d`.
-const CONV_TILE: u32 = 64;
+const CONV_TILE: u32 = 128;
 
 /// Taps that a thread holds.
 const MOST_TAPS: u32 = 16;

@@ -7,7 +7,7 @@ use tokkata_ir::{
 };
 
 use super::{Lowering, threads_for, unsupported};
-use crate::launch::Extent;
+use crate::launch::{Extent, RowKind};
 use crate::layout::lead_code;
 use crate::params::Params;
 
@@ -18,7 +18,7 @@ pub(crate) const REPORT_WORDS: u32 = 42;
 const LOOKERS: u32 = 64;
 const FOUND_BYTES: u64 = 16;
 
-/// A function of an element, as `rows.cu` numbers them.
+/// A function of an element, as `activate.cuh` numbers them.
 struct Function {
     kind: u32,
     params: [f32; 4],
@@ -57,6 +57,13 @@ impl Function {
         let params = params.u32(self.kind);
         self.params.iter().fold(params, |p, &x| p.f32(x))
     }
+}
+
+/// A function that products of `gemm16.cu` do in their end, as kernels number it.
+pub(super) fn ending(act: Act) -> Option<u32> {
+    use Act::{Gelu, GeluErf, GeluQuick, Relu, Relu2, Silu};
+    let known = matches!(act, Silu | Gelu | GeluErf | GeluQuick | Relu | Relu2);
+    known.then(|| Function::of(act).kind)
 }
 
 fn binary_code(kind: BinaryKind) -> u32 {
@@ -132,9 +139,14 @@ impl Lowering<'_, '_> {
 
     fn unary(&mut self, node: &Node, f: &Function) -> Result<(), BackendError> {
         let (out, lead, width) = self.out(node);
+        if self.ended.contains(&node.ins[0]) {
+            self.kind = Some(RowKind::Reply);
+        }
         let params = f.params(self.step_of(lead).u32(width));
         let params = params.u64(self.at(node.ins[0])).u64(self.at(out));
-        self.each("unary", (lead, width), &params)
+        self.each("unary", (lead, width), &params)?;
+        self.kind = None;
+        Ok(())
     }
 
     fn suppress(&mut self, node: &Node, first: u32, last: u32) -> Result<(), BackendError> {
@@ -297,12 +309,25 @@ impl Lowering<'_, '_> {
             NormKind::L2Max => 3,
         };
         let len = |id: Option<_>| id.map_or(1, |id| self.weight_len(id));
+        let (w_len, b_len) = (len(weight), len(bias));
+        let plain = [(weight, w_len), (bias, b_len)]
+            .iter()
+            .all(|(id, n)| id.is_none() || *n == width);
+        if run == width && plain {
+            let own = Params::new().u32(kind).f32(eps);
+            let own = own.u64s(&[self.maybe(weight), self.maybe(bias)]);
+            if self.norm_in_parts((out, node.ins[0]), &own)? {
+                self.kind = Some(RowKind::Reply);
+            }
+        }
         let params = self.step_of(lead).u32s(&[width, run, kind]).f32(eps);
-        let params = params.u64(self.maybe(weight)).u32(len(weight));
-        let params = params.u64(self.maybe(bias)).u32(len(bias));
+        let params = params.u64(self.maybe(weight)).u32(w_len);
+        let params = params.u64(self.maybe(bias)).u32(b_len);
         let params = params.u64s(&[self.at(node.ins[0]), self.at(out)]);
         let grid = [Extent::fixed(width / run), Extent::rows(lead), Extent::ONE];
-        self.launch_early(("rows", "normalise"), grid, (threads_for(run), 0), &params)
+        self.launch_early(("rows", "normalise"), grid, (threads_for(run), 0), &params)?;
+        self.kind = None;
+        Ok(())
     }
 
     fn runs(&mut self, node: &Node, kind: u32, run: u32, p: f32) -> Result<(), BackendError> {

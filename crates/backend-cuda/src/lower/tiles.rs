@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use tokkata_core::DType;
-use tokkata_ir::{BackendError, Lead, ValueId};
+use tokkata_ir::{BackendError, Lead};
 
 use super::Lowering;
 use crate::error::lost;
-use crate::launch::{Extent, RowKind, Tile};
+use crate::launch::{Extent, Tile};
 use crate::params::Params;
 use crate::select::in_bytes;
 
@@ -28,36 +28,7 @@ const GROUP: u32 = 128;
 /// The format of a part of a launch, and its outputs.
 pub(super) type Shape = (DType, u32);
 
-/// Rows in parts of sixteen bits: where those and the rows' units lie, and numbers from one part to the next.
-#[derive(Clone, Copy)]
-pub(super) struct Cut {
-    pub(super) parts: u64,
-    pub(super) units: u64,
-    pub(super) apart: u64,
-}
-
 impl Lowering<'_, '_> {
-    /// Numbers of prompts' rows in parts of sixteen bits, for the kernels of `gemm16.cu`.
-    pub(super) fn cut_rows(&mut self, x: ValueId, format: DType) -> Result<Cut, BackendError> {
-        let parts = if format == DType::F16 { 2 } else { 3 };
-        let (rows, width) = (u64::from(self.most(self.lead(x))), self.width(x));
-        // Kernels of 9.0 have tiles of 128 rows by 64 columns one after the other.
-        let apart = rows.next_multiple_of(128) * u64::from(width).next_multiple_of(64);
-        let at = self.shared_scratch(parts * apart * 2 + rows * 4)?;
-        let cut = Cut {
-            parts: at,
-            units: at + parts * apart * 2,
-            apart,
-        };
-        let params = self.step().u64s(&[self.at(x), cut.parts, cut.units, apart]);
-        let params = params.u32s(&[width, format.ggml()]);
-        let grid = [Extent::rows(Lead::Rows), Extent::ONE, Extent::ONE];
-        self.kind = Some(RowKind::Prompt);
-        self.launch(("gemm16", "cut_rows"), grid, (256, 0), &params)?;
-        self.kind = None;
-        Ok(cut)
-    }
-
     /// Rows of replies in two parts of sixteen bits, for the kernels of `replies16.cu`: what products are told, whose `params` do
     /// not say where those lie.
     pub(super) fn cut_replies(
@@ -149,6 +120,7 @@ impl Lowering<'_, '_> {
                 threads: 256,
                 shared,
                 least: 0,
+                most: None,
             })
         };
         let kinds: &[Crowd] = match (is_sixteen(format), self.ground.kernels.has_words()) {
@@ -171,6 +143,7 @@ impl Lowering<'_, '_> {
         let least = if short { BUSY_SHORT } else { BUSY };
         let wide = self.ground.kernels.has_words();
         let tile = |name: &str, side: u32, (threads, cluster): (u32, u32), least: u32| {
+            let most = self.ground.processors / cluster * cluster;
             let name = format!("gemm_{name}_{format}");
             let source = if is_sixteen(format) { "gemm16" } else { "gemm" };
             let function = self.ground.kernels.function(source, &name).map_err(lost)?;
@@ -183,9 +156,11 @@ impl Lowering<'_, '_> {
                 threads,
                 shared,
                 least,
+                most: (cluster > 1).then_some(most.max(cluster)),
             })
         };
-        // On 9.0 four more warps copy weights of sixteen bits for those that multiply by them, and two blocks share their rows.
+        // On 9.0 four more warps copy weights of sixteen bits for those that multiply by them, two blocks share their rows, and go
+        // on to further tiles.
         let large = match wide && is_sixteen(format) {
             true => (384, 2),
             false => (256, 1),
@@ -218,8 +193,11 @@ fn tile_bytes(format: DType, (rows, outputs): (u32, u32), wide: bool) -> u32 {
     use DType::{BF16, F16, Q4_K, Q5_K, Q6_K, Q8_0};
     if matches!(format, F16 | BF16) {
         let (parts, stages) = if format == F16 { (2, 4) } else { (3, 3) };
-        let (columns, stages) = if wide { (64, stages) } else { (32, STAGES) };
-        return stages * (parts * rows + outputs) * columns * 2;
+        let (columns, stages, units) = match wide {
+            true => (64, stages, rows * 4),
+            false => (32, STAGES, 0),
+        };
+        return stages * ((parts * rows + outputs) * columns * 2 + units);
     }
     let packed = if matches!(format, Q8_0 | Q5_K | Q6_K) {
         64

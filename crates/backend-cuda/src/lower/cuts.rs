@@ -1,0 +1,214 @@
+//! Rows of prompts in parts of sixteen bits, as the kernels of `gemm16.cu` take them, and who makes them.
+//!
+//! On 9.0 every 64 columns of a row have a power of two of their own. So what comes right before a product and is read by it alone
+//! cuts its outputs itself: a norm, attention, or a product with the function behind it.
+
+use tokkata_core::DType;
+use tokkata_ir::{BackendError, Lead, Op, ValueId};
+
+use super::Lowering;
+use super::tiles::{Shape, is_sixteen};
+use crate::launch::{Extent, RowKind};
+use crate::params::Params;
+use crate::select::Item;
+
+/// Rows and columns of which parts are filled up to multiples on 9.0.
+const ROWS: u64 = 128;
+const COLUMNS: u64 = 64;
+
+/// Most threads of a row that is cut, four columns each; of one that is normalised first, eight each.
+const THREADS: u32 = 512;
+const NORM_THREADS: u32 = 1024;
+
+/// Rows in parts of sixteen bits: `Cut` of `cut.cuh`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub(super) parts: u64,
+    pub(super) units: u64,
+    /// Numbers from one part to the next.
+    pub(super) apart: u64,
+    width: u32,
+    format: DType,
+    /// In which of two work spaces they lie.
+    second: bool,
+}
+
+impl Cut {
+    /// As kernels see it, which cut `x`.
+    pub(super) fn params(&self, x: u64, params: Params) -> Params {
+        let params = params.u64s(&[x, self.parts, self.units, self.apart]);
+        params.u32s(&[self.width, self.format.ggml()])
+    }
+}
+
+/// What happens to a product's outputs of prompts' rows in its end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ending {
+    /// A function of each, as `activate.cuh` numbers them.
+    function: u32,
+    /// Where they go; as floats without one.
+    cut: Option<Cut>,
+}
+
+impl Ending {
+    /// `Ending` of `gemm16.cu`.
+    pub(super) fn params(&self, params: Params) -> Params {
+        let places = self.cut.map_or([0; 3], |c| [c.parts, c.units, c.apart]);
+        params.u64s(&places).u32s(&[self.function, 0])
+    }
+}
+
+impl Lowering<'_, '_> {
+    /// Space for the rows of a value in parts; whoever reads other rows in parts meanwhile takes the space that those are not in.
+    fn space_of_cut(
+        &mut self,
+        x: ValueId,
+        format: DType,
+        second: bool,
+    ) -> Result<Cut, BackendError> {
+        let parts = if format == DType::F16 { 2 } else { 3 };
+        let (rows, width) = (u64::from(self.most(self.lead(x))), self.width(x));
+        let columns = u64::from(width).next_multiple_of(COLUMNS);
+        let whole_rows = rows.next_multiple_of(ROWS);
+        let (apart, units) = (whole_rows * columns, whole_rows * columns / COLUMNS);
+        let at = self.space((second, parts * apart * 2 + units * 4))?;
+        Ok(Cut {
+            parts: at,
+            units: at + parts * apart * 2,
+            apart,
+            width,
+            format,
+            second,
+        })
+    }
+
+    /// Prompts' rows of a value in parts: as whoever made it left them, or by a launch of their own.
+    pub(super) fn cut_rows(&mut self, x: ValueId, format: DType) -> Result<Cut, BackendError> {
+        if let Some(cut) = self.cuts.remove(&x) {
+            return Ok(cut);
+        }
+        let cut = self.space_of_cut(x, format, false)?;
+        let (threads, blocks) = match self.ground.kernels.has_words() {
+            true => {
+                let all = cut.width.div_ceil(64) * 16;
+                let threads = all.next_multiple_of(32).min(THREADS);
+                (threads, all.div_ceil(threads))
+            }
+            false => (256, 1),
+        };
+        let params = cut.params(self.at(x), self.step());
+        let grid = [Extent::rows(Lead::Rows), Extent::fixed(blocks), Extent::ONE];
+        self.kind = Some(RowKind::Prompt);
+        self.launch(("gemm16", "cut_rows"), grid, (threads, 0), &params)?;
+        self.kind = None;
+        Ok(cut)
+    }
+
+    /// The value that an item ahead multiplies by weights of sixteen bits, and their format, where it takes prompts' rows in parts
+    /// from whoever makes them.
+    fn taken(&self, ahead: usize) -> Option<(ValueId, DType)> {
+        let Item::Products { nodes, gate, .. } = self.ahead.get(ahead)? else {
+            return None;
+        };
+        let mut shapes: Vec<Shape> = Vec::new();
+        for &n in nodes {
+            let Op::Matmul { weight, .. } = self.plan.nodes[n].op else {
+                return None;
+            };
+            let segment = &self.ground.weights.place(weight).segments[0];
+            shapes.push((segment.dtype, segment.rows));
+        }
+        let first = &self.plan.nodes[nodes[0]];
+        let (x, lead) = (first.ins[0], self.lead(first.outs[0]));
+        let formats = self.tile_formats(&shapes, lead, 0, gate.is_some(), self.width(x));
+        let format = *formats.first()?;
+        (self.ground.kernels.has_words() && is_sixteen(format)).then_some((x, format))
+    }
+
+    /// Whether an item ahead is all that reads a value.
+    fn only_for(&self, x: ValueId, ahead: usize) -> bool {
+        let Some(Item::Products { nodes, .. }) = self.ahead.get(ahead) else {
+            return false;
+        };
+        let reads = |n: &usize| self.plan.nodes[*n].ins.contains(&x);
+        let others = (0..self.plan.nodes.len()).filter(|n| !nodes.contains(n));
+        !others.into_iter().any(|n| reads(&n)) && !self.is_output(x)
+    }
+
+    fn is_output(&self, x: ValueId) -> bool {
+        self.plan.outputs.iter().any(|p| p.value == x)
+    }
+
+    /// Where the next item alone reads this value, and prompts' rows in parts of this format: space for those.
+    pub(super) fn cut_for_next(
+        &mut self,
+        x: ValueId,
+        format: DType,
+    ) -> Result<Option<Cut>, BackendError> {
+        match self.taken(0) {
+            Some(taken) if taken == (x, format) && self.only_for(x, 0) => {
+                let cut = self.space_of_cut(x, format, false)?;
+                self.cuts.insert(x, cut);
+                Ok(Some(cut))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Normalises prompts' rows for the products that come next, where these take parts; `params` are those of `cut_norm` behind
+    /// its first ones. Rows of others are left to another launch.
+    pub(super) fn norm_in_parts(
+        &mut self,
+        (out, from): (ValueId, ValueId),
+        params: &Params,
+    ) -> Result<bool, BackendError> {
+        let threads = (self.width(out).div_ceil(128) * 16).next_multiple_of(32);
+        let taken = self.taken(0).filter(|taken| taken.0 == out);
+        let Some((_, format)) = taken.filter(|_| threads <= NORM_THREADS) else {
+            return Ok(false);
+        };
+        let cut = self.space_of_cut(out, format, false)?;
+        let y = if self.only_for(out, 0) {
+            0
+        } else {
+            self.at(out)
+        };
+        let params = cut.params(0, self.step()).then(params);
+        let params = params.u64s(&[self.at(from), y]);
+        let grid = [Extent::rows(Lead::Rows), Extent::ONE, Extent::ONE];
+        self.kind = Some(RowKind::Prompt);
+        self.launch_early(("gemm16", "cut_norm"), grid, (threads, 0), &params)?;
+        self.kind = None;
+        self.cuts.insert(out, cut);
+        Ok(true)
+    }
+
+    /// What a product of this output does in its end, whose own rows are `cut`: where a function and then a product are all that
+    /// comes of it, it does the function and leaves parts.
+    pub(super) fn ending(&mut self, out: ValueId, cut: &Cut) -> Result<Ending, BackendError> {
+        let Some(&Item::Node(n)) = self.ahead.first() else {
+            return Ok(Ending::default());
+        };
+        let (node, taken) = (&self.plan.nodes[n], self.taken(1));
+        let read = self.plan.nodes.iter().filter(|n| n.ins.contains(&out));
+        let function = match node.op {
+            Op::Unary(act) if node.ins[0] == out => super::rows::ending(act),
+            _ => None,
+        };
+        let alone = read.count() == 1 && !self.is_output(out);
+        match (function, taken) {
+            (Some(function), Some((y, format)))
+                if alone && y == node.outs[0] && format == cut.format && self.only_for(y, 1) =>
+            {
+                let own = self.space_of_cut(y, format, !cut.second)?;
+                self.cuts.insert(y, own);
+                self.ended.insert(out);
+                Ok(Ending {
+                    function,
+                    cut: Some(own),
+                })
+            }
+            _ => Ok(Ending::default()),
+        }
+    }
+}

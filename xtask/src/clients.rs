@@ -25,10 +25,11 @@ const USAGE: &str = "usage: cargo xtask clients [--program FILE] [--docs] [SUITE
   SUITE      sdks, comply, llama, vllm, page, load, schema (default all)";
 
 /// Packages of Python that the suites need.
-const PACKAGES: [&str; 24] = [
+const PACKAGES: [&str; 25] = [
     "openai==3.54.0",
     "anthropic==2.12.0",
     "ollama==0.6.3",
+    "cohere==7.3.1",
     "llm-comply==0.5.0",
     "schemathesis==4.32.5",
     "pytest==9.2.0",

@@ -306,6 +306,7 @@ impl Engine {
         let inputs = self.inputs(prompt, media, Some(encoder))?;
         self.check_queue()?;
         request.sampling.check()?;
+        self.check_vocabulary(request.told.iter().copied())?;
         match self.ports.tokens {
             Some(_) => Ok((inputs, request)),
             None => Err(EngineError::MissingOutput("tokens")),

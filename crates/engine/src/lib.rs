@@ -31,6 +31,7 @@ pub mod kind;
 mod masks;
 pub mod pool;
 pub mod prefix;
+mod report;
 pub mod request;
 pub mod sampling;
 mod score;

@@ -108,8 +108,11 @@ pub struct Request {
     pub decoder: Option<Box<dyn Decoder>>,
     /// Restricts tokens.
     pub constraint: Option<Box<dyn Constraint>>,
-    /// How many of the likeliest tokens to report with each token.
+    /// How many of the likeliest tokens to report with each token. More than [`tokkata_ir::sample::MOST_LISTED`] are
+    /// worked out by the host, a step at a time.
     pub logprobs: Option<usize>,
+    /// Tokens to report instead of the likeliest, where any are reported; by the host, a step at a time.
+    pub told: Vec<u32>,
     /// What to do when the context is full: `None` ends the answer; else the first so many tokens stay (whole blocks of
     /// them), half of the rest is forgotten, and the answer goes on.
     pub shift: Option<usize>,

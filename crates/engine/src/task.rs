@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokkata_ir::sample::Mask;
+use tokkata_ir::sample::{MOST_LISTED, Mask};
 use tokkata_ir::{LogitRow, Logprobs, PlanRole, SeqSlot, ValueId};
 use web_time::Instant;
 
@@ -112,6 +112,7 @@ pub(crate) struct Answer {
     pub(crate) sampling: Sampling,
     pub(crate) constraint: Constrained,
     pub(crate) logprobs: Option<usize>,
+    pub(crate) told: Vec<u32>,
     /// Tokens under way whose values are not known yet.
     pub(crate) draws: usize,
     /// Its drafts.
@@ -207,6 +208,7 @@ impl Task {
                 sampling: r.sampling,
                 constraint: Constrained::new(r.constraint),
                 logprobs: r.logprobs,
+                told: r.told,
                 draws: 0,
                 own: Own::new(),
                 max_tokens: r.stop.max_tokens.unwrap_or(usize::MAX),
@@ -499,8 +501,16 @@ impl Answer {
             dry: dry.map_or_else(Vec::new, |dry| dry_penalties(dry, tokens)),
             best: self
                 .logprobs
-                .map(|n| n.min(tokkata_ir::sample::MOST_LISTED) as u8),
+                .filter(|_| self.tells_of_rows().is_none())
+                .map(|n| n as u8),
         }
+    }
+
+    /// What the host reports of each row of logits: so many of the likeliest tokens, or these; `None` where the device
+    /// reports, or nobody does.
+    pub(crate) fn tells_of_rows(&self) -> Option<(usize, &[u32])> {
+        let most = self.logprobs?;
+        (most > MOST_LISTED || !self.told.is_empty()).then_some((most, &self.told))
     }
 
     /// Whether a token that was drawn without a mask is one that the mask forbids.

@@ -6,15 +6,14 @@ use serde_json::{Map, Value, json};
 use tokkata::Tokenizer;
 
 use crate::calls::{Call, InputText, Stage};
-use crate::completions::at_most;
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
-use crate::logprobs::{Telling, chat_entry, prompt_entries};
+use crate::logprobs::{Telling, at_most, chat_entry, likeliest, prompt_entries};
 use crate::messages;
 use crate::names::{HINTS, LABELS, fingerprint};
-use crate::params::{MOST_LOGPROBS, Params};
+use crate::params::{Params, token_list};
 use crate::reply::block_on;
-use crate::run::{End, Finish, Part, Run, Step, Token, Usage, Whole, id, timings};
+use crate::run::{End, Finish, Part, Run, Step, Token, Usage, Whole, id, metrics, timings};
 use crate::scores::prompt_logprobs;
 use crate::served::{Served, now};
 use crate::style::{ReasoningNames, Style};
@@ -25,6 +24,8 @@ use crate::write::Write;
 #[derive(Clone, Debug, Default)]
 pub struct Wishes {
     stream: bool,
+    /// An answer that continues a message begins with that message.
+    echo: bool,
     usage: bool,
     usage_always: bool,
     /// Each token's probability.
@@ -32,6 +33,10 @@ pub struct Wishes {
     /// The prompt's own, and so many of the likeliest tokens in each place.
     prompt_logprobs: Option<usize>,
     timings: bool,
+    /// How long the answer took is told at its end.
+    metrics: bool,
+    /// The prompt's tokens, where somebody else has made them of the conversation.
+    forwarded: Option<Vec<u32>>,
     progress: bool,
     verbose: bool,
     /// What the reasoning is called; `None` where it is left out.
@@ -50,17 +55,26 @@ pub type Asked = (Talk, Params, Wishes);
 /// A prompt that does not fit; what the template raises; a grammar that cannot be followed; a full queue.
 pub fn start(
     model: &Arc<Served>,
-    (talk, params, wishes): Asked,
+    (talk, params, mut wishes): Asked,
     warnings: Vec<String>,
 ) -> Result<(Run, Writer)> {
     let customs = talk.customs.clone();
-    let prepared = talk.prepare(model, params)?;
+    let continued = talk
+        .messages
+        .last()
+        .filter(|_| talk.continues && wishes.echo);
+    let echo = continued.and_then(|m| m["content"].as_str());
+    let echo = echo.unwrap_or_default().to_owned();
+    let mut prepared = talk.prepare(model, params)?;
+    if let Some(ids) = wishes.forwarded.take() {
+        prepared.ids = ids;
+    }
     let prompt = prepared.reading.as_ref().map(|r| r.prompt.clone());
     let ids = prepared.ids.clone();
     prepared.check(model)?;
     let known = match wishes.prompt_logprobs {
         Some(most) => {
-            let scored = block_on(prompt_logprobs(model, &ids, most))?;
+            let scored = block_on(prompt_logprobs(model, &ids, (most, &[])))?;
             Some(prompt_entries(model.service.tokenizer()?, &scored))
         }
         None => None,
@@ -74,6 +88,7 @@ pub fn start(
         state: Stream::new(run.len(), ids.len()),
         prompt_ids: (wishes.token_ids == Some(true)).then_some(ids),
         prompt: prompt.unwrap_or_default(),
+        echo,
         prompt_logprobs: known,
         customs,
         wishes,
@@ -96,14 +111,22 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
     let (usage, usage_always) = style.usage(fields)?;
     let mut wishes = Wishes {
         stream: fields.boolean("stream")?.unwrap_or(false),
+        echo: fields.boolean("echo")?.unwrap_or(false),
         usage,
         usage_always,
+        metrics: style.metrics,
+        forwarded: forwarded(fields, style)?,
         ..Wishes::default()
     };
-    let most = logprobs(fields)?;
-    wishes.logprobs = Telling::take(fields, most)?;
+    let most = logprobs(fields, model)?;
+    wishes.logprobs = Telling::take(fields, most, model)?;
     params.logprobs = most;
-    wishes.prompt_logprobs = at_most(fields, "prompt_logprobs")?;
+    params.told = wishes
+        .logprobs
+        .iter()
+        .flat_map(|l| l.told.clone())
+        .collect();
+    wishes.prompt_logprobs = at_most(fields, "prompt_logprobs", model)?;
     if wishes.prompt_logprobs.is_some() && wishes.stream {
         return Err(ApiError::field("prompt_logprobs", "cannot be streamed"));
     }
@@ -127,6 +150,20 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
     Ok((talk, params, wishes))
 }
 
+/// The tokens that a vLLM router hands on from whoever computed the prompt first. Caches are not handed on.
+fn forwarded(fields: &mut Fields, style: &Style) -> Result<Option<Vec<u32>>> {
+    let Some(mut params) = fields.nested("kv_transfer_params")? else {
+        return Ok(None);
+    };
+    let ids = match params.list("prompt_token_ids")? {
+        Some(ids) if !ids.is_empty() => Some(token_list("prompt_token_ids", &ids)?),
+        _ => None,
+    };
+    params.hints(&["do_remote_prefill", "do_remote_decode"]);
+    params.close(style.strict_fields, fields)?;
+    Ok(ids)
+}
+
 /// What the reasoning is called in the answer; `None` where it is left out.
 fn names(fields: &mut Fields, usual: ReasoningNames) -> Result<Option<ReasoningNames>> {
     let shows = fields.boolean("include_reasoning")?.unwrap_or(true);
@@ -144,28 +181,21 @@ fn names(fields: &mut Fields, usual: ReasoningNames) -> Result<Option<ReasoningN
 }
 
 /// `logprobs` is a switch or a number of alternatives.
-fn logprobs(fields: &mut Fields) -> Result<Option<usize>> {
-    let top = fields.count(&["top_logprobs"])?;
+fn logprobs(fields: &mut Fields, model: &Served) -> Result<Option<usize>> {
+    let top = at_most(fields, "top_logprobs", model)?;
     let on = match fields.take("logprobs") {
         None => None,
         Some(Value::Bool(on)) => Some(on),
-        Some(Value::Number(n)) => return most(n.as_u64().map(|n| n as usize).or(top)),
+        Some(Value::Number(n)) => {
+            let n = n.as_i64().map(|n| likeliest("top_logprobs", n, model));
+            return Ok(n.transpose()?.or(top));
+        }
         Some(other) => return Err(crate::fields::wrong("logprobs", &other, "true or false")),
     };
     match (on, top) {
-        (Some(true), top) => most(top.or(Some(0))),
+        (Some(true), top) => Ok(top.or(Some(0))),
         (Some(false) | None, None | Some(0)) => Ok(None),
         _ => Err(ApiError::field("top_logprobs", "needs logprobs to be true")),
-    }
-}
-
-fn most(n: Option<usize>) -> Result<Option<usize>> {
-    match n {
-        Some(n) if n > MOST_LOGPROBS => {
-            let text = format!("found {n}, expected at most {MOST_LOGPROBS}");
-            Err(ApiError::field("top_logprobs", text))
-        }
-        n => Ok(n),
     }
 }
 
@@ -177,6 +207,8 @@ pub struct Writer {
     warnings: Vec<String>,
     prompt_ids: Option<Vec<u32>>,
     prompt: String,
+    /// What stands before each answer.
+    echo: String,
     prompt_logprobs: Option<Value>,
     /// Tools that take a text.
     customs: Vec<String>,
@@ -256,7 +288,7 @@ impl Writer {
         message.insert("role".to_owned(), "assistant".into());
         let content = match (one.content.is_empty(), one.calls.is_empty()) {
             (true, false) => Value::Null,
-            _ => one.content.clone().into(),
+            _ => format!("{}{}", self.echo, one.content).into(),
         };
         message.insert("content".to_owned(), content);
         message.insert("refusal".to_owned(), Value::Null);
@@ -407,6 +439,10 @@ impl Write for Writer {
         body.insert("usage".to_owned(), usage.object());
         let stats = all.first().map(Whole::stats).unwrap_or_default();
         body.insert("timings".to_owned(), timings(&stats));
+        let end = all.first().and_then(|one| one.end.as_ref());
+        if let Some(end) = end.filter(|_| self.wishes.metrics) {
+            body.insert("metrics".to_owned(), metrics(end));
+        }
         self.extras(&mut body);
         Ok(body.into())
     }
@@ -420,6 +456,10 @@ impl Write for Writer {
         if !std::mem::replace(&mut self.state.begun[index], true) {
             let delta = json!({"role": "assistant", "content": null});
             out.push(self.chunk(index, &delta, None));
+            if !self.echo.is_empty() {
+                let delta = json!({"content": self.echo});
+                out.push(self.chunk(index, &delta, None));
+            }
         }
         out.extend(progress.map(|progress| self.progress(index, progress)));
         self.state.timings = self.wishes.timings.then(|| timings(&run.so_far(index)));
@@ -447,6 +487,9 @@ impl Write for Writer {
             chunk.insert("usage".to_owned(), self.state.usage.object());
             if let Some(end) = self.state.ends.iter().flatten().next() {
                 chunk.insert("timings".to_owned(), timings(&end.stats));
+                if self.wishes.metrics {
+                    chunk.insert("metrics".to_owned(), metrics(end));
+                }
             }
             out.push(chunk.into());
         }

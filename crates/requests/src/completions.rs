@@ -8,11 +8,11 @@ use tokkata::{DecodeOptions, Logprobs, Tokenizer};
 use crate::chat::finish_word;
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
-use crate::logprobs::{Telling, TextLogprobs, prompt_entries};
+use crate::logprobs::{Telling, TextLogprobs, at_most, prompt_entries};
 use crate::names::{HINTS, LABELS, fingerprint};
-use crate::params::{MOST_LOGPROBS, Params};
+use crate::params::Params;
 use crate::prompts::{Given, encode, prompts};
-use crate::run::{End, Part, Run, Step, Usage, Whole, id, timings};
+use crate::run::{End, Part, Run, Step, Usage, Whole, id, metrics, timings};
 use crate::scores::prompt_logprobs;
 use crate::served::{Served, now};
 use crate::style::Style;
@@ -25,6 +25,8 @@ pub struct Wishes {
     stream: bool,
     usage: bool,
     usage_always: bool,
+    /// How long the answer took is told at its end.
+    metrics: bool,
     logprobs: Option<Telling>,
     /// The prompt's own, and so many of the likeliest tokens in each place.
     prompt_logprobs: Option<usize>,
@@ -91,7 +93,7 @@ impl Ready {
         let mut known = Vec::new();
         if let Some(most) = wishes.prompt_logprobs {
             for ids in &prompt_ids {
-                let scored = prompt_logprobs(model, ids, most).await?;
+                let scored = prompt_logprobs(model, ids, (most, &[])).await?;
                 known.push(prompt_entries(model.service.tokenizer()?, &scored));
             }
         }
@@ -133,15 +135,16 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
     let mut wishes = Wishes {
         usage,
         usage_always,
+        metrics: style.metrics,
         stream: fields.boolean("stream")?.unwrap_or(false),
         echo: fields.boolean("echo")?.unwrap_or(false),
         best_of: fields.count(&["best_of"])?.unwrap_or(1),
         token_ids: fields.boolean("return_token_ids")?,
         ..Wishes::default()
     };
-    let most = at_most(fields, "logprobs")?;
-    wishes.logprobs = Telling::take(fields, most)?;
-    wishes.prompt_logprobs = at_most(fields, "prompt_logprobs")?;
+    let most = at_most(fields, "logprobs", model)?;
+    wishes.logprobs = Telling::take(fields, most, model)?;
+    wishes.prompt_logprobs = at_most(fields, "prompt_logprobs", model)?;
     if wishes.prompt_logprobs.is_some() && wishes.stream {
         return Err(ApiError::field("prompt_logprobs", "cannot be streamed"));
     }
@@ -155,6 +158,11 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
         return Err(ApiError::field("best_of", "is less than n"));
     }
     params.logprobs = most.or((wishes.best_of > params.n).then_some(0));
+    params.told = wishes
+        .logprobs
+        .iter()
+        .flat_map(|l| l.told.clone())
+        .collect();
     fields.labels(&LABELS);
     fields.labels(&["cache_prompt", "timings_per_token", "add_special_tokens"]);
     fields.hints(&HINTS);
@@ -162,17 +170,6 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
     wishes.truncate = truncation(model, fields)?;
     fields.finish(style.strict_fields)?;
     Ok((prompts, suffix, params, wishes))
-}
-
-/// A number of likeliest tokens.
-pub(crate) fn at_most(fields: &mut Fields, name: &str) -> Result<Option<usize>> {
-    match fields.count(&[name])? {
-        Some(n) if n > MOST_LOGPROBS => {
-            let text = format!("found {n}, expected at most {MOST_LOGPROBS}");
-            Err(ApiError::field(name, text))
-        }
-        n => Ok(n),
-    }
 }
 
 /// How a prompt is cut to so many tokens: its last ones are kept, or with `truncation_side` right its first ones.
@@ -219,7 +216,8 @@ async fn echoes(model: &Arc<Served>, prompts: &[Vec<u32>], wishes: &Wishes) -> R
             logprobs: TextLogprobs::default(),
         };
         if let Some(telling) = &wishes.logprobs {
-            let known = prompt_logprobs(model, ids, telling.most).await?;
+            let asked = (telling.most, telling.told.as_slice());
+            let known = prompt_logprobs(model, ids, asked).await?;
             let mut offset = 0;
             for (&id, scored) in ids.iter().zip(&known) {
                 let logprobs = scored.as_ref().map(|s| &s.logprobs);
@@ -309,10 +307,9 @@ impl Writer {
             "prompt_logprobs": self.prompt_logprobs.get(prompt),
             "finish_reason": one.end.as_ref().map(|end| finish_word(&end.finish)),
         });
-        if let Some(told) = self.wishes.token_ids {
-            choice["token_ids"] = told.then(|| one.ids()).into();
-            choice["prompt_token_ids"] = told.then(|| self.prompt_ids[prompt].clone()).into();
-        }
+        let told = self.wishes.token_ids == Some(true);
+        choice["token_ids"] = told.then(|| one.ids()).into();
+        choice["prompt_token_ids"] = told.then(|| self.prompt_ids[prompt].clone()).into();
         Ok(choice)
     }
 
@@ -393,17 +390,25 @@ impl Write for Writer {
         body.insert("usage".to_owned(), usage.object());
         let stats = all.first().map(Whole::stats).unwrap_or_default();
         body.insert("timings".to_owned(), timings(&stats));
+        let end = all.first().and_then(|one| one.end.as_ref());
+        if let Some(end) = end.filter(|_| self.wishes.metrics) {
+            body.insert("metrics".to_owned(), metrics(end));
+        }
         if !self.warnings.is_empty() {
             body.insert("warnings".to_owned(), self.warnings.clone().into());
         }
         Ok(body.into())
     }
 
-    fn step(&mut self, _: &mut Run, step: Step, out: &mut Vec<Value>) {
+    fn step(&mut self, run: &mut Run, mut step: Step, out: &mut Vec<Value>) {
         if step.progress.is_some() {
             return;
         }
         let index = step.choice;
+        if let Some(last) = run.end_at_hand(index) {
+            step.parts.extend(last.parts);
+            step.end = last.end;
+        }
         let (echo, state) = (&self.echoes[index / self.drawn], &mut self.state);
         let mut text = String::new();
         if !std::mem::replace(&mut state.begun[index], true) {
@@ -437,6 +442,10 @@ impl Write for Writer {
             let mut chunk = self.head();
             chunk.insert("choices".to_owned(), json!([]));
             chunk.insert("usage".to_owned(), self.usage().object());
+            let end = self.state.ends.iter().flatten().next();
+            if let Some(end) = end.filter(|_| self.wishes.metrics) {
+                chunk.insert("metrics".to_owned(), metrics(end));
+            }
             out.push(chunk.into());
         }
     }

@@ -3,16 +3,20 @@
 use serde_json::{Map, Value, json};
 use tokkata::{Logprob, Logprobs, Tokenizer};
 
-use crate::error::Result;
+use crate::error::{ApiError, Result};
 use crate::fields::Fields;
+use crate::params::{MOST_LOGPROBS, token_list};
 use crate::run::Token;
 use crate::scores::Scored;
+use crate::served::Served;
 
 /// How probabilities are told.
 #[derive(Clone, Debug, Default)]
 pub struct Telling {
     /// So many of the likeliest tokens beside each one.
     pub most: usize,
+    /// These tokens instead of the likeliest.
+    pub told: Vec<u32>,
     /// Tokens are called by their ids.
     by_id: bool,
 }
@@ -29,15 +33,29 @@ impl Telling {
     /// Reads what is asked for besides `most`; `None` where probabilities are not told.
     ///
     /// # Errors
-    /// Tokens whose probabilities cannot be had.
-    pub fn take(fields: &mut Fields, most: Option<usize>) -> Result<Option<Self>> {
+    /// Tokens that the model does not have, more of them than may be told, or where nothing is told.
+    pub fn take(fields: &mut Fields, most: Option<usize>, model: &Served) -> Result<Option<Self>> {
         let by_id = fields.boolean("return_tokens_as_token_ids")?;
         let by_id = by_id.unwrap_or(false);
-        fields.refuse(
-            &["logprob_token_ids"],
-            "probabilities are those of the token that was picked and of the likeliest ones",
-        )?;
-        Ok(most.map(|most| Telling { most, by_id }))
+        let told = match fields.list("logprob_token_ids")? {
+            Some(ids) => token_list("logprob_token_ids", &ids)?,
+            None => Vec::new(),
+        };
+        let fail = |text: String| Err(ApiError::field("logprob_token_ids", text));
+        if let Some(id) = told.iter().find(|&&id| id >= model.service.n_vocab()) {
+            return fail(format!("{id} is not a token of the model"));
+        }
+        let bound = most_told(model);
+        if told.len() > bound {
+            return fail(format!(
+                "found {} tokens, expected at most {bound}",
+                told.len()
+            ));
+        }
+        if !told.is_empty() && most.is_none() {
+            return fail("needs logprobs".to_owned());
+        }
+        Ok(most.map(|most| Telling { most, told, by_id }))
     }
 
     fn name(&self, tokenizer: &Tokenizer, id: u32) -> String {
@@ -47,9 +65,13 @@ impl Telling {
         }
     }
 
-    /// The tokens that are told beside the one that was picked.
+    /// The tokens that are told beside the one that was picked, which is among those that were chosen.
     fn others<'l>(&self, logprobs: &'l Logprobs) -> impl Iterator<Item = &'l Logprob> {
-        logprobs.top.iter().take(self.most)
+        let chosen = !self.told.is_empty();
+        let own =
+            (chosen && !self.told.contains(&logprobs.picked.token)).then_some(&logprobs.picked);
+        let most = if chosen { usize::MAX } else { self.most };
+        own.into_iter().chain(logprobs.top.iter().take(most))
     }
 
     fn entry(&self, tokenizer: &Tokenizer, one: &Logprob) -> Value {
@@ -60,6 +82,37 @@ impl Telling {
             "logprob": finite(one.logprob),
         })
     }
+}
+
+/// The likeliest tokens that a model's server tells at most.
+fn most_told(model: &Served) -> usize {
+    model.defaults.most_logprobs.unwrap_or(MOST_LOGPROBS)
+}
+
+/// A number of likeliest tokens; -1 for all, where so many may be told.
+///
+/// # Errors
+/// More than may be told.
+pub fn at_most(fields: &mut Fields, name: &str, model: &Served) -> Result<Option<usize>> {
+    match fields.integer(&[name])? {
+        None => Ok(None),
+        Some(n) => likeliest(name, n, model).map(Some),
+    }
+}
+
+/// As [`at_most`], of a number.
+///
+/// # Errors
+/// More than may be told.
+pub fn likeliest(name: &str, n: i64, model: &Served) -> Result<usize> {
+    let bound = most_told(model);
+    let asked = match n {
+        -1 => Some(model.service.n_vocab() as usize),
+        n => usize::try_from(n).ok(),
+    };
+    asked
+        .filter(|&n| n <= bound)
+        .ok_or_else(|| ApiError::field(name, format!("found {n}, expected at most {bound}")))
 }
 
 /// A logarithm that JSON can say.

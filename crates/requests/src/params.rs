@@ -12,7 +12,7 @@ use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
 use crate::style::Thinking;
 
-/// The likeliest tokens that can be told with each token.
+/// The likeliest tokens that can be told with each token, where the server was not told another number.
 pub const MOST_LOGPROBS: usize = 20;
 /// Answers to one prompt at most.
 const MOST_CHOICES: usize = 128;
@@ -34,6 +34,8 @@ pub struct Defaults {
     pub ignore_eos: bool,
     /// A full context forgets what is oldest but for so many first tokens; `None` ends the answer.
     pub shift: Option<usize>,
+    /// The likeliest tokens that can be told with each token; `None` for [`MOST_LOGPROBS`].
+    pub most_logprobs: Option<usize>,
 }
 
 /// How an answer is made and where it ends.
@@ -61,6 +63,8 @@ pub struct Params {
     pub grammar: Option<GrammarSource>,
     /// Tell each token's probability, and so many of the likeliest ones.
     pub logprobs: Option<usize>,
+    /// Tokens to tell instead of the likeliest.
+    pub told: Vec<u32>,
     /// Answers to the prompt.
     pub n: usize,
     /// Its place among others.
@@ -89,6 +93,7 @@ impl Params {
             allowed: None,
             grammar: None,
             logprobs: None,
+            told: Vec::new(),
             n: 1,
             urgency: Urgency::default(),
             salt: 0,

@@ -2,7 +2,8 @@
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokkata::{Answer, Canceller, EventKind, FinishReason, Logprobs, Stats};
@@ -75,12 +76,16 @@ pub struct End {
     pub reasoning_tokens: usize,
     /// The context was full, so that something is missing.
     pub full: bool,
+    /// From its arrival to the first token.
+    pub first: Option<Duration>,
 }
 
 /// One answer.
 struct Choice {
     /// `None` before it was asked for.
     answer: Option<Answer>,
+    /// What came of it and is still to be told.
+    ahead: Option<Option<EventKind>>,
     reader: Reader,
     /// The answer was cut after its call.
     cut: bool,
@@ -217,7 +222,11 @@ impl Run {
             let Some(answer) = choice.answer.as_mut().filter(|_| !choice.ended) else {
                 continue;
             };
-            match answer.poll_next(cx) {
+            let event = match choice.ahead.take() {
+                Some(event) => Poll::Ready(event),
+                None => answer.poll_next(cx),
+            };
+            match event {
                 Poll::Pending => {}
                 Poll::Ready(event) => {
                     self.turn = at + 1;
@@ -229,6 +238,23 @@ impl Run {
             return Poll::Ready(None);
         }
         Poll::Pending
+    }
+
+    /// The end of an answer, if it has come already: one who writes tokens may tell it with the last of them.
+    pub fn end_at_hand(&mut self, choice: usize) -> Option<Step> {
+        let own = &mut self.choices[choice];
+        if own.ended || own.ahead.is_some() {
+            return None;
+        }
+        let mut nobody = Context::from_waker(Waker::noop());
+        match own.answer.as_mut()?.poll_next(&mut nobody) {
+            Poll::Ready(Some(event @ EventKind::Finished { .. })) => Some(self.step(choice, event)),
+            Poll::Ready(event) => {
+                own.ahead = Some(event);
+                None
+            }
+            Poll::Pending => None,
+        }
     }
 
     fn took(&mut self, at: usize, event: Option<EventKind>) -> Result<Step> {
@@ -286,7 +312,7 @@ impl Run {
     /// What an answer has cost so far.
     pub fn so_far(&self, choice: usize) -> Stats {
         let choice = &self.choices[choice];
-        let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
         let (done, total) = choice.prompt;
         let begun = self.arrived;
         let now = choice.begun.map(|_| Instant::now());
@@ -341,6 +367,7 @@ impl Run {
                     reasoning_tokens: self.choices[at].reasoning_tokens,
                     full: reason == FinishReason::ContextFull
                         || stats.prompt_tokens + stats.generated_tokens > self.ctx(),
+                    first: self.choices[at].first.map(|t| t - self.arrived),
                 });
                 self.count(at, reason, &stats);
             }
@@ -433,6 +460,7 @@ impl Choice {
         };
         Ok(Choice {
             answer,
+            ahead: None,
             reader,
             cut: false,
             ended: false,
@@ -489,6 +517,28 @@ pub fn timings(stats: &Stats) -> Value {
         timings["draft_n_accepted"] = stats.accepted_tokens.into();
     }
     timings
+}
+
+/// How long an answer took, as vLLM names it. Between tokens nothing is told where there is one at most.
+pub fn metrics(end: &End) -> Value {
+    let stats = &end.stats;
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let first = end.first.map_or(0.0, |t| t.as_secs_f64() * 1e3);
+    let gaps = stats.generated_tokens.saturating_sub(1);
+    let rate = match stats.generate_ns {
+        0 => 0.0,
+        ns => gaps as f64 * 1e9 / ns as f64,
+    };
+    let mut metrics = json!({
+        "time_to_first_token_ms": first,
+        "generation_time_ms": ms(stats.generate_ns),
+        "queue_time_ms": (first - ms(stats.prompt_ns)).max(0.0),
+        "tokens_per_second": rate,
+    });
+    if gaps > 0 {
+        metrics["mean_itl_ms"] = (ms(stats.generate_ns) / gaps as f64).into();
+    }
+    metrics
 }
 
 /// How far a prompt has come. What of it was cached before is known, and told, at the end of the answer.

@@ -16,11 +16,12 @@ pub struct Scored {
     pub rank: usize,
 }
 
-/// The probability of each token after those before it, with so many likeliest ones; `None` of the first.
+/// The probability of each token after those before it, with so many likeliest ones or instead with these; `None` of
+/// the first.
 pub async fn prompt_logprobs(
     model: &Arc<Served>,
     ids: &[u32],
-    most: usize,
+    asked: (usize, &[u32]),
 ) -> Result<Vec<Option<Scored>>> {
     let mut out = vec![None];
     if ids.len() < 2 {
@@ -35,7 +36,7 @@ pub async fn prompt_logprobs(
                     let next = ids[out.len()];
                     let own = row[next as usize];
                     out.push(Some(Scored {
-                        logprobs: logprobs(row, next, most),
+                        logprobs: logprobs(row, next, asked),
                         rank: 1 + row.iter().filter(|x| **x > own).count(),
                     }));
                 }
@@ -52,8 +53,8 @@ pub async fn prompt_logprobs(
     }
 }
 
-/// What a row of logits says of a token.
-fn logprobs(row: &[f32], token: u32, most: usize) -> Logprobs {
+/// What a row of logits says of a token, and of the likeliest `most` or of those that are `told`.
+pub(crate) fn logprobs(row: &[f32], token: u32, (most, told): (usize, &[u32])) -> Logprobs {
     let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = row.iter().map(|&x| f64::from(x - max).exp()).sum();
     let norm = f64::from(max) + sum.ln();
@@ -61,6 +62,12 @@ fn logprobs(row: &[f32], token: u32, most: usize) -> Logprobs {
         token: id,
         logprob: (f64::from(row[id as usize]) - norm) as f32,
     };
+    if !told.is_empty() {
+        return Logprobs {
+            picked: of(token),
+            top: told.iter().copied().map(of).collect(),
+        };
+    }
     let mut best: Vec<u32> = (0..row.len() as u32).collect();
     let order = |a: &u32, b: &u32| row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b));
     if most < best.len() {
@@ -81,10 +88,13 @@ mod tests {
     #[test]
     fn probabilities_are_those_of_a_softmax() {
         let row = [0.0, 2.0f32.ln(), 1.0f32.ln()];
-        let found = logprobs(&row, 0, 2);
+        let found = logprobs(&row, 0, (2, &[]));
         assert!((f64::from(found.picked.logprob) - 0.25f64.ln()).abs() < 1e-6);
         let ids: Vec<u32> = found.top.iter().map(|l| l.token).collect();
         assert_eq!(ids, [1, 0]);
         assert!((f64::from(found.top[0].logprob) - 0.5f64.ln()).abs() < 1e-6);
+        let chosen = logprobs(&row, 0, (2, &[2]));
+        assert_eq!(chosen.top.len(), 1);
+        assert_eq!(chosen.top[0].token, 2);
     }
 }

@@ -12,6 +12,8 @@ pub struct Style {
     pub prefill: bool,
     /// Streams tell what they cost, whether asked to or not.
     pub usage_always: bool,
+    /// Answers tell how long they took, as vLLM's `metrics`.
+    pub metrics: bool,
     /// Replies show the prompt.
     pub verbose: bool,
     /// What the answer's reasoning is called.
@@ -47,6 +49,7 @@ impl Default for Style {
             strict_fields: false,
             prefill: true,
             usage_always: false,
+            metrics: false,
             verbose: false,
             reasoning: ReasoningNames::Both,
         }

@@ -446,6 +446,7 @@ impl Prepared {
         request.stop.max_tokens = params.max_tokens;
         request.stop.stop_strings = params.stop.iter().map(|s| s.clone().into_bytes()).collect();
         request.logprobs = params.logprobs;
+        request.told.clone_from(&params.told);
         request.urgency = params.urgency;
         request.salt = params.salt;
         request.shift = params.shift.map(|n| n.min(self.ids.len()));

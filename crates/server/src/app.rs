@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use serde_json::Value;
@@ -20,7 +20,6 @@ use crate::fleet::{Fleet, Keep};
 use crate::options::{ServerOptions, Style};
 use crate::pulse::Pulse;
 use crate::responses::{Logs, Store};
-use crate::run::id;
 use crate::served::Served;
 use crate::sse::Manner;
 
@@ -185,23 +184,32 @@ pub(crate) async fn aside<T: Send + 'static>(
     }
 }
 
+/// A call's id: 32 hexadecimal digits.
+fn random_id() -> String {
+    let half = || format!("{:016x}", tokkata_requests::params::random());
+    half() + &half()
+}
+
 /// What every call goes through: where it came from, who asks, whether there is room.
 pub(crate) async fn guard(app: Shared, request: Request, next: Next) -> Response {
     let State(app) = app;
     let given = request.headers().get("x-request-id").cloned();
     let request_id = given.unwrap_or_else(|| {
-        HeaderValue::from_str(&id("req_")).unwrap_or(HeaderValue::from_static("req"))
+        HeaderValue::from_str(&random_id()).unwrap_or(HeaderValue::from_static("req"))
     });
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let dialect = Dialect::of(&path);
+    let own = app.options.own_path(&path);
+    let dialect = Dialect::of(own);
+    let open = is_open(own);
     let began = Instant::now();
     let origin = request.headers().get(header::ORIGIN).cloned();
     let load = request
         .headers()
         .get("endpoint-load-metrics-format")
         .cloned();
-    let mut response = match check(&app, &request) {
+    let mut response = match check(&app, &request, open) {
         Ok(Some(answer)) => answer,
+        Ok(None) if open => next.run(request).await,
         Ok(None) => enter(&app, request, next, dialect).await,
         Err(error) => {
             swallow(request).await;
@@ -255,7 +263,7 @@ fn load_metrics(app: &App, form: &HeaderValue) -> Option<HeaderValue> {
 }
 
 async fn enter(app: &Arc<App>, request: Request, next: Next, dialect: Dialect) -> Response {
-    if is_open(request.uri()) || request.method() == Method::GET {
+    if request.method() == Method::GET {
         return next.run(request).await;
     }
     if app.draining.load(Ordering::Relaxed) {
@@ -281,7 +289,7 @@ fn hold<T: Send + 'static>(body: Body, kept: T) -> Body {
 }
 
 /// Paths that need no key.
-fn is_open(uri: &Uri) -> bool {
+fn is_open(path: &str) -> bool {
     const OPEN: [&str; 9] = [
         "/",
         "/health",
@@ -293,11 +301,11 @@ fn is_open(uri: &Uri) -> bool {
         "/index.html",
         "/v1/ping",
     ];
-    OPEN.contains(&uri.path()) || uri.path().starts_with("/page/")
+    OPEN.contains(&path) || path.starts_with("/page/")
 }
 
 /// Refuses what must not come in; some calls are answered at once.
-fn check(app: &App, request: &Request) -> Result<Option<Response>> {
+fn check(app: &App, request: &Request, open: bool) -> Result<Option<Response>> {
     let headers = request.headers();
     let text = |name: header::HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
     if let Some(host) = text(header::HOST)
@@ -319,7 +327,7 @@ fn check(app: &App, request: &Request) -> Result<Option<Response>> {
             format!("pages of {origin} may not ask this server; allow them with --cors-origins");
         return Err(ApiError::forbidden(message));
     }
-    if !is_open(request.uri()) && !has_key(&app.options.keys, headers) {
+    if !open && !has_key(&app.options.keys, headers) {
         return Err(ApiError::unauthorized());
     }
     Ok(None)
@@ -363,6 +371,7 @@ pub(crate) enum Dialect {
     OpenAi,
     Anthropic,
     Ollama,
+    Cohere,
 }
 
 impl Dialect {
@@ -372,6 +381,8 @@ impl Dialect {
             Dialect::Anthropic
         } else if path.starts_with("/api/") {
             Dialect::Ollama
+        } else if path.ends_with("/v2/chat") || path.starts_with("/cohere/") {
+            Dialect::Cohere
         } else {
             Dialect::OpenAi
         }
@@ -393,6 +404,7 @@ impl Dialect {
         match self {
             Dialect::OpenAi => json!({"error": error.object()}),
             Dialect::Ollama => json!({"error": error.message}),
+            Dialect::Cohere => json!({"message": error.message}),
             Dialect::Anthropic => {
                 let kind = match error.kind {
                     "server_error" | "unavailable_error" | "not_supported_error" => "api_error",

@@ -1,7 +1,10 @@
 //! Connections from the first byte to the last: what hyper is told about them, with or without TLS.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+#[cfg(unix)]
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::Router;
@@ -13,7 +16,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
+#[cfg(unix)]
+use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -24,8 +29,57 @@ const BREATH: Duration = Duration::from_millis(50);
 
 /// A socket that listens.
 pub(crate) struct Door {
-    listener: TcpListener,
+    listener: Listener,
     tls: Option<TlsAcceptor>,
+}
+
+/// Where it listens.
+enum Listener {
+    Net(TcpListener),
+    /// In the file system; the file goes when nobody listens any longer.
+    #[cfg(unix)]
+    File(
+        UnixListener,
+        #[expect(dead_code, reason = "it removes itself")] File,
+    ),
+}
+
+/// The file of a socket.
+#[cfg(unix)]
+struct File(PathBuf);
+
+#[cfg(unix)]
+impl Drop for File {
+    fn drop(&mut self) {
+        // It may be gone.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Whoever comes in by a file is on this machine.
+const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// A connection of either kind.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, SocketAddr)> {
+        match self {
+            Listener::Net(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                // Small pieces of a stream are not held back to be sent together.
+                let _ = stream.set_nodelay(true);
+                Ok((Box::new(stream), peer))
+            }
+            #[cfg(unix)]
+            Listener::File(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Box::new(stream), HERE))
+            }
+        }
+    }
 }
 
 /// What becomes of those who come in.
@@ -40,11 +94,36 @@ pub(crate) struct Guests {
 
 impl Door {
     pub(crate) fn new(listener: TcpListener, tls: Option<TlsAcceptor>) -> Self {
+        let listener = Listener::Net(listener);
         Door { listener, tls }
     }
 
+    /// Listens at a file. One that nobody listens at any longer is replaced.
+    #[cfg(unix)]
+    pub(crate) fn at_file(path: &Path, tls: Option<TlsAcceptor>) -> io::Result<Self> {
+        use std::os::unix::fs::FileTypeExt;
+        let is_socket = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_socket());
+        if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
+            std::fs::remove_file(path)?;
+        }
+        let listener = UnixListener::bind(path)?;
+        let listener = Listener::File(listener, File(path.to_owned()));
+        Ok(Door { listener, tls })
+    }
+
+    /// Listens at a file, which this system does not have.
+    #[cfg(not(unix))]
+    pub(crate) fn at_file(_: &std::path::Path, _: Option<TlsAcceptor>) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Where on the network it listens; of a file nothing.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
-        self.listener.local_addr().ok()
+        match &self.listener {
+            Listener::Net(listener) => listener.local_addr().ok(),
+            #[cfg(unix)]
+            Listener::File(..) => None,
+        }
     }
 
     /// Lets connections in until the end, and returns when the last of them is over.
@@ -72,9 +151,12 @@ impl Door {
     }
 }
 
-async fn receive(stream: TcpStream, peer: SocketAddr, tls: Option<TlsAcceptor>, guests: Guests) {
-    // Small pieces of a stream are not held back to be sent together.
-    let _ = stream.set_nodelay(true);
+async fn receive(
+    stream: Box<dyn Stream>,
+    peer: SocketAddr,
+    tls: Option<TlsAcceptor>,
+    guests: Guests,
+) {
     let Some(tls) = tls else {
         return serve(stream, peer, guests).await;
     };

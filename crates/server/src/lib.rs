@@ -1,4 +1,4 @@
-//! Serves models over HTTP, in the dialects of OpenAI, Anthropic, Ollama and llama.cpp.
+//! Serves models over HTTP, in the dialects of OpenAI, Anthropic, Cohere, Ollama and llama.cpp.
 //!
 //! This crate is HTTP on top of [`tokkata_requests`] and nothing else: every dialect reads its request into the same
 //! conversation and parameters, and writes what comes of the same stream of steps.
@@ -8,10 +8,12 @@
 //! learns nothing but that the server is alive.
 //!
 //! Reading order: [`tokkata_requests`], [`options`], `fleet` (which models there are), `app` (what every call goes through),
-//! `sse`, then a dialect: `openai`, `responses`, `anthropic`, `ollama`, `native`.
+//! `sse`, then a dialect: `openai`, `responses`, `anthropic`, `cohere`, `ollama`,
+//! `native`.
 
 mod anthropic;
 mod app;
+mod cohere;
 mod door;
 mod fleet;
 mod multipart;
@@ -36,5 +38,5 @@ use tokkata_requests::{
 
 pub use fleet::{Kind, Library, Offer, Open, Opened, Stock};
 pub use options::{Cross, Hosts, ModelLimits, ReasoningNames, ServerOptions, Thinking};
-pub use serve::{ServeError, Server};
+pub use serve::{Place, ServeError, Server};
 pub use tokkata_requests::served::Named;

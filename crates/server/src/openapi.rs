@@ -107,6 +107,41 @@ const POSTED: &[Posted] = &[
         ],
     ),
     (
+        "/v2/chat",
+        "Answers a conversation, as Cohere's clients ask",
+        &[
+            ("model", Text, true),
+            ("messages", Messages, true),
+            MAX,
+            TEMPERATURE,
+            STREAM,
+            TOOLS,
+            ("stop_sequences", Texts, false),
+        ],
+    ),
+    (
+        "/v2/embed",
+        "Gives vectors of texts in several forms",
+        &[
+            MODEL,
+            ("texts", Texts, true),
+            ("input_type", Text, false),
+            ("embedding_types", Texts, false),
+            ("output_dimension", Count, false),
+        ],
+    ),
+    (
+        "/generative_scoring",
+        "Tells how likely texts are answered with one token rather than others",
+        &[
+            MODEL,
+            ("query", Text, true),
+            ("items", Texts, true),
+            ("label_token_ids", Ids, true),
+            ("apply_softmax", Flag, false),
+        ],
+    ),
+    (
         "/v1/messages",
         "Answers a conversation, as Anthropic's clients ask",
         &[

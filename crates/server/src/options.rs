@@ -17,8 +17,12 @@ pub struct ServerOptions {
     pub host: String,
     /// Port to listen on; 0 for any that is free.
     pub port: u16,
+    /// A socket in the file system to listen on instead.
+    pub socket: Option<PathBuf>,
     /// What is put before every path, such as `/llm`.
     pub prefix: String,
+    /// What may stand before every path, where a proxy leaves it there.
+    pub root: String,
     /// Keys of which every call must have one; none for no check.
     pub keys: Vec<String>,
     /// Listen elsewhere than on this machine without a key.
@@ -55,8 +59,12 @@ pub struct ServerOptions {
     pub verbose: bool,
     /// Streams tell what they cost, whether asked to or not.
     pub usage_always: bool,
+    /// Answers tell how long they took, as vLLM's `metrics`.
+    pub tells_times: bool,
     /// Tokens of an answer that does not say how many.
     pub max_tokens: Option<usize>,
+    /// The likeliest tokens that can be told with each token; `None` for 20.
+    pub most_logprobs: Option<usize>,
     /// An unknown model is an error even where only one is served.
     pub strict_model: bool,
     /// An unknown field is an error.
@@ -122,7 +130,9 @@ impl Default for ServerOptions {
         ServerOptions {
             host: "127.0.0.1".to_owned(),
             port: 8080,
+            socket: None,
             prefix: String::new(),
+            root: String::new(),
             keys: Vec::new(),
             insecure: false,
             hosts: Hosts::default(),
@@ -141,7 +151,9 @@ impl Default for ServerOptions {
             shift: None,
             verbose: false,
             usage_always: false,
+            tells_times: false,
             max_tokens: None,
+            most_logprobs: None,
             strict_model: false,
             strict_fields: false,
             any_content_type: false,
@@ -167,6 +179,7 @@ impl ServerOptions {
             strict_fields: self.strict_fields,
             prefill: self.prefill,
             usage_always: self.usage_always,
+            metrics: self.tells_times,
             verbose: self.verbose,
             reasoning: self.reasoning,
         }
@@ -198,6 +211,21 @@ fn name_of(host: &str) -> &str {
     match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    }
+}
+
+impl ServerOptions {
+    /// A path without what stands before every path.
+    pub(crate) fn own_path<'p>(&self, path: &'p str) -> &'p str {
+        let without = |path: &'p str, before: &str| {
+            let rest = path.strip_prefix(before.trim_end_matches('/'))?;
+            (rest.is_empty() || rest.starts_with('/')).then_some(rest)
+        };
+        let path = without(path, &self.root).unwrap_or(path);
+        match without(path, &self.prefix).unwrap_or(path) {
+            "" => "/",
+            own => own,
+        }
     }
 }
 

@@ -1,20 +1,23 @@
-//! What classifiers say: `/v1/rerank`, `/v1/score`, `/v1/classify`.
+//! What classifiers say: `/v1/rerank`, `/v1/score`, `/v1/classify`; and a model that writes, by its next token:
+//! `/generative_scoring`.
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use tokkata::{Labels, Pooling, pair};
+use tokkata::{EncodeOptions, Labels, Logprob, Pooling, pair};
 
 use crate::app::{Call, Json, Shared, aside};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
 use crate::names::LABELS;
 use crate::openai::embeddings::{Shape, rows, tokens, too_large};
-use crate::prompts::prompts;
-use crate::run::id;
-use crate::served::Served;
+use crate::params::{Params, token_list};
+use crate::prompts::{mixed, prompts};
+use crate::run::{Run, Usage, collect, id};
+use crate::served::{Served, now};
+use crate::talk::Prepared;
 
 fn must_rank(model: &Served) -> Result<()> {
     match model.service.pooling() {
@@ -209,4 +212,107 @@ pub(crate) async fn classify(app: Shared, request: Request) -> Result<Response> 
         "usage": {"prompt_tokens": count, "total_tokens": count},
     }))
     .into_response())
+}
+
+/// How likely a model that writes goes on with the first of some tokens, rather than with another of them.
+pub(crate) async fn generative(app: Shared, request: Request) -> Result<Response> {
+    let State(app) = app;
+    let mut call = Call::read(&app, request).await?;
+    let fields = &mut call.fields;
+    let model = app.model(fields).await?;
+    let query = piece("query", fields.needed("query")?)?;
+    let items = match fields.needed("items")? {
+        Value::Array(items) if items.is_empty() => {
+            return Err(ApiError::field("items", "found an empty list"));
+        }
+        Value::Array(items) => items,
+        other => return Err(wrong("items", &other, "a list")),
+    };
+    let labels = token_list(
+        "label_token_ids",
+        &fields.list("label_token_ids")?.unwrap_or_default(),
+    )?;
+    let n_vocab = model.service.n_vocab();
+    if labels.is_empty() || labels.iter().any(|&id| id >= n_vocab) {
+        let text = format!("expected tokens of the vocabulary of {n_vocab}, at least one");
+        return Err(ApiError::field("label_token_ids", text));
+    }
+    let among = fields.boolean("apply_softmax")?.unwrap_or(true);
+    let item_first = fields.boolean("item_first")?.unwrap_or(false);
+    let add_special = fields.boolean("add_special_tokens")?.unwrap_or(true);
+    done(fields, app.options.strict_fields)?;
+    let options = EncodeOptions {
+        add_special,
+        parse_special: true,
+    };
+    let params = Params {
+        max_tokens: Some(1),
+        logprobs: Some(0),
+        told: labels,
+        ignore_eos: true,
+        ..Params::new(&model.defaults)
+    };
+    let prepared = {
+        let model = Arc::clone(&model);
+        let one = move |item: Value| {
+            let item = piece("items", item)?;
+            let both = match item_first {
+                true => [item, query.clone()],
+                false => [query.clone(), item],
+            };
+            let ids = mixed(model.service.tokenizer()?, "query", joined(both), options)?;
+            Prepared::plain(&model, ids, params.clone())
+        };
+        aside(move || {
+            items
+                .into_iter()
+                .map(one)
+                .collect::<Result<Vec<Prepared>>>()
+        })
+        .await?
+    };
+    let mut run = Run::start(&model, prepared)?;
+    let answers = collect(&mut run).await?;
+    let mut usage = Usage::default();
+    let mut data = Vec::with_capacity(answers.len());
+    for (index, answer) in answers.iter().enumerate() {
+        answer.end.iter().for_each(|end| usage.add(end, true));
+        let told = answer.tokens.first().and_then(|t| t.logprobs.as_ref());
+        let told = told.map_or(&[] as &[Logprob], |l| &l.top);
+        let of = |l: &Logprob| f64::from(l.logprob).exp();
+        let first = told.first().map_or(0.0, of);
+        let all: f64 = if among {
+            told.iter().map(of).sum()
+        } else {
+            1.0
+        };
+        let score = if all > 0.0 { first / all } else { 0.0 };
+        data.push(json!({"index": index, "object": "score", "score": score}));
+    }
+    Ok(Json(json!({
+        "id": id("generative-scoring-"),
+        "object": "list",
+        "created": now(),
+        "model": model.id,
+        "data": data,
+        "usage": usage.object(),
+    }))
+    .into_response())
+}
+
+/// A text or tokens, as parts of a prompt.
+fn piece(name: &str, value: Value) -> Result<Vec<Value>> {
+    match value {
+        Value::String(_) => Ok(vec![value]),
+        Value::Array(ids) => Ok(ids),
+        other => Err(wrong(name, &other, "a text or token ids")),
+    }
+}
+
+/// Parts of a prompt behind each other. Two texts are one, so that tokens may reach over where they meet.
+fn joined(pieces: [Vec<Value>; 2]) -> Value {
+    match pieces.each_ref().map(Vec::as_slice) {
+        [[Value::String(a)], [Value::String(b)]] => format!("{a}{b}").into(),
+        _ => pieces.concat().into(),
+    }
 }

@@ -77,7 +77,7 @@ pub(crate) async fn create(app: Shared, request: Request) -> Result<Response> {
             Ok(replay(&app, log, 0))
         }
         (false, true) => {
-            let begun = making.builder.object("in_progress");
+            let begun = making.builder.object("queued");
             making.detach(&app, (run, None), Listener::Nobody);
             Ok(Json(begun).into_response())
         }
@@ -343,7 +343,7 @@ pub(crate) async fn cancel(app: Shared, Path(id): Path<String>) -> Result<Respon
     let State(app) = app;
     let stored = app.responses.get(&id).ok_or_else(|| unknown(&id))?;
     if stored.response["background"] != true {
-        let text = "Only responses in the background can be cancelled.";
+        let text = "Cannot cancel a synchronous response.";
         return Err(ApiError::invalid(text));
     }
     app.responses.cancel(&id);

@@ -16,7 +16,7 @@ use crate::native::{completion, status, tokens};
 use crate::ollama::library;
 use crate::openai::{audio, chat, completions, embeddings, models};
 use crate::responses;
-use crate::{ollama, openapi, page, ranking};
+use crate::{cohere, ollama, openapi, page, ranking};
 
 /// All paths, behind what every call goes through.
 pub(crate) fn router(app: &Arc<App>) -> Router {
@@ -25,19 +25,34 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .merge(openai())
         .merge(llama())
         .merge(claude())
+        .merge(cohere_routes())
         .merge(ollama_routes())
         .fallback(nowhere)
         .method_not_allowed_fallback(not_so);
-    let prefix = app.options.prefix.trim_end_matches('/').to_owned();
-    let routes = match prefix.is_empty() {
-        true => routes,
-        false => Router::new().nest(&prefix, routes).fallback(nowhere),
+    let routes = match behind(&app.options.prefix, &routes) {
+        Some(behind) => behind.fallback(nowhere),
+        None => routes,
+    };
+    let routes = match behind(&app.options.root, &routes) {
+        Some(behind) => behind.merge(routes),
+        None => routes,
     };
     let routes = routes.with_state(Arc::clone(app));
     routes.layer(middleware::from_fn_with_state(Arc::clone(app), app::guard))
 }
 
 type Routes = Router<Arc<App>>;
+
+/// The same paths behind another one, if there is any.
+fn behind(path: &str, routes: &Routes) -> Option<Routes> {
+    let path = path.trim_end_matches('/');
+    let folder = format!("{path}/");
+    (!path.is_empty()).then(|| {
+        Router::new()
+            .route(&folder, get(page::index))
+            .nest(path, routes.clone())
+    })
+}
 
 fn state_of_things() -> Routes {
     Router::new()
@@ -98,7 +113,8 @@ fn openai() -> Routes {
         .route("/v1/audio/translations", post(audio::translations))
         .route("/inference", post(audio::inference))
         .route("/v1/embeddings", post(embeddings::create))
-        .route("/v2/rerank", post(ranking::rerank))
+        .route("/generative_scoring", post(ranking::generative))
+        .route("/v1/generative_scoring", post(ranking::generative))
         .route("/tokenizer_info", get(tokens::tokenizer_info))
         .route("/embeddings", post(embeddings::plain))
         .route("/embedding", post(embeddings::plain))
@@ -118,6 +134,19 @@ fn claude() -> Routes {
     Router::new()
         .route("/v1/messages", post(anthropic::messages))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
+}
+
+fn cohere_routes() -> Routes {
+    let mut routes = Router::new();
+    for prefix in ["", "/cohere"] {
+        let path = |rest: &str| format!("{prefix}/v2/{rest}");
+        routes = routes
+            .route(&path("chat"), post(cohere::chat))
+            .route(&path("chat/render"), post(cohere::render))
+            .route(&path("embed"), post(cohere::embed))
+            .route(&path("rerank"), post(ranking::rerank));
+    }
+    routes
 }
 
 fn ollama_routes() -> Routes {

@@ -3,11 +3,13 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
 use crate::app::App;
 use crate::door::{Door, Guests};
@@ -42,7 +44,27 @@ pub enum ServeError {
 pub struct Server {
     app: Arc<App>,
     doors: Vec<Door>,
-    address: SocketAddr,
+    place: Place,
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At an address.
+    Net(SocketAddr),
+    /// At a file.
+    File(PathBuf),
+}
+
+impl Place {
+    /// The address, where it is one.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Place::Net(address) => Some(*address),
+            Place::File(_) => None,
+        }
+    }
 }
 
 impl Server {
@@ -62,17 +84,16 @@ impl Server {
             Some((certificate, key)) => Some(tls::acceptor(certificate, key)?),
             None => None,
         };
-        let mut doors: Vec<Door> = Vec::new();
-        let mut port = options.port;
-        for host in options.host.split(',').map(str::trim) {
-            let listener = listen(host, port, &options).await?;
-            let address = listener.0;
-            // Where any port would do, further addresses get the first one's.
-            port = address.port();
-            doors.push(Door::new(listener.1, tls.clone()));
-        }
-        let address = doors.first().and_then(Door::address);
-        let address = address.ok_or(ServeError::NoAddress)?;
+        let (doors, place) = match &options.socket {
+            Some(path) => {
+                let door = Door::at_file(path, tls).map_err(|source| ServeError::Listen {
+                    address: path.display().to_string(),
+                    source,
+                })?;
+                (vec![door], Place::File(path.clone()))
+            }
+            None => doors(&options, tls).await?,
+        };
         let defaults = Defaults {
             sampling: options.sampling.clone(),
             seed: options.seed,
@@ -81,6 +102,7 @@ impl Server {
             names: options.template_names.clone(),
             ignore_eos: options.ignore_eos,
             shift: options.shift,
+            most_logprobs: options.most_logprobs,
         };
         let rules = Rules {
             limits: options.models.clone(),
@@ -92,14 +114,14 @@ impl Server {
         Ok(Server {
             app: Arc::new(App::new(options, fleet)),
             doors,
-            address,
+            place,
         })
     }
 
     /// Where it listens; of several addresses the first.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn place(&self) -> &Place {
+        &self.place
     }
 
     /// Answers until `end` comes; then takes no new calls, and waits for the answers under way, though not for ever.
@@ -133,6 +155,24 @@ impl Server {
         beat.abort();
         Ok(())
     }
+}
+
+/// Sockets at every address, and the first of them.
+async fn doors(
+    options: &ServerOptions,
+    tls: Option<TlsAcceptor>,
+) -> Result<(Vec<Door>, Place), ServeError> {
+    let mut doors: Vec<Door> = Vec::new();
+    let mut port = options.port;
+    for host in options.host.split(',').map(str::trim) {
+        let listener = listen(host, port, options).await?;
+        // Where any port would do, further addresses get the first one's.
+        port = listener.0.port();
+        doors.push(Door::new(listener.1, tls.clone()));
+    }
+    let address = doors.first().and_then(Door::address);
+    let address = address.ok_or(ServeError::NoAddress)?;
+    Ok((doors, Place::Net(address)))
 }
 
 async fn listen(

@@ -24,12 +24,12 @@ MODELS = Path(os.environ["CLIENTS_MODELS"])
 ENCODERS = ("MiniLM", "e5-", "bge-base", "arctic-embed", "bge-m3")
 RANKERS = ("reranker", "ms-marco", "apeach")
 # Files whose tests count Qwen's tokens, or want long answers, and nothing that a model has to know.
-WRITERS = ("completion/test_completion.py", "tokenize/test_tokenization.py", "test_multi_api_servers.py", "test_logprob_token_ids.py", "test_return_tokens_as_ids.py", "test_orca_metrics.py", "test_chunked_prompt.py")
+WRITERS = ("completion/test_completion.py", "tokenize/test_tokenization.py", "test_multi_api_servers.py", "test_logprob_token_ids.py", "test_return_tokens_as_ids.py", "test_orca_metrics.py", "test_chunked_prompt.py", "test_token_in_token_out.py", "test_generative_scoring_e2e.py")
 # Files whose models have to think, and those whose have to call a tool: models of a script do.
-THINKERS = ("test_completion_with_function_calling.py", "test_include_reasoning.py", "responses/test_simple.py")
+THINKERS = ("test_completion_with_function_calling.py", "test_include_reasoning.py", "responses/test_simple.py", "responses/test_function_call.py", "test_thinking_token_budget.py")
 CALLERS = ("test_return_token_ids.py",)
 # Flags of vLLM's that ask for what is so anyway, or for a model that the one in the box stands in for.
-DROPPED = {"--dtype", "--tokenizer", "--runner", "--hf-overrides", "--load-format", "--max-logprobs", "--trust-remote-code", "--async-scheduling"}
+DROPPED = {"--dtype", "--tokenizer", "--runner", "--hf-overrides", "--load-format", "--trust-remote-code", "--async-scheduling"}
 
 
 class Missing(types.ModuleType):
@@ -157,20 +157,36 @@ class Tokenizer:
         return out.decode(errors="replace")
 
 
+class Config:
+    """What a test asks of a model's configuration."""
+
+    def __init__(self, model, **_):
+        self.model = model
+
+    def get_vocab_size(self):
+        import gguf
+
+        demo = Path(__file__).parents[3] / "demo/demo.gguf"
+        writes = any(name in os.environ["PYTEST_CURRENT_TEST"] for name in WRITERS)
+        fields = gguf.GGUFReader(MODELS / "qwen.gguf" if writes else demo).fields
+        return len(fields["tokenizer.ggml.tokens"].data)
+
+
 class RemoteOpenAIServer:
     DUMMY_API_KEY = "token-abc123"
 
     def __init__(self, model, vllm_serve_args=(), *, env_dict=None, max_wait_seconds=None, **_):
-        args, self.host, self.port = list(map(str, vllm_serve_args)), "127.0.0.1", None
+        args, self.host, self.port, self.uds = list(map(str, vllm_serve_args)), "127.0.0.1", None, None
         kept, skip = [], False
         for i, arg in enumerate(args):
             if skip:
                 skip = False
-            elif arg in DROPPED:
+            elif arg.replace("_", "-") in DROPPED:
                 skip = i + 1 < len(args) and not args[i + 1].startswith("--")
             elif arg == "--port":
                 self.port, skip = int(args[i + 1]), True
             else:
+                self.uds = args[i + 1] if arg == "--uds" else self.uds
                 kept.append(arg)
         if self.port is None:
             with socket.socket() as probe:
@@ -194,7 +210,10 @@ class RemoteOpenAIServer:
             if self.process.poll() is not None:
                 pytest.skip(f"does not start: {self.process.stderr.read().strip().splitlines()[-1]}")
             try:
-                urllib.request.urlopen(self.url_for("health"), timeout=1)
+                if self.uds:
+                    socket.socket(socket.AF_UNIX).connect(self.uds)
+                else:
+                    urllib.request.urlopen(self.url_for("health"), timeout=1)
                 return
             except OSError:
                 if time.monotonic() > deadline:
@@ -210,10 +229,10 @@ class RemoteOpenAIServer:
 
     @property
     def url_root(self):
-        return f"http://{self.host}:{self.port}"
+        return "http://localhost" if self.uds else f"http://{self.host}:{self.port}"
 
     def url_for(self, *parts):
-        return self.url_root + "/" + "/".join(parts)
+        return self.url_root + "/" + "/".join(part.strip("/") for part in parts if part)
 
     def options(self, more):
         return {"api_key": self.DUMMY_API_KEY, "max_retries": 0, "timeout": 60} | more
@@ -246,10 +265,27 @@ utils.VLLM_PATH = Path(".")
 utils.ROCM_EXTRA_ARGS, utils.ROCM_ENV_OVERRIDES = [], {}
 for name in ("multi_gpu_test", "create_new_process_for_each_test", "large_gpu_test"):
     setattr(utils, name, lambda *_, **__: lambda function: function)
+utils.multi_gpu_only = lambda num_gpus: pytest.mark.skip(reason=f"needs {num_gpus} GPUs")
+utils.requires_fp8 = pytest.mark.skip(reason="needs a GPU with FP8")
 sys.modules["tests.utils"] = utils
+vllm = Missing("vllm")
+vllm.envs = types.SimpleNamespace(VLLM_USE_RUST_FRONTEND=False)
+sys.modules["vllm"] = vllm
 tokenizers = Missing("vllm.tokenizers")
 tokenizers.get_tokenizer = lambda *_, **__: Tokenizer()
 sys.modules["vllm.tokenizers"] = tokenizers
+# What a test would download is the model that stands in for it.
+loaders = Missing("vllm.model_executor.model_loader.weight_utils")
+loaders.download_weights_from_hf = lambda name, **_: name
+sys.modules["vllm.model_executor.model_loader.weight_utils"] = loaders
+config = Missing("vllm.config")
+config.ModelConfig = Config
+sys.modules["vllm.config"] = config
+# A version of vLLM's is asked for where the server's own is told.
+version = Missing("vllm.version")
+program = Path(SERVE).read_text().split("'")[1]
+version.__version__ = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.split()[1]
+sys.modules["vllm.version"] = version
 exceptions = Missing("vllm.exceptions")
 exceptions.VLLMValidationError = type("VLLMValidationError", (ValueError,), {})
 sys.modules["vllm.exceptions"] = exceptions

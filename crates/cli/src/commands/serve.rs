@@ -4,7 +4,7 @@ mod folder;
 mod logs;
 mod models;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use tokkata::audio::Silero;
 use tokkata::{ChatTemplate, Pooling};
 use tokkata_server::{
-    Cross, Hosts, ModelLimits, Opened, ReasoningNames, Server, ServerOptions, Thinking,
+    Cross, Hosts, ModelLimits, Opened, Place, ReasoningNames, Server, ServerOptions, Thinking,
 };
 
 use super::examples;
@@ -105,6 +105,18 @@ struct ListenArgs {
     /// Port to listen on; 0 for any that is free
     #[arg(long, value_name = "N", default_value_t = 8080)]
     port: u16,
+    /// A socket in the file system to listen on instead; a host that ends in .sock is one
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    uds: Option<PathBuf>,
+    /// What a proxy leaves before every path, which may also be left out
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "",
+        hide_default_value = true,
+        hide_short_help = true
+    )]
+    root_path: String,
     /// What comes before every path
     #[arg(
         long,
@@ -197,6 +209,17 @@ struct LimitArgs {
         hide_short_help = true
     )]
     sse_ping_interval: i64,
+    /// Chats and completions tell how long they took, as `metrics`
+    #[arg(long, hide_short_help = true)]
+    enable_per_request_metrics: bool,
+    /// The likeliest tokens that can be told with each token; -1 for all
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        hide_short_help = true
+    )]
+    max_logprobs: Option<i64>,
     /// Seconds that answers may go on when the server is told to end
     #[arg(
         long,
@@ -290,14 +313,17 @@ pub(crate) fn run(args: ServeArgs) -> Result<()> {
         .context("the system gives no threads")?;
     runtime.block_on(async {
         let server = Server::bind(options, stock).await?;
-        let (address, prefix) = (server.address(), &args.listen.api_prefix);
         let scheme = match args.listen.ssl_key_file {
             Some(_) => "https",
             None => "http",
         };
+        let place = match server.place() {
+            Place::Net(address) => format!("{scheme}://{address}{}", args.listen.api_prefix),
+            Place::File(path) => path.display().to_string(),
+        };
         // Whoever reads where it listens may end it at once.
         let signals = Signals::new();
-        say(&format!("listening on {scheme}://{address}{prefix}"));
+        say(&format!("listening on {place}"));
         server.run(told_to_end(signals)).await?;
         say("stopped");
         Ok::<(), anyhow::Error>(())
@@ -328,6 +354,13 @@ impl SeveralArgs {
 }
 
 impl ListenArgs {
+    /// The file to listen at, under vLLM's name or llama.cpp's.
+    fn socket(&self) -> Option<PathBuf> {
+        let host = Path::new(&self.host);
+        let named = host.extension().is_some_and(|e| e == "sock");
+        self.uds.clone().or_else(|| named.then(|| host.to_owned()))
+    }
+
     fn keys(&self) -> Result<Vec<String>> {
         let mut keys: Vec<String> = Vec::new();
         if let Some(path) = &self.api_key_file {
@@ -363,7 +396,10 @@ impl ServeArgs {
         ServerOptions {
             host: listen.host.clone(),
             port: listen.port,
+            socket: listen.socket(),
             prefix: listen.api_prefix.clone(),
+            root: listen.root_path.clone(),
+            most_logprobs: (limits.max_logprobs).map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
             keys,
             insecure: listen.insecure,
             hosts: Hosts {
@@ -398,6 +434,7 @@ impl ServeArgs {
             shift: self.shift.kept(usize::MAX),
             verbose: self.verbose,
             usage_always: limits.enable_force_include_usage,
+            tells_times: limits.enable_per_request_metrics,
             max_tokens: usize::try_from(self.predict).ok(),
             strict_model: limits.strict_model,
             strict_fields: limits.strict_fields,

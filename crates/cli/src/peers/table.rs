@@ -496,7 +496,7 @@ const NEVER: &[Flag] = &[
         ),
     ),
     (
-        "--host --port --path --api-prefix --api-key --api-key-file",
+        "--host --port --path --api-prefix --root-path --uds --api-key --api-key-file",
         Value,
         Refused(SERVER),
     ),
@@ -705,7 +705,12 @@ pub(super) const SERVE: &[Flag] = &[
         Harmless,
     ),
     (
-        "--enable-prompt-tokens-details --enable-per-request-metrics --enable-chunked-prefill --enable-request-id-headers",
+        "--enable-prompt-tokens-details --enable-chunked-prefill --enable-request-id-headers",
+        Nothing,
+        Harmless,
+    ),
+    (
+        "--skip-tokenizer-init --enable-scale-out --cohere-is-reasoning-model --no-cohere-is-reasoning-model",
         Nothing,
         Harmless,
     ),
@@ -715,27 +720,20 @@ pub(super) const SERVE: &[Flag] = &[
         Harmless,
     ),
     (
-        "--structured-outputs-config.backend --guided-decoding-backend --structured-outputs-config",
+        "--reasoning-config --structured-outputs-config.backend --guided-decoding-backend --structured-outputs-config",
         Value,
         Harmless,
     ),
     (
-        "--max-logprobs --seed-offset --generation-config --uvicorn-log-level",
+        "--seed-offset --generation-config --uvicorn-log-level",
         Value,
         Harmless,
     ),
     ("--dtype", Value, Noted(TYPES)),
     (
-        "--uds",
+        "--pooler-config --hf-overrides",
         Value,
-        Refused("it listens on addresses; put a proxy in front of it"),
-    ),
-    (
-        "--pooler-config --hf-overrides --root-path",
-        Value,
-        Refused(
-            "the model's file says how its rows become a vector; --pooling and --api-prefix are known",
-        ),
+        Refused("the model's file says how its rows become a vector; --pooling is known"),
     ),
     (
         "--tensor-parallel-size -tp",

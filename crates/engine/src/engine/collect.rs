@@ -2,11 +2,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tokkata_ir::{BackendError, Lead, Progress, RowResult, RowStatus};
+use tokkata_ir::{BackendError, Lead, PlanRole, Progress, RowResult, RowStatus};
 
 use super::{Ending, Engine, SNAPSHOT_TOKENS};
 use crate::error::EngineError;
 use crate::flight::{Flight, Part};
+use crate::report::logprobs;
 use crate::request::{EventKind, FinishReason};
 use crate::task::{Goal, Read, Task, place_of};
 
@@ -39,7 +40,7 @@ impl Engine {
         }
     }
 
-    fn collect(&mut self, news: Progress) {
+    fn collect(&mut self, mut news: Progress) {
         self.steps += 1;
         let mut flight = self
             .flights
@@ -61,6 +62,7 @@ impl Engine {
         if !std::mem::replace(&mut flight.begun, true) {
             self.begun(&flight, &news.rows);
         }
+        self.tell(&flight, &mut news.rows);
         let mut rows = news.rows.into_iter().peekable();
         while let Some(row) = rows.next() {
             let tries = |p: &&Part| p.slot == row.slot && p.tried > 0;
@@ -142,6 +144,42 @@ impl Engine {
         match copied {
             Ok(()) => self.say(part.task, EventKind::Values { values, width }),
             Err(error) => self.end(i, Some(Err(error.into()))),
+        }
+    }
+
+    /// What the host reports of a part's rows of logits.
+    pub(super) fn tells_of_rows(&self, part: &Part) -> Option<(usize, &[u32])> {
+        match &self.running[place_of(&self.running, part.task)?].goal {
+            Goal::Answer(answer) if part.draws > 0 => answer.tells_of_rows(),
+            _ => None,
+        }
+    }
+
+    /// Reports what answers ask of their rows and devices do not say. Such works have one step.
+    fn tell(&mut self, flight: &Flight, rows: &mut [RowResult]) {
+        let (Some(value), Some(ticket)) = (self.ports.logits, &flight.ticket) else {
+            return;
+        };
+        let main = self.program.plan(PlanRole::Main).map(|(_, plan)| plan);
+        let width = main.map_or(0, |plan| plan.value(value).shape.width());
+        let mut logits = vec![0.0; width];
+        let mut before = 0;
+        for part in &flight.parts {
+            let own = rows.iter_mut().filter(|r| r.slot == part.slot);
+            if let Some((most, told)) = self.tells_of_rows(part) {
+                let (most, told) = (most, told.to_vec());
+                for (at, row) in (before..).zip(own) {
+                    let RowStatus::Drawn(token) = row.status else {
+                        continue;
+                    };
+                    let copied = self.executor.read(ticket, value, at..at + 1, &mut logits);
+                    // A device that cannot be read says so with its next work.
+                    row.logprobs = copied
+                        .ok()
+                        .and_then(|()| logprobs(&logits, token, (most, &told)).ok());
+                }
+            }
+            before += part.logit_rows();
         }
     }
 

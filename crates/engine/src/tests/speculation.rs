@@ -218,6 +218,13 @@ const ASKS: &[Asks] = &[
         r.constraint = Some(constraints::NoSums::new(3, true));
     }),
     ("likelihoods", |r| r.logprobs = Some(2)),
+    ("likelihoods of all tokens", |r| {
+        r.logprobs = Some(N_VOCAB as usize)
+    }),
+    ("likelihoods of chosen tokens", |r| {
+        r.sampling = warm();
+        (r.logprobs, r.told) = (Some(0), vec![5, 1]);
+    }),
     ("end tokens", |r| {
         r.sampling = warm();
         r.stop.stop_ids = (0..9).collect();

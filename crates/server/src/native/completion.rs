@@ -10,10 +10,10 @@ use tokkata::{EncodeOptions, Stats, Tokenizer};
 use crate::app::{App, Call, Shared, aside};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
-use crate::logprobs::{Telling, chat_entry};
+use crate::logprobs::{Telling, chat_entry, likeliest};
 use crate::names::{HINTS, LABELS, fingerprint};
 use crate::openai::first;
-use crate::params::{MOST_LOGPROBS, Params};
+use crate::params::Params;
 use crate::prompts::infill;
 use crate::prompts::mixed;
 use crate::run::{End, Finish, Part, Run, Step, Token, Whole, collect, timings};
@@ -94,16 +94,15 @@ fn read(app: &App, model: &Served, fields: &mut Fields) -> Result<(Params, Wishe
         .or(model.defaults.max_tokens);
     let wishes = Wishes {
         stream: fields.boolean("stream")?.unwrap_or(false),
-        n_probs: fields.count(&["n_probs", "logprobs"])?.unwrap_or(0),
+        n_probs: match fields.integer(&["n_probs", "logprobs"])? {
+            Some(n) => likeliest("n_probs", n, model)?,
+            None => 0,
+        },
         tokens: fields.boolean("return_tokens")?.unwrap_or(false),
         timings: fields.boolean("timings_per_token")?.unwrap_or(false),
         progress: fields.boolean("return_progress")?.unwrap_or(false),
         fields: fields.texts("response_fields")?.filter(|f| !f.is_empty()),
     };
-    if wishes.n_probs > MOST_LOGPROBS {
-        let text = format!("found {}, expected at most {MOST_LOGPROBS}", wishes.n_probs);
-        return Err(ApiError::field("n_probs", text));
-    }
     params.logprobs = (wishes.n_probs > 0).then_some(wishes.n_probs);
     fields.refuse(
         &["post_sampling_probs"],

@@ -93,8 +93,20 @@ pub(crate) struct Shape {
     pub(crate) dimensions: Option<usize>,
     /// Its length stays as it is.
     pub(crate) raw: bool,
-    /// Texts that are too long are cut after so many tokens.
+    /// Texts that are too long are cut to so many tokens.
     pub(crate) truncate: Option<usize>,
+    /// Where they are cut.
+    pub(crate) cut: Cut,
+}
+
+/// Which end of a text is left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// What comes before.
+    Start,
+    /// What comes last.
+    #[default]
+    End,
 }
 
 impl Shape {
@@ -112,6 +124,7 @@ impl Shape {
             dimensions: fields.count(&["dimensions"])?.filter(|&d| d > 0),
             raw: !normalize || fields.boolean("normalize")? == Some(false),
             truncate: truncate.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
+            cut: Cut::End,
         })
     }
 }
@@ -142,8 +155,12 @@ pub(crate) fn tokens(model: &Served, inputs: Vec<Given>, shape: Shape) -> Result
         if ids.is_empty() {
             return Err(ApiError::field("input", "found a text without tokens"));
         }
-        if shape.truncate.is_some() {
-            ids.truncate(most);
+        match shape.cut {
+            _ if shape.truncate.is_none() => {}
+            Cut::End => ids.truncate(most),
+            // What marks a beginning stays.
+            Cut::Start if ids.len() > most => drop(ids.drain(1..=ids.len() - most)),
+            Cut::Start => {}
         }
         match ids.len() > longest {
             true => Err(too_large(ids.len(), longest)),
@@ -234,7 +251,8 @@ pub(crate) async fn rows(model: &Arc<Served>, texts: Vec<Vec<u32>>) -> Result<Ve
     Ok(out)
 }
 
-fn encoded(vector: &[f32]) -> Value {
+/// The bytes of a vector in base64, of each number the lowest first.
+pub(crate) fn encoded(vector: &[f32]) -> Value {
     let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
     base64::engine::general_purpose::STANDARD
         .encode(bytes)

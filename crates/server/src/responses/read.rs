@@ -95,8 +95,8 @@ pub(super) fn request(app: &App, model: &Served, fields: &mut Fields) -> Result<
     let progress = fields.boolean("return_progress")?.unwrap_or(false);
     let store = fields.boolean("store")?.unwrap_or(true);
     if background && !store {
-        let text = "what runs in the background is stored, and asked for by its id";
-        return Err(ApiError::field("background", text));
+        let text = "background can only be used when `store` is true";
+        return Err(ApiError::invalid(text));
     }
     if fields.text("truncation")?.is_some_and(|t| t == "auto") {
         let text = "truncation: nothing is cut; a prompt that does not fit is an error";

@@ -73,7 +73,7 @@ fn a_response_is_made_in_the_background_and_can_be_ended() {
     let begun = ask("/v1/responses", &body);
     assert_eq!(
         (&begun["status"], &begun["background"]),
-        (&json!("in_progress"), &json!(true))
+        (&json!("queued"), &json!(true))
     );
     let path = format!("/v1/responses/{}", begun["id"].as_str().expect("an id"));
     let done = until(&path, "completed");
@@ -218,6 +218,83 @@ fn tls_is_spoken_with_the_files_that_were_given() {
         why.contains("key.pem") && why.contains("certificate"),
         "{why}"
     );
+}
+
+#[test]
+fn paths_are_served_with_and_without_what_a_proxy_leaves_before_them() {
+    let with = |root: &str, prefix: &str| ServerOptions {
+        root: root.to_owned(),
+        prefix: prefix.to_owned(),
+        keys: vec!["secret".to_owned()],
+        ..options()
+    };
+    let status = |server: &str, path: &str, key: &str| {
+        let key = format!("Bearer {key}");
+        get_from(server, path, &[("authorization", &key)]).status
+    };
+    let server = start(with("/llm/", ""), vec![demo()]);
+    for path in ["/v1/models", "/llm/v1/models"] {
+        assert_eq!(status(&server, path, "secret"), 200, "{path}");
+        assert_eq!(status(&server, path, "other"), 401, "{path}");
+    }
+    for path in ["/health", "/llm/health", "/llm/", "/llm"] {
+        assert_eq!(status(&server, path, ""), 200, "{path}");
+    }
+    assert_eq!(status(&server, "/llmv1/models", "secret"), 404);
+    let server = start(with("/llm", "/own"), vec![demo()]);
+    for (path, want) in [
+        ("/own/v1/models", 200),
+        ("/llm/own/v1/models", 200),
+        ("/v1/models", 404),
+        ("/llm/v1/models", 404),
+    ] {
+        assert_eq!(status(&server, path, "secret"), want, "{path}");
+    }
+    assert_eq!(status(&server, "/own/health", ""), 200);
+    let body = json!({"max_tokens": 1});
+    let wrong = post_with(&server, "/llm/own/v1/messages", &body, &[]).json();
+    assert_eq!(wrong["type"], "error", "Anthropic's shape: {wrong}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_socket_in_the_file_system_is_listened_at() {
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use tokkata_server::{Place, Server};
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("own.sock");
+    // One that nobody listens at any longer.
+    drop(UnixListener::bind(&path).expect("a socket"));
+    let with = || ServerOptions {
+        socket: Some(path.clone()),
+        ..options()
+    };
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let server = runtime
+        .block_on(Server::bind(with(), vec![demo()]))
+        .expect("a socket");
+    assert_eq!(server.place(), &Place::File(path.clone()));
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let running = runtime.spawn(server.run(async {
+        // The sender ends it either way.
+        let _ = ended.await;
+    }));
+    let mut stream = UnixStream::connect(&path).expect("a server");
+    let call = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(call.as_bytes()).expect("a call");
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).expect("a reply");
+    assert!(
+        reply.starts_with("HTTP/1.1 200") && reply.contains("demo"),
+        "{reply}"
+    );
+    let second = runtime.block_on(Server::bind(with(), vec![demo()]));
+    let why = second.err().expect("it is taken").to_string();
+    assert!(why.contains("own.sock"), "{why}");
+    end.send(()).expect("it runs");
+    runtime.block_on(running).expect("a task").expect("an end");
+    assert!(!path.exists(), "the file stays");
 }
 
 /// The lines of a stream that begins with a call, until `until` is among them.

@@ -4,6 +4,7 @@ mod agent;
 mod around;
 mod audio;
 mod calls;
+mod cohere;
 mod common;
 mod models;
 mod openai;

@@ -1,7 +1,8 @@
 //! OpenAI's dialect from outside, with the model in the box.
 
-use crate::common::{ask, get, post, stream};
+use crate::common::{ask, demo, get, options, post, post_with, start, stream};
 use serde_json::{Value, json};
+use tokkata_server::ServerOptions;
 
 fn question(text: &str) -> Value {
     json!({"messages": [{"role": "user", "content": text}], "max_tokens": 60})
@@ -505,8 +506,95 @@ fn tokens_are_called_by_their_ids() {
         .filter_map(Value::as_object)
         .flat_map(|o| o.keys());
     assert!(names.all(|name| is_id(name)), "{top:?}");
-    let body = json!({"prompt": "One", "logprobs": 0, "logprob_token_ids": [5]});
+}
+
+/// The likeliest tokens of the first place of an answer, as pairs of an id and a logarithm.
+fn first_place(answer: &Value) -> Vec<(u64, f64)> {
+    let others = &answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"];
+    let pair = |one: &Value| (one["id"].as_u64(), one["logprob"].as_f64());
+    let pairs = others.as_array().expect("others").iter().map(pair);
+    pairs.filter_map(|(id, x)| Some((id?, x?))).collect()
+}
+
+#[test]
+fn chosen_tokens_are_told_as_if_they_were_the_likeliest() {
+    let mut body = question(LARGER);
+    body["logprobs"] = json!(true);
+    body["top_logprobs"] = json!(4);
+    body["max_tokens"] = json!(3);
+    let plain = ask("/v1/chat/completions", &body);
+    let likeliest = first_place(&plain);
+    let chosen = [likeliest[3].0, likeliest[1].0];
+    body["logprob_token_ids"] = json!(chosen);
+    let answer = ask("/v1/chat/completions", &body);
+    assert_eq!(
+        answer["choices"][0]["message"],
+        plain["choices"][0]["message"]
+    );
+    let want = [likeliest[0], likeliest[3], likeliest[1]];
+    assert_eq!(first_place(&answer), want);
+    // The one that was drawn is not told twice.
+    body["logprob_token_ids"] = json!([likeliest[0].0]);
+    assert_eq!(
+        first_place(&ask("/v1/chat/completions", &body)),
+        likeliest[..1]
+    );
+    body["stream"] = json!(true);
+    let streamed = post("/v1/chat/completions", &body).events();
+    let told = streamed
+        .iter()
+        .find(|e| e["choices"][0]["logprobs"].is_object());
+    assert_eq!(first_place(told.expect("probabilities")), likeliest[..1]);
+    let body = json!({"prompt": "One two", "max_tokens": 2, "logprobs": 1, "echo": true,
+        "logprob_token_ids": [7, 9], "return_tokens_as_token_ids": true});
+    let answer = ask("/v1/completions", &body);
+    let top = answer["choices"][0]["logprobs"]["top_logprobs"]
+        .as_array()
+        .expect("places");
+    for place in top.iter().filter_map(Value::as_object) {
+        assert!(place.contains_key("token_id:7") && place.contains_key("token_id:9"));
+        assert!(place.len() <= 3, "{place:?}");
+    }
+    for wrong in [
+        json!([u32::MAX]),
+        json!(["a"]),
+        json!((0..21).collect::<Vec<u32>>()),
+    ] {
+        let body = json!({"prompt": "One", "logprobs": 0, "logprob_token_ids": wrong});
+        assert_eq!(post("/v1/completions", &body).status, 400);
+    }
+    let body = json!({"prompt": "One", "logprob_token_ids": [5]});
     assert_eq!(post("/v1/completions", &body).status, 400);
+}
+
+#[test]
+fn all_tokens_are_told_where_the_server_allows_it() {
+    let server = start(
+        ServerOptions {
+            most_logprobs: Some(usize::MAX),
+            ..options()
+        },
+        vec![demo()],
+    );
+    let mut body = question(LARGER);
+    body["logprobs"] = json!(true);
+    body["max_tokens"] = json!(2);
+    body["top_logprobs"] = json!(20);
+    let few = first_place(&ask("/v1/chat/completions", &body));
+    for most in [-1, 30] {
+        body["top_logprobs"] = json!(most);
+        let answer = post_with(&server, "/v1/chat/completions", &body, &[]);
+        let all = first_place(&answer.json());
+        assert_eq!(all[..20], few);
+        assert!(all.is_sorted_by(|a, b| a.1 >= b.1));
+        let sum: f64 = all.iter().map(|one| one.1.exp()).sum();
+        match most {
+            30 => assert_eq!(all.len(), 30),
+            _ => assert!((sum - 1.0).abs() < 1e-2, "{sum}"),
+        }
+    }
+    body["top_logprobs"] = json!(-1);
+    assert_eq!(post("/v1/chat/completions", &body).status, 400);
 }
 
 #[test]

@@ -39,7 +39,8 @@ pub fn start(options: ServerOptions, models: impl Into<Stock> + Send + 'static) 
             .expect("a runtime");
         runtime.block_on(async {
             let server = Server::bind(options, models).await.expect("a port");
-            give.send(server.address()).expect("a listener");
+            give.send(server.place().address().expect("an address"))
+                .expect("a listener");
             server.run(std::future::pending()).await.expect("it runs");
         });
     });

@@ -424,20 +424,27 @@ impl Driver {
         }
     }
 
+    /// Hands events to those who wait for them. What came of one request at once is heard at once, such as its last token
+    /// and its end.
     fn deliver(&mut self) {
-        for event in self.engine.events() {
-            let last = matches!(
-                event.kind,
-                EventKind::Finished { .. } | EventKind::Failed(_)
-            );
+        let mut events = self.engine.events().into_iter().peekable();
+        while let Some(event) = events.next() {
+            let request = event.request;
+            let mut kinds = vec![event.kind];
+            while let Some(more) = events.next_if(|e| e.request == request) {
+                kinds.push(more.kind);
+            }
+            let is_last =
+                |k: &EventKind| matches!(k, EventKind::Finished { .. } | EventKind::Failed(_));
+            let last = kinds.iter().any(is_last);
             let shared = if last {
-                self.answers.remove(&event.request)
+                self.answers.remove(&request)
             } else {
-                self.answers.get(&event.request).cloned()
+                self.answers.get(&request).cloned()
             };
             if let Some(shared) = shared {
                 shared.change(|stream| {
-                    stream.events.push_back(event.kind);
+                    stream.events.extend(kinds);
                     stream.closed |= last;
                 });
             }

@@ -26,7 +26,7 @@ RANKERS = ("reranker", "ms-marco", "apeach")
 # Files whose tests count Qwen's tokens, or want long answers, and nothing that a model has to know.
 WRITERS = ("completion/test_completion.py", "tokenize/test_tokenization.py", "test_multi_api_servers.py", "test_logprob_token_ids.py", "test_return_tokens_as_ids.py", "test_orca_metrics.py", "test_chunked_prompt.py", "test_token_in_token_out.py", "test_generative_scoring_e2e.py")
 # Files whose models have to think, and those whose have to call a tool: models of a script do.
-THINKERS = ("test_completion_with_function_calling.py", "test_include_reasoning.py", "responses/test_simple.py", "responses/test_function_call.py", "test_thinking_token_budget.py")
+THINKERS = ("test_completion_with_function_calling.py", "test_include_reasoning.py", "responses/test_simple.py", "test_thinking_token_budget.py")
 CALLERS = ("test_return_token_ids.py",)
 # Flags of vLLM's that ask for what is so anyway, or for a model that the one in the box stands in for.
 DROPPED = {"--dtype", "--tokenizer", "--runner", "--hf-overrides", "--load-format", "--trust-remote-code", "--async-scheduling"}
@@ -106,6 +106,7 @@ class Tokenizer:
         self.words = fields["tokenizer.ggml.tokens"].contents()
         self.template = fields["tokenizer.chat_template"].contents()
         self.special = {i for i, kind in enumerate(fields["tokenizer.ggml.token_type"].contents()) if kind == 3}
+        self.special |= {i for i, word in enumerate(self.words) if word in ("<think>", "</think>")}
         self.ids = {word: i for i, word in enumerate(self.words)}
         self.ranks = {tuple(pair.split(" ")): i for i, pair in enumerate(fields["tokenizer.ggml.merges"].contents())}
         printed = [*range(33, 127), *range(161, 173), *range(174, 256)]

@@ -1,4 +1,4 @@
-"""The Python SDKs of OpenAI, Anthropic and Ollama against a server: `python sdks.py URL`, one line per check."""
+"""The Python SDKs of OpenAI, Anthropic, Cohere and Ollama against a server: `python sdks.py URL`, one line per check."""
 
 import json
 import sys
@@ -26,6 +26,12 @@ def anthropic():
     from anthropic import Anthropic
 
     return Anthropic(base_url=URL, api_key="none", max_retries=0)
+
+
+def cohere():
+    from cohere import ClientV2
+
+    return ClientV2(api_key="none", base_url=URL)
 
 
 def ollama():
@@ -165,6 +171,35 @@ def openai_responses_parse():
 
     answer = openai().responses.parse(model="demo", input=QUESTION, text_format=Answer, max_output_tokens=40)
     assert isinstance(answer.output_parsed, Answer)
+
+
+@check
+def cohere_chat():
+    answer = cohere().chat(model="demo", messages=QUESTION, max_tokens=40, temperature=0)
+    assert answer.message.content[0].text == chat().choices[0].message.content
+    assert answer.finish_reason == "COMPLETE" and answer.usage.tokens.output_tokens > 2
+
+
+@check
+def cohere_stream():
+    events = list(cohere().chat_stream(model="demo", messages=QUESTION, max_tokens=40, temperature=0))
+    text = "".join(e.delta.message.content.text for e in events if e.type == "content-delta")
+    assert text == chat().choices[0].message.content
+    assert (events[0].type, events[-1].type) == ("message-start", "message-end")
+
+
+@check
+def cohere_tools():
+    tool = {"type": "function", "function": TOOL | {"parameters": SCHEMA}}
+    asked = {"model": "demo", "messages": WEATHER, "max_tokens": 60, "temperature": 0, "tools": [tool], "tool_choice": "REQUIRED"}
+    answer = cohere().chat(**asked)
+    call = answer.message.tool_calls[0]
+    assert call.function.name == "get_weather"
+    pieces = [e.delta.message.tool_calls.function.arguments for e in cohere().chat_stream(**asked) if e.type == "tool-call-delta"]
+    assert "".join(pieces) == call.function.arguments
+    document = {"type": "document", "document": {"data": json.dumps({"sky": "clear"})}}
+    talk = [*WEATHER, {"role": "assistant", "tool_calls": [call.model_dump()], "tool_plan": "I look."}, {"role": "tool", "tool_call_id": call.id, "content": [document]}]
+    assert cohere().chat(model="demo", messages=talk, max_tokens=20, tools=[tool]).message.role == "assistant"
 
 
 @check

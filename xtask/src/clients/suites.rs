@@ -22,7 +22,7 @@ pub(crate) struct Suite {
 pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "sdks",
-        title: "openai 3.54.0, anthropic 2.12.0, ollama 0.6.3 (Python)",
+        title: "openai 3.54.0, anthropic 2.12.0, cohere 7.3.1, ollama 0.6.3 (Python)",
         run: sdks,
     },
     Suite {

@@ -71,9 +71,14 @@ impl Kernel {
         if same { few } else { self.level }
     }
 
+    /// Whether `rows` rows are few, for which stored panels are read once.
+    pub(crate) fn streams(&self, rows: usize) -> bool {
+        rows <= self.stream_rows
+    }
+
     /// The set that multiplies `rows` rows.
     pub(crate) fn level_for(&self, rows: usize) -> Level {
-        if rows <= self.stream_rows {
+        if self.streams(rows) {
             self.few
         } else {
             self.level
@@ -94,7 +99,7 @@ impl Kernel {
     /// Whether tiles multiply `rows` rows of activations.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn tiles(&self, rows: usize) -> bool {
-        self.level == Level::Amx && rows > self.stream_rows
+        self.level == Level::Amx && !self.streams(rows)
     }
 
     /// Runs a task compiled for this set.

@@ -144,11 +144,12 @@ fn act_bytes(program: &Program, keys: &[Key]) -> u64 {
         let rows = arena::most(&program.limits, key.lead) * key.times;
         let Forms {
             integer,
+            words,
             folded,
             float,
             split,
         } = key.forms;
-        let bytes = 2 * (usize::from(integer) + usize::from(folded));
+        let bytes = 2 * (usize::from(integer) + usize::from(words) + usize::from(folded));
         let floats = 4 * (usize::from(float) + usize::from(split));
         (rows * key.k * (bytes + floats)) as u64
     };

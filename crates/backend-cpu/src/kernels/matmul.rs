@@ -97,12 +97,23 @@ impl Kernel {
     pub fn forms(&self, matrix: &Matrix) -> Forms {
         let form = |s: &Segment| Forms {
             integer: s.format != Format::Float && !self.folds(s.dtype),
+            words: self.multiplies_words() && integer::is_wide(s),
             folded: self.folds(s.dtype),
             float: s.format == Format::Float && !self.splits(s.dtype),
             split: self.splits(s.dtype),
         };
         let all = matrix.segments().iter().map(form);
         all.fold(Forms::default(), Forms::union)
+    }
+
+    /// Whether wide codes of many rows are multiplied as words.
+    fn multiplies_words(&self) -> bool {
+        macro_rules! go {
+            ($set:ty) => {
+                <$set>::WORDS
+            };
+        }
+        with_set!(self.level(), go)
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -3,8 +3,8 @@
 //! Rows are interleaved in even tiles of up to `TILE_COLS` rows, so that the columns of one tile lie
 //! next to each other. The integer form has one byte per element, one `f32` scale per 32 (largest
 //! magnitude over 127) and the sums of the codes of each 16; the float form keeps the values. The bytes of a 32-block lie
-//! quad by quad, with the tile's rows interleaved. Sets with tiles have two more: bytes with a scale per 128 (`folded`), and
-//! two bfloat16 for each value (`split`).
+//! quad by quad, with the tile's rows interleaved; of many rows AVX2 reads them as words of sixteen bits too. Sets with
+//! tiles have two more forms: bytes with a scale per 128 (`folded`), and two bfloat16 for each value (`split`).
 //! A row's numbers depend on that row alone. A block with a value that is not finite gets the scale
 //! NaN, so that the row's outputs are NaN.
 #![allow(unsafe_code)]
@@ -37,6 +37,8 @@ use split::{Split, SplitWriter};
 pub struct Forms {
     /// Bytes with a scale per 32, for quantised weights.
     pub integer: bool,
+    /// The same bytes as words of sixteen bits too, for codes of eight bits, on sets that multiply words.
+    pub words: bool,
     /// Bytes with a scale per 128, for weights whose own scales are integers, on sets with tiles.
     pub folded: bool,
     /// `f32`, for float weights.
@@ -51,6 +53,7 @@ impl Forms {
     pub const fn union(self, other: Self) -> Self {
         Self {
             integer: self.integer || other.integer,
+            words: self.words || other.words,
             folded: self.folded || other.folded,
             float: self.float || other.float,
             split: self.split || other.split,
@@ -71,6 +74,7 @@ pub struct Activations {
     /// Another number whenever rows may have changed; no two activations have the same.
     stamp: AtomicU64,
     codes: Aligned<i8>,
+    words: Aligned<i16>,
     scales: Aligned<f32>,
     sums: Aligned<i32>,
     floats: Aligned<f32>,
@@ -104,6 +108,8 @@ impl Activations {
             rows * usize::from(forms.float),
         );
         self.codes.resize(integer * padded_k);
+        self.words
+            .resize(rows * usize::from(forms.words) * padded_k);
         self.scales.resize(integer * padded_k / BLOCK);
         self.sums.resize(integer * padded_k / (BLOCK / 2));
         self.floats.resize(float * padded_k);
@@ -123,6 +129,7 @@ impl Activations {
             #[cfg(target_arch = "x86_64")]
             split,
             codes: self.codes.as_mut_ptr(),
+            words: self.words.as_mut_ptr(),
             scales: self.scales.as_mut_ptr(),
             sums: self.sums.as_mut_ptr(),
             floats: self.floats.as_mut_ptr(),
@@ -174,6 +181,11 @@ impl Activations {
         of_tile(&self.codes, self.tile(t), self.padded_k)
     }
 
+    /// The codes as words, of more rows than are streamed.
+    pub(crate) fn words(&self, t: usize) -> &[i16] {
+        of_tile(&self.words, self.tile(t), self.padded_k)
+    }
+
     pub(crate) fn scales(&self, t: usize) -> &[f32] {
         of_tile(&self.scales, self.tile(t), self.padded_k / BLOCK)
     }
@@ -216,6 +228,7 @@ pub struct RowWriter<'a> {
     rows: usize,
     forms: Forms,
     codes: *mut i8,
+    words: *mut i16,
     scales: *mut f32,
     sums: *mut i32,
     floats: *mut f32,
@@ -248,6 +261,7 @@ impl RowWriter<'_> {
         let tile = tile_rows(self.rows, tile_of(self.rows, row));
         let (first, width, c) = (tile.start, tile.len(), row - tile.start);
         if self.forms.integer {
+            let words = self.forms.words && !kernel.streams(self.rows);
             // SAFETY: the tile's parts lie inside the tables, whose sizes `begin` made.
             let task = unsafe {
                 let blocks = self.padded_k / BLOCK;
@@ -257,6 +271,7 @@ impl RowWriter<'_> {
                     width,
                     column: c,
                     codes: self.codes.add(first * self.padded_k),
+                    words: words.then(|| self.words.add(first * self.padded_k)),
                     scales: self.scales.add(first * blocks + c),
                     sums: self.sums.add(2 * first * blocks + c),
                 }
@@ -308,6 +323,7 @@ struct Quantize<'a> {
     width: usize,
     column: usize,
     codes: *mut i8,
+    words: Option<*mut i16>,
     scales: *mut f32,
     sums: *mut i32,
 }
@@ -449,10 +465,14 @@ impl Quantize<'_> {
             *self.scales.add(b * self.width) = scale;
             *self.sums.add(2 * b * self.width) = sums[0];
             *self.sums.add((2 * b + 1) * self.width) = sums[1];
-            let to = self.codes.add(b * BLOCK * self.width);
+            let first = b * BLOCK * self.width + 4 * self.column;
             for (q, quad) in codes.as_chunks::<4>().0.iter().enumerate() {
-                let to = to.add((q * self.width + self.column) * 4);
-                to.cast::<[i8; 4]>().write(*quad);
+                let at = first + 4 * q * self.width;
+                self.codes.add(at).cast::<[i8; 4]>().write(*quad);
+                if let Some(words) = self.words {
+                    let quad = quad.map(i16::from);
+                    words.add(at).cast::<[i16; 4]>().write(quad);
+                }
             }
         }
     }

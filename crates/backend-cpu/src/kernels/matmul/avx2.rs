@@ -1,7 +1,7 @@
 //! 256-bit vectors: AVX2 with FMA and F16C, and the same with AVX-VNNI.
 //!
-//! A panel's sixteen rows are two registers. Sixteen registers hold the sums of one to three columns of all rows, or of three
-//! or four columns of eight rows: so there are a set for all rows and one for each half of them.
+//! A panel's sixteen rows are two registers. Sixteen registers hold the sums of one to three columns of all rows, or of up to
+//! eight columns of eight rows: so there are a set for all rows and one for each half of them.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -19,14 +19,18 @@ pub(crate) trait Dots: Copy + 'static {
     type Wide: Copy;
     /// As [`Simd::WHOLE_COLS`].
     const WHOLE_COLS: usize;
+    /// As [`Simd::KEPT_STORED_COLS`].
+    const KEPT_STORED_COLS: usize;
     /// As [`Simd::LOOSE_COLS`].
     const LOOSE_COLS: usize;
-    /// As [`Simd::WIDE_COLS`].
-    const WIDE_COLS: usize;
+    /// As [`Simd::WORDS`].
+    const WORDS: bool;
 
     unsafe fn vectorize<T: Task>(task: T);
     unsafe fn narrow_start(sum: __m256i) -> __m256i;
     unsafe fn narrow_dot(n: __m256i, codes: __m256i, b: __m256i) -> __m256i;
+    /// `n` is as it was started.
+    unsafe fn narrow_first(n: __m256i, codes: __m256i, b: __m256i) -> __m256i;
     unsafe fn narrow_quad<const C: usize>(n: &mut [[__m256i; 1]; C], codes: __m256i, a: *const i8);
     unsafe fn whole_quad<const C: usize>(
         n: &mut [[__m256i; 2]; C],
@@ -36,6 +40,8 @@ pub(crate) trait Dots: Copy + 'static {
     unsafe fn narrow_end(sum: __m256i, n: __m256i) -> __m256i;
     unsafe fn wide_start(sum: __m256i) -> Self::Wide;
     unsafe fn wide_dot(n: Self::Wide, codes: __m256i, b: __m256i) -> Self::Wide;
+    /// `n` is as it was started.
+    unsafe fn wide_first(n: Self::Wide, codes: __m256i, b: __m256i) -> Self::Wide;
     unsafe fn wide_quad<const C: usize>(n: &mut [[Self::Wide; 1]; C], codes: __m256i, a: *const i8);
     unsafe fn wide_end(sum: __m256i, n: Self::Wide) -> __m256i;
 }
@@ -92,17 +98,20 @@ macro_rules! columns {
             )+
             a = in(reg) $a, w = in(ymm_reg) $codes, b = out(ymm_reg) _,
             $($name = inout(ymm_reg) $n[$c][0],)+
-            options(pure, readonly, nostack, preserves_flags),
+            options(readonly, nostack, preserves_flags),
         )
     };
     ($n:ident, $v:ident, $w:ident, $a:ident: $($c:literal $first:ident $second:ident)+) => {
+        columns!($n, $v, $w, $a, "vpmaddubsw", "vpaddw", 4: $($c $first $second)+)
+    };
+    ($n:ident, $v:ident, $w:ident, $a:ident, $dot:literal, $add:literal, $bytes:literal: $($c:literal $first:ident $second:ident)+) => {
         std::arch::asm!(
             $(
-                concat!("vpbroadcastd {b}, dword ptr [{a} + 4 * ", $c, "]"),
-                "vpmaddubsw {t}, {v}, {b}",
-                concat!("vpaddw {", stringify!($first), "}, {", stringify!($first), "}, {t}"),
-                "vpmaddubsw {b}, {w}, {b}",
-                concat!("vpaddw {", stringify!($second), "}, {", stringify!($second), "}, {b}"),
+                concat!("vpbroadcastd {b}, dword ptr [{a} + ", $bytes, " * ", $c, "]"),
+                concat!($dot, " {t}, {v}, {b}"),
+                concat!($add, " {", stringify!($first), "}, {", stringify!($first), "}, {t}"),
+                concat!($dot, " {b}, {w}, {b}"),
+                concat!($add, " {", stringify!($second), "}, {", stringify!($second), "}, {b}"),
             )+
             a = in(reg) $a, v = in(ymm_reg) $v, w = in(ymm_reg) $w, b = out(ymm_reg) _, t = out(ymm_reg) _,
             $($first = inout(ymm_reg) $n[$c][0], $second = inout(ymm_reg) $n[$c][1],)+
@@ -122,6 +131,10 @@ unsafe fn columns_of_one<const C: usize>(n: &mut [[__m256i; 1]; C], codes: __m25
             2 => columns!(n, codes, a: 0 n0 1 n1),
             3 => columns!(n, codes, a: 0 n0 1 n1 2 n2),
             4 => columns!(n, codes, a: 0 n0 1 n1 2 n2 3 n3),
+            5 => columns!(n, codes, a: 0 n0 1 n1 2 n2 3 n3 4 n4),
+            6 => columns!(n, codes, a: 0 n0 1 n1 2 n2 3 n3 4 n4 5 n5),
+            7 => columns!(n, codes, a: 0 n0 1 n1 2 n2 3 n3 4 n4 5 n5 6 n6),
+            8 => columns!(n, codes, a: 0 n0 1 n1 2 n2 3 n3 4 n4 5 n5 6 n6 7 n7),
             _ => unreachable!("no pass takes so many columns"),
         }
     }
@@ -147,6 +160,81 @@ unsafe fn columns_of_two<const C: usize>(
     }
 }
 
+/// The same of words: pairs of `C` columns, eight bytes from one to the next, with two vectors of pairs.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn columns_of_words<const C: usize>(
+    n: &mut [[__m256i; 2]; C],
+    [v, w]: [__m256i; 2],
+    a: *const i8,
+) {
+    // SAFETY: as above.
+    unsafe {
+        match C {
+            1 => columns!(n, v, w, a, "vpmaddwd", "vpaddd", 8: 0 n0 m0),
+            2 => columns!(n, v, w, a, "vpmaddwd", "vpaddd", 8: 0 n0 m0 1 n1 m1),
+            3 => columns!(n, v, w, a, "vpmaddwd", "vpaddd", 8: 0 n0 m0 1 n1 m1 2 n2 m2),
+            _ => unreachable!("no pass takes so many columns"),
+        }
+    }
+}
+
+/// The first two or the last two of four codes, less 128, as words.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn words(codes: __m256i, last: bool) -> __m256i {
+    let (a, b) = if last { (2, 3) } else { (0, 1) };
+    // Bytes become the upper ones of words, which a shift brings down with their sign.
+    let upper = _mm256_setr_epi8(
+        -1,
+        a,
+        -1,
+        b,
+        -1,
+        a + 4,
+        -1,
+        b + 4,
+        -1,
+        a + 8,
+        -1,
+        b + 8,
+        -1,
+        a + 12,
+        -1,
+        b + 12,
+        -1,
+        a,
+        -1,
+        b,
+        -1,
+        a + 4,
+        -1,
+        b + 4,
+        -1,
+        a + 8,
+        -1,
+        b + 8,
+        -1,
+        a + 12,
+        -1,
+        b + 12,
+    );
+    let signed = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+    _mm256_srai_epi16::<8>(_mm256_shuffle_epi8(signed, upper))
+}
+
+/// `p`, which compilers do not know before `sum`.
+#[inline]
+#[target_feature(enable = "avx2")]
+#[allow(clippy::pointers_in_nomem_asm_block)]
+fn known_with<T>(mut p: *const T, sum: __m256i) -> *const T {
+    // SAFETY: no instruction at all.
+    unsafe {
+        std::arch::asm!("/* {0} {1} */", inout(reg) p, in(ymm_reg) sum, options(pure, nomem, nostack, preserves_flags));
+    }
+    p
+}
+
 /// Low and high nibbles.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -162,8 +250,9 @@ impl Dots for Pairs {
     /// Low and high nibbles apart, so that sums of eight-bit codes fit sixteen bits.
     type Wide = [__m256i; 2];
     const WHOLE_COLS: usize = 3;
+    const KEPT_STORED_COLS: usize = 1;
     const LOOSE_COLS: usize = 3;
-    const WIDE_COLS: usize = 3;
+    const WORDS: bool = true;
 
     #[inline(always)]
     unsafe fn vectorize<T: Task>(task: T) {
@@ -176,6 +265,10 @@ impl Dots for Pairs {
     #[inline(always)]
     unsafe fn narrow_dot(n: __m256i, codes: __m256i, b: __m256i) -> __m256i {
         unsafe { add_in_order(n, codes, b) }
+    }
+    #[inline(always)]
+    unsafe fn narrow_first(_: __m256i, codes: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_maddubs_epi16(codes, b) }
     }
     #[inline(always)]
     unsafe fn narrow_quad<const C: usize>(n: &mut [[__m256i; 1]; C], codes: __m256i, a: *const i8) {
@@ -205,6 +298,13 @@ impl Dots for Pairs {
         }
     }
     #[inline(always)]
+    unsafe fn wide_first(_: [__m256i; 2], codes: __m256i, b: __m256i) -> [__m256i; 2] {
+        unsafe {
+            let [low, high] = nibbles(codes);
+            [_mm256_maddubs_epi16(low, b), _mm256_maddubs_epi16(high, b)]
+        }
+    }
+    #[inline(always)]
     unsafe fn wide_quad<const C: usize>(
         n: &mut [[[__m256i; 2]; 1]; C],
         codes: __m256i,
@@ -229,8 +329,9 @@ impl Dots for Pairs {
 impl Dots for Vnni {
     type Wide = __m256i;
     const WHOLE_COLS: usize = 1;
+    const KEPT_STORED_COLS: usize = 4;
     const LOOSE_COLS: usize = 4;
-    const WIDE_COLS: usize = 4;
+    const WORDS: bool = false;
 
     #[inline(always)]
     unsafe fn vectorize<T: Task>(task: T) {
@@ -243,6 +344,10 @@ impl Dots for Vnni {
     #[inline(always)]
     unsafe fn narrow_dot(n: __m256i, codes: __m256i, b: __m256i) -> __m256i {
         unsafe { _mm256_dpbusd_avx_epi32(n, codes, b) }
+    }
+    #[inline(always)]
+    unsafe fn narrow_first(n: __m256i, codes: __m256i, b: __m256i) -> __m256i {
+        unsafe { Self::narrow_dot(n, codes, b) }
     }
     #[inline(always)]
     unsafe fn narrow_quad<const C: usize>(n: &mut [[__m256i; 1]; C], codes: __m256i, a: *const i8) {
@@ -277,6 +382,10 @@ impl Dots for Vnni {
     #[inline(always)]
     unsafe fn wide_dot(n: __m256i, codes: __m256i, b: __m256i) -> __m256i {
         unsafe { _mm256_dpbusd_avx_epi32(n, codes, b) }
+    }
+    #[inline(always)]
+    unsafe fn wide_first(n: __m256i, codes: __m256i, b: __m256i) -> __m256i {
+        unsafe { Self::wide_dot(n, codes, b) }
     }
     #[inline(always)]
     unsafe fn wide_quad<const C: usize>(n: &mut [[__m256i; 1]; C], codes: __m256i, a: *const i8) {
@@ -335,18 +444,25 @@ macro_rules! set {
 
             const WHOLE_COLS: usize = $whole;
             const WHOLE_GROUPED_COLS: usize = if $n == 2 { 1 } else { 12 };
-            const STREAM_COLS: usize = 4;
+            const STREAM_COLS: usize = 8;
+            const KEPT_COLS: usize = 4;
+            const KEPT_STORED_COLS: usize = D::KEPT_STORED_COLS;
             const LOOSE_COLS: usize = D::LOOSE_COLS;
             const GROUPED_COLS: usize = 4;
-            const PAIR_COLS: usize = 3;
-            const WIDE_COLS: usize = D::WIDE_COLS;
+            const PAIR_COLS: usize = 4;
+            const WIDE_COLS: usize = 4;
             const FLOAT_COLS: usize = 6;
+            const WORDS: bool = D::WORDS;
 
             $($($more)+)?
 
             #[inline(always)]
             unsafe fn vectorize<T: Task>(task: T) {
                 unsafe { D::vectorize(task) }
+            }
+            #[inline(always)]
+            unsafe fn later<T, N>(p: *const T, sum: &N) -> *const T {
+                unsafe { known_with(p, std::ptr::from_ref(sum).cast::<__m256i>().read()) }
             }
             #[inline(always)]
             unsafe fn prefetch_first(p: *const u8) {
@@ -415,6 +531,13 @@ macro_rules! set {
                 }
             }
             #[inline(always)]
+            unsafe fn narrow_first(n: Self::Narrow, codes: Self::Codes, a: *const i8) -> Self::Narrow {
+                unsafe {
+                    let b = splat_quad(a);
+                    [$(D::narrow_first(n[$v], codes[$v], b)),+]
+                }
+            }
+            #[inline(always)]
             unsafe fn narrow_end(sum: Self::Ints, n: Self::Narrow) -> Self::Ints {
                 unsafe { [$(D::narrow_end(sum[$v], n[$v])),+] }
             }
@@ -427,6 +550,13 @@ macro_rules! set {
                 unsafe {
                     let b = splat_quad(a);
                     [$(D::wide_dot(n[$v], codes[$v], b)),+]
+                }
+            }
+            #[inline(always)]
+            unsafe fn wide_first(n: Self::Wide, codes: Self::Codes, a: *const i8) -> Self::Wide {
+                unsafe {
+                    let b = splat_quad(a);
+                    [$(D::wide_first(n[$v], codes[$v], b)),+]
                 }
             }
             #[inline(always)]
@@ -531,6 +661,22 @@ set! {
     #[inline(always)]
     unsafe fn narrow_quad<const C: usize>(n: &mut [Self::Narrow; C], codes: Self::Codes, a: *const i8) {
         unsafe { D::whole_quad(n, codes, a) }
+    }
+    #[inline(always)]
+    unsafe fn store_words(p: *mut u8, v: Self::Codes) {
+        for (i, &codes) in v.iter().enumerate() {
+            unsafe {
+                _mm256_storeu_si256(p.add(32 * i).cast(), words(codes, false));
+                _mm256_storeu_si256(p.add(32 * i + 64).cast(), words(codes, true));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn word_quad<const C: usize>(n: &mut [Self::Ints; C], p: *const u8, a: *const i8) {
+        unsafe {
+            columns_of_words(n, Self::codes(p), a);
+            columns_of_words(n, Self::codes(p.add(64)), a.add(4));
+        }
     }
 }
 /// Eight of the rows, in half `$h` of their bytes.

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use half::{bf16, f16};
 use tokkata_core::DType;
 
-use super::integer::take_apart;
+use super::integer::{AnyLoose, take_apart};
 use super::panel::{self, Panel, loose_bytes, loosen};
 use super::simd::{ROWS, Simd, Task};
 use super::tile::On;
@@ -38,7 +38,7 @@ pub(super) fn row<S: Simd>(
             Format::Blocks => {
                 let blocks = out.len().div_ceil(BLOCK);
                 scratch.loose.resize(blocks * loose_bytes(2, false));
-                take_apart(segment.dtype, from, out.len(), scratch.loose.as_mut_ptr());
+                take_apart::<AnyLoose>(segment.dtype, from, out.len(), scratch.loose.as_mut_ptr());
                 pick(&scratch.loose, (2, false, 128), r, out);
             }
         }

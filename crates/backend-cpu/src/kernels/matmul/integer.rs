@@ -6,29 +6,34 @@ use std::marker::PhantomData;
 use tokkata_core::DType;
 use tokkata_quant::{Layout, Unpacked};
 
-use super::panel::{Loose, Panel, loose_bytes, loosen};
+use super::panel::{Loose, Panel, WORD_CODES, Words, loose_bytes, loosen, widen};
 use super::simd::{ROWS, Simd, Task};
 use super::tile::{Columns, Next, OFFSET_BITS, On, Stretch, Tile, even, for_width};
-use super::{Activations, Job, Out, Scratch};
-use crate::layout::{BLOCK, PanelAt};
+use super::{Activations, Job, Out, Scratch, panel, with_panel};
+use crate::layout::{BLOCK, Format, PanelAt, Segment};
 use crate::memory::LINE_BYTES;
 use crate::tuning::Fetch;
 
 /// # Safety
 /// The processor has set `S`; the panels hold chunks of `P`; the activations have the matrix's K.
 pub(super) unsafe fn run<S: Simd, P: Panel>(job: Job<'_>) {
-    prepare(job.x, P::SUBS, (OFFSET_BITS, P::BIAS), P::MINS, job.scratch);
+    let streams = job.kernel.streams(job.x.rows());
+    let words = S::WORDS && !streams && P::QUADS == 0;
+    let bias = if words { 0 } else { P::BIAS };
+    prepare(job.x, P::SUBS, (OFFSET_BITS, bias), P::MINS, job.scratch);
     // SAFETY: passed on.
     unsafe {
-        if job.x.rows() <= job.kernel.stream_rows {
+        if streams {
             stream::<S, P>(job);
+        } else if words {
+            widened::<S, P>(job);
         } else if P::QUADS == 0 && P::SUBS == 1 && P::BYTES / P::BLOCKS > 512 {
             // Codes are stored as they are used: nothing to gain by unpacking.
-            let bytes = job.matrix.segment(job.panels[0].segment).panel_bytes;
             let form = Form {
-                blocks: bytes / P::BYTES * P::BLOCKS,
-                bytes,
+                blocks: blocks::<P>(&job),
+                bytes: job.matrix.segment(job.panels[0].segment).panel_bytes,
                 subs: P::SUBS,
+                words: false,
             };
             grouped(job, form, None, passes::<S, P>);
         } else {
@@ -37,7 +42,7 @@ pub(super) unsafe fn run<S: Simd, P: Panel>(job: Job<'_>) {
     }
 }
 
-/// Unpacks a panel of `blocks` blocks.
+/// Unpacks a panel of `blocks` blocks: to words where the set multiplies those.
 unsafe fn unpack<S: Simd, P: Panel>((from, blocks): (*const u8, usize), to: *mut u8, fetch: Fetch) {
     let task = Unpack::<P> {
         from,
@@ -58,24 +63,52 @@ struct Form {
     bytes: usize,
     /// Scales per block.
     subs: usize,
+    /// Codes are words.
+    words: bool,
 }
 
 impl Form {
     /// Panels of `P`, unpacked.
-    fn loose<S: Simd, P: Panel>(job: &Job<'_>) -> Self {
-        let stored = job.matrix.segment(job.panels[0].segment).panel_bytes;
-        let blocks = stored / P::BYTES * P::BLOCKS;
+    fn loose<P: Panel>(job: &Job<'_>) -> Self {
+        let blocks = blocks::<P>(job);
         Form {
             blocks,
             bytes: blocks * loose_bytes(P::SUBS, P::MINS),
             subs: P::SUBS,
+            words: false,
+        }
+    }
+
+    /// So many blocks of words.
+    fn words<const SUBS: usize>(blocks: usize) -> Self {
+        Form {
+            blocks,
+            bytes: blocks * Words::<SUBS>::BYTES,
+            subs: SUBS,
+            words: true,
         }
     }
 }
 
+/// 32-blocks of a panel of `P`.
+fn blocks<P: Panel>(job: &Job<'_>) -> usize {
+    job.matrix.segment(job.panels[0].segment).panel_bytes / P::BYTES * P::BLOCKS
+}
+
+/// Wide codes of `P`, unpacked to words.
+unsafe fn widened<S: Simd, P: Panel>(job: Job<'_>) {
+    let (form, fetch) = (Form::words::<1>(blocks::<P>(&job)), job.kernel.fetch);
+    let loosen: Loosen<'_> = &|from, to| {
+        // SAFETY: `grouped` made room.
+        unsafe { unpack::<S, P>((from, form.blocks), to, fetch) };
+    };
+    // SAFETY: passed on.
+    unsafe { grouped(job, form, Some(loosen), passes::<S, Words<1>>) };
+}
+
 /// Chooses the unpacked form of `P`.
 unsafe fn unpacked<S: Simd, P: Panel>(job: Job<'_>) {
-    let (form, fetch) = (Form::loose::<S, P>(&job), job.kernel.fetch);
+    let (form, fetch) = (Form::loose::<P>(&job), job.kernel.fetch);
     let loosen: Loosen<'_> = &|from, to| {
         // SAFETY: `grouped` made room.
         unsafe { unpack::<S, P>((from, form.blocks), to, fetch) };
@@ -129,7 +162,11 @@ impl<S: Simd, P: Panel> Task for On<S, Unpack<P>> {
                 fetch,
                 ..
             } = self.0;
-            loosen::<S, P>((from, chunks), to, fetch);
+            if S::WORDS && P::QUADS == 0 {
+                widen::<S, P>((from, chunks), to, fetch);
+            } else {
+                loosen::<S, P>((from, chunks), to, fetch);
+            }
         }
     }
 }
@@ -190,13 +227,17 @@ fn combine<T>(sums: &[i32], width: usize, subs: usize, to: &mut [T], f: impl Fn(
     }
 }
 
-fn columns(x: &Activations, scratch: &Scratch, t: usize, subs: usize) -> Columns {
+fn columns(x: &Activations, scratch: &Scratch, t: usize, form: Form) -> Columns {
     let rows = x.tile(t);
-    let first = rows.start * (x.padded_k() / BLOCK) * subs;
+    let first = rows.start * (x.padded_k() / BLOCK) * form.subs;
     let starts = scratch.starts.get(first..).unwrap_or(&[]);
     let sums = scratch.sums.get(first..).unwrap_or(&[]);
     Columns {
-        codes: x.codes(t).as_ptr(),
+        codes: if form.words {
+            x.words(t).as_ptr().cast()
+        } else {
+            x.codes(t).as_ptr()
+        },
         scales: x.scales(t).as_ptr(),
         starts: starts.as_ptr(),
         sums: sums.as_ptr(),
@@ -206,7 +247,7 @@ fn columns(x: &Activations, scratch: &Scratch, t: usize, subs: usize) -> Columns
 
 /// Few rows: one pass over the stored panels.
 unsafe fn stream<S: Simd, P: Panel>(job: Job<'_>) {
-    let columns = columns(job.x, job.scratch, 0, P::SUBS);
+    let columns = columns(job.x, job.scratch, 0, Form::loose::<P>(&job));
     let Job {
         matrix,
         start,
@@ -243,11 +284,7 @@ unsafe fn grouped(job: Job<'_>, form: Form, loosen: Option<Loosen<'_>>, pass: Pa
         scratch,
         epilogue,
     } = job;
-    let Form {
-        blocks,
-        bytes,
-        subs,
-    } = form;
+    let Form { blocks, bytes, .. } = form;
     let group = (kernel.group_bytes() / bytes / 2 * 2).max(2);
     scratch
         .loose
@@ -263,7 +300,7 @@ unsafe fn grouped(job: Job<'_>, form: Form, loosen: Option<Loosen<'_>>, pass: Pa
         let rest = &panels_of[g * group + panels.len()..];
         let mut ahead = Ahead::new(rest, stored, panels.len() * x.tiles());
         for t in 0..x.tiles() {
-            let columns = columns(x, scratch, t, subs);
+            let columns = columns(x, scratch, t, form);
             let rows = x.tile(t);
             for (i, &panel) in panels.iter().enumerate() {
                 let stored = start.wrapping_add(panel.byte);
@@ -337,7 +374,7 @@ unsafe fn passes<S: Simd, P: Panel>(operand: Operand, columns: Columns, out: &mu
     };
     for s in 0..stretches {
         let range = s * chunks / stretches..(s + 1) * chunks / stretches;
-        let columns = columns.after::<S>(range.start * P::BLOCKS, P::SUBS);
+        let columns = columns.after::<S, P>(range.start * P::BLOCKS);
         let mut next = next.after(range.start);
         let mut c = 0;
         while c < columns.width {
@@ -352,7 +389,7 @@ unsafe fn passes<S: Simd, P: Panel>(operand: Operand, columns: Columns, out: &mu
                     fetch,
                     next,
                 };
-                one_pass::<S, P>(cols, part, columns.from(c), to);
+                one_pass::<S, P>(cols, part, columns.from::<P>(c), to);
             }
             c += cols;
             next = Next::NONE;
@@ -392,9 +429,9 @@ unsafe fn one_pass<S: Simd, P: Panel>(
     for_width!(cols, go);
 }
 
-/// Whether a block's narrow products are one sum.
+/// Whether a block's narrow products are one sum, or those of words.
 const fn in_one_sum<P: Panel>() -> bool {
-    P::SUBS == 1 && P::QUADS == 8
+    P::WORDS || P::SUBS == 1 && P::QUADS == 8
 }
 
 /// Most columns of one pass over all rows.
@@ -409,7 +446,7 @@ const fn whole<S: Simd, P: Panel>() -> usize {
 /// Most columns of one pass.
 const fn most<S: Simd, P: Panel>() -> usize {
     let (loose, stored) = (P::BLOCKS == 1, P::BYTES / P::BLOCKS > 512);
-    let most = if !loose && !stored {
+    let most = if !loose && !stored && P::QUADS > 0 {
         S::STREAM_COLS
     } else if P::QUADS == 0 {
         S::WIDE_COLS
@@ -425,7 +462,21 @@ const fn most<S: Simd, P: Panel>() -> usize {
     }
 }
 
-type AnyLoose = Loose<2, false, 0, 1>;
+pub(super) type AnyLoose = Loose<2, false, 0, 1>;
+
+/// Whether products of a segment's codes need more than sixteen bits.
+pub(super) fn is_wide(segment: &Segment) -> bool {
+    macro_rules! wide {
+        ($panel:ty) => {
+            <$panel>::QUADS == 0
+        };
+    }
+    match segment.format {
+        Format::Float => false,
+        Format::Blocks => true,
+        Format::Chunks => with_panel!(segment.dtype, wide),
+    }
+}
 
 /// Formats without chunks: their blocks are taken apart whenever a panel is used.
 ///
@@ -433,26 +484,34 @@ type AnyLoose = Loose<2, false, 0, 1>;
 /// As [`run`].
 pub(super) unsafe fn run_blocks<S: Simd>(job: Job<'_>, dtype: DType) {
     let k = job.matrix.k();
-    prepare(job.x, 2, (0, 128), false, job.scratch);
+    let words = S::WORDS && !job.kernel.streams(job.x.rows());
+    let bias = if words { 0 } else { 128 };
+    prepare(job.x, 2, (0, bias), false, job.scratch);
     let blocks = k.div_ceil(BLOCK);
-    let form = Form {
+    let loose = Form {
         blocks,
         bytes: blocks * loose_bytes(2, false),
         subs: 2,
+        words: false,
     };
-    let loosen: Loosen<'_> = &|from, to| {
-        // SAFETY: `grouped` made room for the panel's unpacked form.
-        unsafe { take_apart(dtype, from, k, to) };
-    };
-    // SAFETY: passed on.
-    unsafe { grouped(job, form, Some(loosen), passes::<S, AnyLoose>) };
+    // SAFETY: passed on; `grouped` makes room for a panel's unpacked form.
+    unsafe {
+        if words {
+            let loosen: Loosen<'_> = &|from, to| take_apart::<Words<2>>(dtype, from, k, to);
+            let pass = passes::<S, Words<2>>;
+            grouped(job, Form::words::<2>(blocks), Some(loosen), pass);
+        } else {
+            let loosen: Loosen<'_> = &|from, to| take_apart::<AnyLoose>(dtype, from, k, to);
+            grouped(job, loose, Some(loosen), passes::<S, AnyLoose>);
+        }
+    }
 }
 
-/// Unpacks a panel of file blocks into [`AnyLoose`] blocks.
-pub(super) unsafe fn take_apart(dtype: DType, from: *const u8, k: usize, to: *mut u8) {
+/// Unpacks a panel of file blocks into blocks of [`AnyLoose`] or [`Words`].
+pub(super) unsafe fn take_apart<L: Panel>(dtype: DType, from: *const u8, k: usize, to: *mut u8) {
     let layout = Layout::of(dtype).expect("the format has blocks");
     let mut u = Unpacked::new();
-    let size = loose_bytes(2, false);
+    let size = L::BYTES;
     for b in 0..k / layout.elems() {
         for r in 0..ROWS {
             // SAFETY: the panel holds sixteen blocks per position.
@@ -465,19 +524,25 @@ pub(super) unsafe fn take_apart(dtype: DType, from: *const u8, k: usize, to: *mu
                 let at = (b * layout.elems() / BLOCK + i) * size;
                 // SAFETY: the caller made room for every 32-block.
                 let to = unsafe { std::slice::from_raw_parts_mut(to.add(at), size) };
-                place(&u, layout.sub_elems(), i, r, to);
+                place::<L>(&u, layout.sub_elems(), i, r, to);
             }
         }
     }
 }
 
 /// Row `r`'s part of 32-block `i`.
-fn place(u: &Unpacked, sub_elems: usize, i: usize, r: usize, to: &mut [u8]) {
-    for (e, code) in u.codes[BLOCK * i..BLOCK * (i + 1)].iter().enumerate() {
-        to[64 * (e / 4) + 4 * r + e % 4] = *code as u8 ^ 0x80;
+fn place<L: Panel>(u: &Unpacked, sub_elems: usize, i: usize, r: usize, to: &mut [u8]) {
+    for (e, &code) in u.codes[BLOCK * i..BLOCK * (i + 1)].iter().enumerate() {
+        if L::WORDS {
+            let at = 64 * (e / 2) + 4 * r + 2 * (e % 2);
+            to[at..at + 2].copy_from_slice(&i16::from(code).to_le_bytes());
+        } else {
+            to[64 * (e / 4) + 4 * r + e % 4] = code as u8 ^ 0x80;
+        }
     }
+    let scales = if L::WORDS { WORD_CODES } else { 512 };
     for half in 0..2 {
         let scale = u.scale((BLOCK * i + 16 * half) / sub_elems);
-        to[512 + 64 * half + 4 * r..][..4].copy_from_slice(&scale.to_le_bytes());
+        to[scales + 64 * half + 4 * r..][..4].copy_from_slice(&scale.to_le_bytes());
     }
 }

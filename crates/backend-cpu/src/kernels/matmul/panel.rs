@@ -32,6 +32,10 @@ pub(crate) trait Panel: Copy {
     const QUADS: usize;
     /// Scales have at most 22 significant bits, so that sums may start at an offset.
     const OFFSET: bool = true;
+    /// Codes are words, which columns are too.
+    const WORDS: bool = false;
+    /// Bytes of a column's codes per 32-block.
+    const COLUMN_BYTES: usize = if Self::WORDS { 64 } else { 32 };
 
     /// Quads `2j` and `2j + 1` of block `i`.
     unsafe fn pair<S: Simd>(chunk: *const u8, i: usize, j: usize) -> (S::Codes, S::Codes);
@@ -293,6 +297,41 @@ impl<const SUBS: usize, const MINS: bool, const QUADS: usize, const BIAS: i32> P
     }
 }
 
+/// An unpacked 32-block of words: eight quads of codes less what is subtracted from them, scales as floats.
+#[derive(Clone, Copy)]
+pub(crate) struct Words<const SUBS: usize>;
+
+/// Bytes of the codes of [`Words`].
+pub(crate) const WORD_CODES: usize = 1024;
+
+impl<const SUBS: usize> Panel for Words<SUBS> {
+    const BLOCKS: usize = 1;
+    const BYTES: usize = WORD_CODES + 64 * SUBS;
+    const SUBS: usize = SUBS;
+    const MINS: bool = false;
+    const BIAS: i32 = 0;
+    const QUADS: usize = 8;
+    /// As those of [`Loose`].
+    const OFFSET: bool = SUBS == 1;
+    const WORDS: bool = true;
+
+    unsafe fn pair<S: Simd>(_: *const u8, _: usize, _: usize) -> (S::Codes, S::Codes) {
+        unreachable!("words are multiplied where they lie");
+    }
+
+    #[inline(always)]
+    unsafe fn factors<S: Simd>(chunk: *const u8, _: usize) -> Factors<S> {
+        // SAFETY: `SUBS` runs of scales follow the codes.
+        unsafe {
+            let run = |n: usize| S::floats(chunk.add(WORD_CODES + 64 * n).cast());
+            Factors {
+                scale: [run(0), run(SUBS - 1)],
+                min: [S::zero(); 2],
+            }
+        }
+    }
+}
+
 /// Bytes of an unpacked 32-block.
 pub(crate) const fn loose_bytes(subs: usize, mins: bool) -> usize {
     512 + 64 * subs * (1 + mins as usize)
@@ -318,6 +357,35 @@ pub(crate) unsafe fn loosen<S: Simd, P: Panel>(
                 ahead::<S>(fetch, from.wrapping_add(bytes * i), bytes / LINE_BYTES);
                 loosen_block::<S, P>(from, i, to.add((chunk * P::BLOCKS + i) * size));
             }
+        }
+    }
+}
+
+/// Unpacks chunks of wide codes to [`Words`].
+///
+/// # Safety
+/// As [`loosen`], of [`Words`].
+#[inline(always)]
+pub(crate) unsafe fn widen<S: Simd, P: Panel>(
+    (from, chunks): (*const u8, usize),
+    to: *mut u8,
+    fetch: Fetch,
+) {
+    for block in 0..chunks * P::BLOCKS {
+        let (chunk, i) = (block / P::BLOCKS, block % P::BLOCKS);
+        // SAFETY: both pointers stay inside what the caller promises.
+        unsafe {
+            let from = from.add(chunk * P::BYTES);
+            let to = to.add(block * Words::<1>::BYTES);
+            let bytes = P::BYTES / P::BLOCKS;
+            ahead::<S>(fetch, from.wrapping_add(bytes * i), bytes / LINE_BYTES);
+            for j in 0..4 {
+                let (low, high) = P::pair::<S>(from, i, j);
+                S::store_words(to.add(256 * j), low);
+                S::store_words(to.add(256 * j + 128), high);
+            }
+            let factors: Factors<S> = P::factors(from, i);
+            S::store(to.add(WORD_CODES).cast(), factors.scale[0]);
         }
     }
 }

@@ -44,6 +44,10 @@ pub(crate) trait Simd: Copy + 'static {
     const WHOLE_GROUPED_COLS: usize = Self::WHOLE_COLS;
     /// Most columns that one pass over a stored panel serves.
     const STREAM_COLS: usize;
+    /// Most columns whose results stay in registers from block to block.
+    const KEPT_COLS: usize = 12;
+    /// The same of stored panels with one scale a block and codes of more than four bits: unpacking needs registers too.
+    const KEPT_STORED_COLS: usize = Self::KEPT_COLS;
     /// Most columns that one pass over an unpacked panel serves.
     const LOOSE_COLS: usize;
     /// The same where a block has several sums.
@@ -55,6 +59,8 @@ pub(crate) trait Simd: Copy + 'static {
     const WIDE_COLS: usize;
     /// Most columns of one pass over floats.
     const FLOAT_COLS: usize;
+    /// Wide codes of many rows are multiplied as words of sixteen bits.
+    const WORDS: bool = false;
     /// Wide codes are multiplied less 128, which all their formats subtract: so sums start without it.
     const SIGNED_WIDE: bool = false;
 
@@ -63,6 +69,11 @@ pub(crate) trait Simd: Copy + 'static {
     #[inline(always)]
     fn step<T>(p: *const T, n: usize) -> *const T {
         p.wrapping_add(n)
+    }
+    /// `p`, where registers are few only once `sum` is known: what is read through it is not read long before it is used.
+    #[inline(always)]
+    unsafe fn later<T, N>(p: *const T, _sum: &N) -> *const T {
+        p
     }
     /// Asks for a line in the first-level cache.
     unsafe fn prefetch_first(p: *const u8);
@@ -101,6 +112,12 @@ pub(crate) trait Simd: Copy + 'static {
             *n = unsafe { Self::narrow_dot(*n, codes, a.add(4 * c)) };
         }
     }
+    /// As [`Simd::narrow_dot`], where `n` is as it was started.
+    #[inline(always)]
+    unsafe fn narrow_first(n: Self::Narrow, codes: Self::Codes, a: *const i8) -> Self::Narrow {
+        // SAFETY: passed on.
+        unsafe { Self::narrow_dot(n, codes, a) }
+    }
     unsafe fn narrow_end(sum: Self::Ints, n: Self::Narrow) -> Self::Ints;
     unsafe fn wide_start(sum: Self::Ints) -> Self::Wide;
     unsafe fn wide_dot(n: Self::Wide, codes: Self::Codes, a: *const i8) -> Self::Wide;
@@ -112,7 +129,22 @@ pub(crate) trait Simd: Copy + 'static {
             *n = unsafe { Self::wide_dot(*n, codes, a.add(4 * c)) };
         }
     }
+    /// As [`Simd::narrow_first`].
+    #[inline(always)]
+    unsafe fn wide_first(n: Self::Wide, codes: Self::Codes, a: *const i8) -> Self::Wide {
+        // SAFETY: passed on.
+        unsafe { Self::wide_dot(n, codes, a) }
+    }
     unsafe fn wide_end(sum: Self::Ints, n: Self::Wide) -> Self::Ints;
+
+    /// Writes codes less 128 as words: the first two of each row, and 64 bytes behind them the others.
+    unsafe fn store_words(_: *mut u8, _: Self::Codes) {
+        unreachable!("the set multiplies bytes");
+    }
+    /// Adds the products of a quad of words with four words of each column, whose words follow each other.
+    unsafe fn word_quad<const C: usize>(_: &mut [Self::Ints; C], _: *const u8, _: *const i8) {
+        unreachable!("the set multiplies bytes");
+    }
 
     unsafe fn zero() -> Self::Floats;
     unsafe fn splat(p: *const f32) -> Self::Floats;

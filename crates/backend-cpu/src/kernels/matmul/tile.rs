@@ -68,7 +68,7 @@ pub(crate) type Results = [[f32; ROWS]; TILE_COLS];
 /// Quantised columns, interleaved: element `(x, c)` of each table lies at `x * width + c`.
 #[derive(Clone, Copy)]
 pub(crate) struct Columns {
-    /// Quads of four signed bytes.
+    /// Quads of four signed bytes, or of four words.
     pub(crate) codes: *const i8,
     /// Scale per 32-block.
     pub(crate) scales: *const f32,
@@ -83,10 +83,10 @@ pub(crate) struct Columns {
 impl Columns {
     /// The columns from `c` on.
     #[inline(always)]
-    pub(crate) unsafe fn from(self, c: usize) -> Self {
+    pub(crate) unsafe fn from<P: Panel>(self, c: usize) -> Self {
         // SAFETY: the caller stays below `width`. Tables that a format does not use may be dangling.
         Self {
-            codes: self.codes.wrapping_add(4 * c),
+            codes: self.codes.wrapping_add(P::COLUMN_BYTES / 8 * c),
             scales: self.scales.wrapping_add(c),
             starts: self.starts.wrapping_add(c),
             sums: self.sums.wrapping_add(c),
@@ -207,6 +207,8 @@ impl<S: Simd, P: Panel, const C: usize> Task for On<S, Tile<P, C>> {
             for (c, y) in y.iter_mut().enumerate() {
                 if goes_on {
                     *y = S::floats(out.add(c).cast());
+                } else if C > kept::<S, P>() {
+                    S::store(out.add(c).cast(), *y);
                 }
             }
             for _ in 0..chunks {
@@ -218,29 +220,66 @@ impl<S: Simd, P: Panel, const C: usize> Task for On<S, Tile<P, C>> {
                     } else {
                         next.step::<S>();
                     }
-                    block::<S, P, C>(panel, i, columns, &mut y);
-                    columns = columns.after::<S>(1, P::SUBS);
+                    let sums = Sums {
+                        kept: (C <= kept::<S, P>()).then_some(&mut y),
+                        out,
+                    };
+                    block::<S, P, C>(panel, i, columns, sums);
+                    columns = columns.after::<S, P>(1);
                 }
                 panel = S::step(panel, P::BYTES);
             }
             for (c, &y) in y.iter().enumerate() {
-                S::store(out.add(c).cast(), y);
+                if C <= kept::<S, P>() {
+                    S::store(out.add(c).cast(), y);
+                }
             }
         }
     }
 }
 
 impl Columns {
-    /// What follows `blocks` blocks with `subs` scales each.
+    /// What follows `blocks` blocks.
     #[inline(always)]
-    pub(super) fn after<S: Simd>(self, blocks: usize, subs: usize) -> Self {
+    pub(super) fn after<S: Simd, P: Panel>(self, blocks: usize) -> Self {
         let entries = blocks * self.width;
         Self {
-            codes: S::step(self.codes, 32 * entries),
+            codes: S::step(self.codes, P::COLUMN_BYTES * entries),
             scales: S::step(self.scales, entries),
-            starts: S::step(self.starts, subs * entries),
-            sums: S::step(self.sums, subs * entries),
+            starts: S::step(self.starts, P::SUBS * entries),
+            sums: S::step(self.sums, P::SUBS * entries),
             width: self.width,
+        }
+    }
+}
+
+/// Most columns whose results stay in registers from block to block.
+const fn kept<S: Simd, P: Panel>() -> usize {
+    if P::BLOCKS > 1 && P::SUBS == 1 && P::QUADS < 8 {
+        S::KEPT_STORED_COLS
+    } else {
+        S::KEPT_COLS
+    }
+}
+
+/// Results so far: in registers, or where they will be read, if registers are few.
+struct Sums<'a, S: Simd, const C: usize> {
+    kept: Option<&'a mut [S::Floats; C]>,
+    out: *mut [f32; ROWS],
+}
+
+impl<S: Simd, const C: usize> Sums<'_, S, C> {
+    /// Adds `a * b` to column `c`.
+    #[inline(always)]
+    unsafe fn add(&mut self, c: usize, a: S::Floats, b: S::Floats) {
+        // SAFETY: the column exists.
+        unsafe {
+            if let Some(kept) = &mut self.kept {
+                kept[c] = S::fma(a, b, kept[c]);
+            } else {
+                let to = self.out.add(c).cast();
+                S::store(to, S::fma(a, b, S::floats(to)));
+            }
         }
     }
 }
@@ -250,7 +289,7 @@ unsafe fn block<S: Simd, P: Panel, const C: usize>(
     chunk: *const u8,
     i: usize,
     columns: Columns,
-    y: &mut [S::Floats; C],
+    mut y: Sums<'_, S, C>,
 ) {
     // SAFETY: as the tile promises.
     unsafe {
@@ -294,7 +333,7 @@ unsafe fn block<S: Simd, P: Panel, const C: usize>(
             if P::MINS && P::SUBS == 2 {
                 t = S::fnma(factors.min[1], S::splat(second_sums.wrapping_add(c)), t);
             }
-            y[c] = S::fma(t, S::splat(columns.scales.add(c)), y[c]);
+            y.add(c, t, S::splat(columns.scales.add(c)));
         }
     }
 }
@@ -311,15 +350,25 @@ unsafe fn products<S: Simd, P: Panel, const C: usize>(
     unsafe {
         let start = if P::OFFSET { OFFSET_BITS } else { 0 };
         let mut sums = [S::splat_int(&start); C];
+        // Read again at the end of the first group where registers are few; a set uses them at one of the two places.
+        let mut again = None;
         if P::BIAS != 0 && !(P::QUADS == 0 && S::SIGNED_WIDE) {
             let starts = S::step(columns.starts, sub * columns.width);
             for (c, sum) in sums.iter_mut().enumerate() {
                 *sum = S::splat_int(starts.add(c));
             }
+            again = (C > kept::<S, P>()).then_some(starts);
         }
         let pairs = 4 / P::SUBS;
-        if P::QUADS == 0 {
-            wide::<S, P, C>(chunk, i, columns, (sub * pairs, pairs), &mut sums);
+        if P::WORDS {
+            let quads = 2 * pairs;
+            let mut a = S::step(columns.codes, 8 * sub * quads * columns.width);
+            for q in sub * quads..(sub + 1) * quads {
+                S::word_quad(&mut sums, chunk.wrapping_add(128 * q), a);
+                a = S::step(a, 8 * columns.width);
+            }
+        } else if P::QUADS == 0 {
+            wide::<S, P, C>(chunk, i, columns, (sub * pairs, pairs), again, &mut sums);
         } else {
             let group = if P::QUADS / 2 < pairs {
                 P::QUADS / 2
@@ -328,7 +377,7 @@ unsafe fn products<S: Simd, P: Panel, const C: usize>(
             };
             for g in 0..pairs / group {
                 let range = (sub * pairs + g * group, group);
-                narrow::<S, P, C>(chunk, i, columns, range, &mut sums);
+                narrow::<S, P, C>(chunk, i, columns, range, again.take(), &mut sums);
             }
         }
         sums
@@ -336,7 +385,7 @@ unsafe fn products<S: Simd, P: Panel, const C: usize>(
 }
 
 macro_rules! groups {
-    ($($(#[$doc:meta])* $name:ident: $start:ident, $dot:ident, $quad:ident, $end:ident;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident: $start:ident, $dot:ident, $first_dot:ident, $quad:ident, $end:ident;)*) => {$(
         $(#[$doc])*
         #[inline(always)]
         unsafe fn $name<S: Simd, P: Panel, const C: usize>(
@@ -344,6 +393,7 @@ macro_rules! groups {
             i: usize,
             columns: Columns,
             (first, count): (usize, usize),
+            starts: Option<*const i32>,
             sums: &mut [S::Ints; C],
         ) {
             // SAFETY: as the tile promises.
@@ -354,9 +404,13 @@ macro_rules! groups {
                 }
                 let mut a = S::step(columns.codes, 8 * first * columns.width);
                 macro_rules! quad {
-                    ($codes:ident) => {
+                    ($codes:ident, $first:expr) => {
                         // One column has registers enough; of two scales a block, sums are few and short.
-                        if C > 1 && P::SUBS == 1 {
+                        if C > 1 && $first {
+                            for (c, n) in n.iter_mut().enumerate() {
+                                *n = S::$first_dot(*n, $codes, a.add(4 * c));
+                            }
+                        } else if C > 1 && P::SUBS == 1 {
                             S::$quad(&mut n, $codes, a);
                         } else {
                             for (c, n) in n.iter_mut().enumerate() {
@@ -369,9 +423,9 @@ macro_rules! groups {
                     ($j:literal) => {
                         if $j < count {
                             let (low, high) = P::pair::<S>(chunk, i, first + $j);
-                            quad!(low);
+                            quad!(low, $j == 0);
                             a = S::step(a, 4 * columns.width);
-                            quad!(high);
+                            quad!(high, false);
                             a = S::step(a, 4 * columns.width);
                         }
                     };
@@ -382,6 +436,12 @@ macro_rules! groups {
                 pair!(2);
                 pair!(3);
                 let _ = a;
+                if let Some(starts) = starts {
+                    let starts = S::later(starts, &n[0]);
+                    for c in 0..C {
+                        sums[c] = S::splat_int(starts.add(c));
+                    }
+                }
                 for c in 0..C {
                     sums[c] = S::$end(sums[c], n[c]);
                 }
@@ -392,7 +452,7 @@ macro_rules! groups {
 
 groups! {
     /// Adds the products of the pairs `(first, count)` of quads, as one narrow group.
-    narrow: narrow_start, narrow_dot, narrow_quad, narrow_end;
+    narrow: narrow_start, narrow_dot, narrow_first, narrow_quad, narrow_end;
     /// As [`narrow`], for codes of eight bits.
-    wide: wide_start, wide_dot, wide_quad, wide_end;
+    wide: wide_start, wide_dot, wide_first, wide_quad, wide_end;
 }

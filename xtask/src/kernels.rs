@@ -4,7 +4,7 @@
 //! multiplies is disassembled, and the vectors that it stores on the stack are counted. Constants that are read from there
 //! cost no more than from elsewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -13,7 +13,14 @@ use anyhow::{Result, bail};
 use crate::shell;
 
 /// Instructions that multiply and add.
-const PRODUCTS: [&str; 5] = ["vpdpbusd", "vpmaddubsw", "vfmadd", "vfnmadd", "tdpbssd"];
+const PRODUCTS: [&str; 6] = [
+    "vpdpbusd",
+    "vpmaddubsw",
+    "vpmaddwd",
+    "vfmadd",
+    "vfnmadd",
+    "tdpbssd",
+];
 /// Loops with fewer products are not where time goes.
 const LEAST_PRODUCTS: usize = 8;
 /// Sets by a part of their functions' names; the first that fits counts.
@@ -85,24 +92,103 @@ fn set_of(function: &str) -> Option<&'static str> {
 
 /// Loops of a function with products that hold no other such loop.
 fn innermost(set: &'static str, body: &[(u64, &str)]) -> Vec<Loop> {
-    let places: BTreeMap<u64, usize> = body.iter().enumerate().map(|(i, b)| (b.0, i)).collect();
-    let jump = |(end, &(_, code)): (usize, &(u64, &str))| {
-        let (name, rest) = code.split_once(' ')?;
-        let target = rest.split_whitespace().next()?;
-        let start = *places.get(&u64::from_str_radix(target, 16).ok()?)?;
-        (name.starts_with('j') && start <= end).then_some((start, end))
+    let flow = Flow::of(body);
+    let instructions = |blocks: &BTreeSet<usize>| -> Vec<(u64, &str)> {
+        let of_block = |&b: &usize| &body[flow.starts[b]..flow.starts[b + 1]];
+        blocks.iter().flat_map(of_block).copied().collect()
     };
-    let multiplies =
-        |&(start, end): &(usize, usize)| products(&body[start..=end]) >= LEAST_PRODUCTS;
-    let back = body.iter().enumerate().filter_map(jump);
-    let back: Vec<(usize, usize)> = back.filter(multiplies).collect();
-    let inner = back.iter().filter(|a| {
-        let holds = |b: &(usize, usize)| b != *a && b.0 >= a.0 && b.1 <= a.1;
-        !back.iter().any(holds)
+    let loops = flow.loops().into_iter();
+    let multiplies = |l: &BTreeSet<usize>| products(&instructions(l)) >= LEAST_PRODUCTS;
+    let loops: Vec<BTreeSet<usize>> = loops.filter(multiplies).collect();
+    let inner = loops.iter().filter(|a| {
+        let holds = |b: &BTreeSet<usize>| b != *a && b.is_subset(a);
+        !loops.iter().any(holds)
     });
-    inner
-        .map(|&(start, end)| count(set, &body[start..=end]))
-        .collect()
+    inner.map(|l| count(set, &instructions(l))).collect()
+}
+
+/// The runs of instructions of a function and where each goes on. Addresses alone do not tell loops: parts of one may lie
+/// before its first instruction, and what leads into it between them.
+struct Flow {
+    /// First instruction of each block; one past the last at the end.
+    starts: Vec<usize>,
+    after: Vec<Vec<usize>>,
+    before: Vec<Vec<usize>>,
+}
+
+impl Flow {
+    fn of(body: &[(u64, &str)]) -> Self {
+        let places: BTreeMap<u64, usize> = body.iter().enumerate().map(|(i, b)| (b.0, i)).collect();
+        let target = |code: &str| {
+            let (name, rest) = code.split_once(' ')?;
+            let address = rest.split_whitespace().next()?;
+            let address = u64::from_str_radix(address, 16).ok()?;
+            let place = places.get(&address).copied();
+            name.starts_with('j').then_some(place)?
+        };
+        let ends = |code: &str| code.starts_with('j') || code.starts_with("ret");
+        let mut starts = BTreeSet::from([0, body.len()]);
+        for (i, (_, code)) in body.iter().enumerate().filter(|(_, b)| ends(b.1)) {
+            starts.insert(i + 1);
+            starts.extend(target(code));
+        }
+        let starts: Vec<usize> = starts.into_iter().collect();
+        let blocks = starts.len() - 1;
+        let (mut after, mut before) = (vec![Vec::new(); blocks], vec![Vec::new(); blocks]);
+        for b in 0..blocks {
+            let code = body[starts[b + 1] - 1].1;
+            let goes_on = !(code.starts_with("jmp") || code.starts_with("ret"));
+            let next = goes_on.then_some(starts[b + 1]);
+            for to in target(code).into_iter().chain(next) {
+                let Ok(to) = starts[..blocks].binary_search(&to) else {
+                    continue;
+                };
+                after[b].push(to);
+                before[to].push(b);
+            }
+        }
+        Flow {
+            starts,
+            after,
+            before,
+        }
+    }
+
+    /// Blocks of each loop: what leads from its first block back to it.
+    fn loops(&self) -> Vec<BTreeSet<usize>> {
+        let all = reached(&self.after, [0], None);
+        let mut loops = Vec::new();
+        for &head in &all {
+            // All ways to the loop's other blocks lead over its first.
+            let others = reached(&self.after, [0], Some(head));
+            let back = self.before[head].iter().copied();
+            let back: Vec<usize> = back
+                .filter(|b| all.contains(b) && (*b == head || !others.contains(b)))
+                .collect();
+            if !back.is_empty() {
+                let mut blocks = reached(&self.before, back, Some(head));
+                blocks.insert(head);
+                blocks.retain(|b| all.contains(b));
+                loops.push(blocks);
+            }
+        }
+        loops
+    }
+}
+
+/// What is reached from some blocks, never over `without`.
+fn reached(
+    next: &[Vec<usize>],
+    from: impl IntoIterator<Item = usize>,
+    without: Option<usize>,
+) -> BTreeSet<usize> {
+    let (mut seen, mut left) = (BTreeSet::new(), Vec::from_iter(from));
+    while let Some(block) = left.pop() {
+        if Some(block) != without && seen.insert(block) {
+            left.extend(&next[block]);
+        }
+    }
+    seen
 }
 
 fn products(body: &[(u64, &str)]) -> usize {
@@ -167,6 +253,23 @@ mod tests {
         assert_eq!(
             found("_ZN6matmul4avx212with_avxvnni17h0E", vex),
             ("avxvnni", LEAST_PRODUCTS, 1, all)
+        );
+    }
+
+    #[test]
+    fn what_lies_between_the_parts_of_a_loop_is_not_in_it() {
+        let mut text = "0000000000000010 <_ZN6matmul4avx2>:\n  10:\tjmp    13 <x+0x3>\n".to_owned();
+        text += "  11:\tdec    %eax\n  12:\tjne    20 <x+0x10>\n";
+        text += "  13:\tvmovaps %ymm3,0x40(%rsp)\n";
+        for i in 0..LEAST_PRODUCTS {
+            text += &format!("  {:x}:\tvpmaddwd %ymm1,%ymm2,%ymm3\n", 0x20 + i);
+        }
+        text += "  30:\tjne    11 <x+0x1>\n  31:\tret\n";
+        let loops = loops(&text);
+        assert_eq!(loops.len(), 1);
+        assert_eq!(
+            (loops[0].stored, loops[0].instructions),
+            (0, LEAST_PRODUCTS + 3)
         );
     }
 }

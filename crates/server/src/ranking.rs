@@ -260,7 +260,7 @@ pub(crate) async fn generative(app: Shared, request: Request) -> Result<Response
                 true => [item, query.clone()],
                 false => [query.clone(), item],
             };
-            let ids = mixed(model.service.tokenizer()?, "query", joined(both), options)?;
+            let ids = mixed(model.service.tokenizer()?, "query", joined(&both), options)?;
             Prepared::plain(&model, ids, params.clone())
         };
         aside(move || {
@@ -310,7 +310,7 @@ fn piece(name: &str, value: Value) -> Result<Vec<Value>> {
 }
 
 /// Parts of a prompt behind each other. Two texts are one, so that tokens may reach over where they meet.
-fn joined(pieces: [Vec<Value>; 2]) -> Value {
+fn joined(pieces: &[Vec<Value>; 2]) -> Value {
     match pieces.each_ref().map(Vec::as_slice) {
         [[Value::String(a)], [Value::String(b)]] => format!("{a}{b}").into(),
         _ => pieces.concat().into(),

@@ -219,7 +219,7 @@ const ASKS: &[Asks] = &[
     }),
     ("likelihoods", |r| r.logprobs = Some(2)),
     ("likelihoods of all tokens", |r| {
-        r.logprobs = Some(N_VOCAB as usize)
+        r.logprobs = Some(N_VOCAB as usize);
     }),
     ("likelihoods of chosen tokens", |r| {
         r.sampling = warm();

@@ -160,14 +160,14 @@ impl Engine {
         let (Some(value), Some(ticket)) = (self.ports.logits, &flight.ticket) else {
             return;
         };
-        let main = self.program.plan(PlanRole::Main).map(|(_, plan)| plan);
-        let width = main.map_or(0, |plan| plan.value(value).shape.width());
-        let mut logits = vec![0.0; width];
+        let mut logits = Vec::new();
         let mut before = 0;
         for part in &flight.parts {
             let own = rows.iter_mut().filter(|r| r.slot == part.slot);
             if let Some((most, told)) = self.tells_of_rows(part) {
                 let (most, told) = (most, told.to_vec());
+                let main = self.program.plan(PlanRole::Main).map(|(_, plan)| plan);
+                logits.resize(main.map_or(0, |plan| plan.value(value).shape.width()), 0.0);
                 for (at, row) in (before..).zip(own) {
                     let RowStatus::Drawn(token) = row.status else {
                         continue;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokkata_ir::{
     Adapter, ArenaLayout, BackendError, Executor, Progress, Refusal, SeqSlot, StepTime, Ticket,
@@ -19,6 +20,7 @@ pub struct Late {
     news: VecDeque<(u64, Result<Progress, BackendError>)>,
     under_way: usize,
     polls: u64,
+    hides: Arc<AtomicBool>,
 }
 
 impl Late {
@@ -30,7 +32,14 @@ impl Late {
             news: VecDeque::new(),
             under_way: 0,
             polls: 0,
+            hides: Arc::default(),
         }
+    }
+
+    /// While this is set no value can be read.
+    #[must_use]
+    pub fn hides(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.hides)
     }
 
     fn work(&mut self) {
@@ -103,6 +112,9 @@ impl Executor for Late {
         rows: Range<usize>,
         out: &mut [f32],
     ) -> Result<(), BackendError> {
+        if self.hides.load(Ordering::Relaxed) {
+            return Err(BackendError::NotKept { value });
+        }
         self.inner.read(ticket, value, rows, out)
     }
 

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
 use tokkata_ir::{CacheKind, Executor, HostExecutor, Limits};
@@ -91,6 +91,8 @@ struct Model {
     seen: Arc<Mutex<Vec<(u32, usize, bool)>>>,
     /// Steps until it is lost.
     lost_after: Arc<AtomicUsize>,
+    /// Its values cannot be read, where its news come late.
+    hides: Arc<AtomicBool>,
 }
 
 fn engine_and_model(
@@ -110,11 +112,12 @@ fn engine_and_model(
     });
     let program = program(caches.collect(), limits);
     let fake = Fake::new(&program);
-    let model = Model {
+    let mut model = Model {
         rows: fake.rows.clone(),
         spent: fake.spent.clone(),
         seen: fake.seen.clone(),
         lost_after: fake.lost_after.clone(),
+        hides: Arc::default(),
     };
     let executor = HostExecutor::new(fake, program.clone(), arena);
     let cache = CacheOptions {
@@ -133,7 +136,9 @@ fn engine_and_model(
                 chain,
                 ..options
             };
-            (Box::new(Late::new(Box::new(executor))), options)
+            let late = Late::new(Box::new(executor));
+            model.hides = late.hides();
+            (Box::new(late), options)
         }
     };
     (Engine::new(program, executor, options).unwrap(), model)

@@ -119,7 +119,7 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
         ..Wishes::default()
     };
     let most = logprobs(fields, model)?;
-    wishes.logprobs = Telling::take(fields, most, model)?;
+    wishes.logprobs = Telling::take(fields, most, (model, style))?;
     params.logprobs = most;
     params.told = wishes
         .logprobs
@@ -447,7 +447,13 @@ impl Write for Writer {
         Ok(body.into())
     }
 
-    fn step(&mut self, run: &mut Run, step: Step, out: &mut Vec<Value>) {
+    fn step(&mut self, run: &mut Run, mut step: Step, out: &mut Vec<Value>) {
+        // Where each piece tells what the answer has cost, the last one tells the end as well, so that none costs nothing.
+        let joins = self.wishes.usage_always && step.token.is_some();
+        if joins && let Some(last) = run.end_at_hand(step.choice) {
+            step.parts.extend(last.parts);
+            step.end = last.end;
+        }
         let progress = run.news_of_prompt(&step).filter(|_| self.wishes.progress);
         let index = step.choice;
         if step.progress.is_some() && !self.wishes.progress {
@@ -465,18 +471,25 @@ impl Write for Writer {
         self.state.timings = self.wishes.timings.then(|| timings(&run.so_far(index)));
         self.state.usage.completion += usize::from(step.token.is_some());
         self.state.held[index].extend(step.token);
+        let mut deltas = Vec::new();
         for part in step.parts {
             let is_reasoning = matches!(part, Part::Reasoning(_));
             if is_reasoning && self.wishes.names.is_none() {
                 continue;
             }
-            if let Some(delta) = self.delta(index, part) {
-                out.push(self.chunk(index, &delta, None));
-            }
+            deltas.extend(self.delta(index, part));
+        }
+        let joined = match &step.end {
+            Some(_) if joins => deltas.pop(),
+            _ => None,
+        };
+        for delta in deltas {
+            out.push(self.chunk(index, &delta, None));
         }
         if let Some(end) = step.end {
             self.state.settle(index, end.clone());
-            out.push(self.chunk(index, &json!({}), Some(&end)));
+            let delta = joined.unwrap_or_else(|| json!({}));
+            out.push(self.chunk(index, &delta, Some(&end)));
         }
     }
 

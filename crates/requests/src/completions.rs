@@ -143,7 +143,7 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
         ..Wishes::default()
     };
     let most = at_most(fields, "logprobs", model)?;
-    wishes.logprobs = Telling::take(fields, most, model)?;
+    wishes.logprobs = Telling::take(fields, most, (model, style))?;
     wishes.prompt_logprobs = at_most(fields, "prompt_logprobs", model)?;
     if wishes.prompt_logprobs.is_some() && wishes.stream {
         return Err(ApiError::field("prompt_logprobs", "cannot be streamed"));
@@ -152,6 +152,12 @@ pub fn read(style: &Style, model: &Served, fields: &mut Fields) -> Result<Asked>
         return Err(ApiError::field(
             "best_of",
             "the best answer is known only when all have ended; do not stream",
+        ));
+    }
+    if wishes.best_of > params.n && params.beams.is_some() {
+        return Err(ApiError::field(
+            "best_of",
+            "a beam search (use_beam_search) finds the best `n`",
         ));
     }
     if wishes.best_of > 1 && wishes.best_of < params.n {

@@ -11,6 +11,7 @@
 //! [`talk`] (conversations on their way to tokens), [`run`] and [`calls`] (answers on their way back), [`chat`] and [`completions`]
 //! (what OpenAI's dialect asks and how it is written), [`reply`] (all of it for a caller in this process).
 
+mod beams;
 pub mod calls;
 pub mod chat;
 pub mod completions;

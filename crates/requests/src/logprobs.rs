@@ -9,6 +9,7 @@ use crate::params::{MOST_LOGPROBS, token_list};
 use crate::run::Token;
 use crate::scores::Scored;
 use crate::served::Served;
+use crate::style::Style;
 
 /// How probabilities are told.
 #[derive(Clone, Debug, Default)]
@@ -34,9 +35,13 @@ impl Telling {
     ///
     /// # Errors
     /// Tokens that the model does not have, more of them than may be told, or where nothing is told.
-    pub fn take(fields: &mut Fields, most: Option<usize>, model: &Served) -> Result<Option<Self>> {
+    pub fn take(
+        fields: &mut Fields,
+        most: Option<usize>,
+        (model, style): (&Served, &Style),
+    ) -> Result<Option<Self>> {
         let by_id = fields.boolean("return_tokens_as_token_ids")?;
-        let by_id = by_id.unwrap_or(false);
+        let by_id = by_id.unwrap_or(style.tokens_by_id);
         let told = match fields.list("logprob_token_ids")? {
             Some(ids) => token_list("logprob_token_ids", &ids)?,
             None => Vec::new(),
@@ -190,14 +195,13 @@ impl TextLogprobs {
         };
         self.token_logprobs
             .push(finite(logprobs.picked.logprob).into());
-        let mut top = Map::new();
+        // The token itself is always among them, before the others.
+        let own = finite(logprobs.picked.logprob);
+        let mut top = Map::from_iter([(name, own.into())]);
         for one in telling.others(logprobs) {
             top.entry(telling.name(tokenizer, one.token))
                 .or_insert_with(|| finite(one.logprob).into());
         }
-        // The token itself is always among them.
-        let own = finite(logprobs.picked.logprob);
-        top.entry(name).or_insert_with(|| own.into());
         self.top_logprobs.push(top.into());
     }
 

@@ -297,9 +297,6 @@ pub fn tools(given: Vec<Value>) -> Result<Vec<Value>> {
             let none = json!({"type": "object", "properties": {}});
             function.insert("parameters".to_owned(), none);
         }
-        function
-            .entry("description".to_owned())
-            .or_insert_with(|| "".into());
         Ok(json!({"type": "function", "function": function}))
     };
     given.into_iter().enumerate().map(one).collect()

@@ -67,6 +67,8 @@ pub struct Params {
     pub told: Vec<u32>,
     /// Answers to the prompt.
     pub n: usize,
+    /// The `n` likeliest answers are searched for rather than drawn, and ordered with this length penalty.
+    pub beams: Option<f64>,
     /// Its place among others.
     pub urgency: Urgency,
     /// Prefixes are shared within one salt.
@@ -95,6 +97,7 @@ impl Params {
             logprobs: None,
             told: Vec::new(),
             n: 1,
+            beams: None,
             urgency: Urgency::default(),
             salt: 0,
             shift: defaults.shift,
@@ -129,10 +132,17 @@ impl Params {
             &["lora", "adapters", "lora_path", "lora_request"],
             "adapters are not supported; use a model that they are merged into",
         )?;
-        fields.refuse(
-            &["use_beam_search", "length_penalty"],
-            "there is no beam search",
-        )?;
+        let penalty = fields
+            .number(&["length_penalty"])?
+            .map(|(_, penalty)| penalty);
+        match fields.boolean("use_beam_search")? {
+            Some(true) => params.beams = Some(penalty.unwrap_or(1.0)),
+            _ if penalty.is_some_and(|p| p != 1.0) => {
+                let text = "orders the answers of a beam search (use_beam_search)";
+                return Err(ApiError::field("length_penalty", text));
+            }
+            _ => {}
+        }
         fields.refuse(
             &["logits_processors", "custom_logit_processor"],
             "code from a request is not run",

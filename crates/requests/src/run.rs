@@ -1,5 +1,6 @@
 //! Answers on their way: from the engine's events to what dialects send.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 use tokkata::{Answer, Canceller, EventKind, FinishReason, Logprobs, Stats};
 use web_time::Instant;
 
+use crate::beams::{Beams, Subject};
 use crate::calls::{Call, Stage};
 use crate::error::{ApiError, Result};
 use crate::reader::{Reader, format_of};
@@ -85,7 +87,7 @@ struct Choice {
     /// `None` before it was asked for.
     answer: Option<Answer>,
     /// What came of it and is still to be told.
-    ahead: Option<Option<EventKind>>,
+    ahead: VecDeque<Option<EventKind>>,
     reader: Reader,
     /// The answer was cut after its call.
     cut: bool,
@@ -106,6 +108,8 @@ pub struct Run {
     model: Arc<Served>,
     prepared: Vec<Prepared>,
     choices: Vec<Choice>,
+    /// Searches under way, each with its prompt and the first of its answers.
+    searches: Vec<(usize, usize, Beams)>,
     arrived: Instant,
     turn: usize,
     stopper: Stopper,
@@ -130,7 +134,8 @@ impl Stopper {
         stops.answers.iter().for_each(Canceller::cancel);
     }
 
-    fn add(&self, answer: &Answer) {
+    /// Takes one more answer.
+    pub(crate) fn add(&self, answer: &Answer) {
         let mut stops = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         stops.answers.push(answer.canceller());
         if stops.stopped {
@@ -147,7 +152,11 @@ impl Run {
         let mut permits = Vec::new();
         let mut choices: Vec<Choice> = Vec::new();
         let stopper = Stopper::default();
-        for one in &prepared {
+        let mut searches = Vec::new();
+        for (prompt, one) in prepared.iter().enumerate() {
+            if let Some(penalty) = one.params.beams {
+                searches.push((prompt, choices.len(), Beams::new(model, one, penalty)?));
+            }
             for i in 0..one.params.n {
                 permits.push(model.admit()?);
                 let choice = Choice::new(model, one, i)?;
@@ -164,6 +173,7 @@ impl Run {
             model: Arc::clone(model),
             prepared,
             choices,
+            searches,
             arrived: Instant::now(),
             turn: 0,
             stopper,
@@ -215,23 +225,21 @@ impl Run {
 
     /// The next piece, or the promise to wake the task when it comes; `None` after the last.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Step>>> {
+        if let Err(error) = self.search(cx) {
+            self.searches.clear();
+            self.choices.iter_mut().for_each(|c| c.ended = true);
+            return Poll::Ready(Some(Err(error)));
+        }
         let n = self.choices.len();
         for i in 0..n {
             let at = (self.turn + i) % n;
             let choice = &mut self.choices[at];
-            let Some(answer) = choice.answer.as_mut().filter(|_| !choice.ended) else {
+            if choice.ended {
                 continue;
-            };
-            let event = match choice.ahead.take() {
-                Some(event) => Poll::Ready(event),
-                None => answer.poll_next(cx),
-            };
-            match event {
-                Poll::Pending => {}
-                Poll::Ready(event) => {
-                    self.turn = at + 1;
-                    return Poll::Ready(Some(self.took(at, event)));
-                }
+            }
+            if let Poll::Ready(event) = choice.poll_next(cx) {
+                self.turn = at + 1;
+                return Poll::Ready(Some(self.took(at, event)));
             }
         }
         if self.choices.iter().all(|c| c.ended) {
@@ -243,18 +251,38 @@ impl Run {
     /// The end of an answer, if it has come already: one who writes tokens may tell it with the last of them.
     pub fn end_at_hand(&mut self, choice: usize) -> Option<Step> {
         let own = &mut self.choices[choice];
-        if own.ended || own.ahead.is_some() {
+        if own.ended {
             return None;
         }
-        let mut nobody = Context::from_waker(Waker::noop());
-        match own.answer.as_mut()?.poll_next(&mut nobody) {
+        match own.poll_next(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Some(event @ EventKind::Finished { .. })) => Some(self.step(choice, event)),
             Poll::Ready(event) => {
-                own.ahead = Some(event);
+                own.ahead.push_front(event);
                 None
             }
             Poll::Pending => None,
         }
+    }
+
+    /// Goes on with searches, whose answers are told once they are found.
+    fn search(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        let mut i = 0;
+        while let Some((prompt, first, beams)) = self.searches.get_mut(i) {
+            let subject = Subject {
+                model: &self.model,
+                one: &self.prepared[*prompt],
+                stopper: &self.stopper,
+            };
+            let Poll::Ready(found) = beams.poll(cx, subject) else {
+                i += 1;
+                continue;
+            };
+            for (choice, events) in self.choices[*first..].iter_mut().zip(found?) {
+                choice.ahead = events.into_iter().map(Some).collect();
+            }
+            self.searches.remove(i);
+        }
+        Ok(())
     }
 
     fn took(&mut self, at: usize, event: Option<EventKind>) -> Result<Step> {
@@ -283,6 +311,9 @@ impl Run {
     fn ask_rest(&mut self, at: usize) -> Result<()> {
         let (prompt, place) = self.prompt_of(at);
         let one = &self.prepared[prompt];
+        if one.params.beams.is_some() {
+            return Ok(());
+        }
         let first = at - place;
         for i in 0..one.params.n {
             let choice = &mut self.choices[first + i];
@@ -441,7 +472,7 @@ impl Drop for Run {
         let left = self
             .choices
             .iter()
-            .filter(|c| !c.ended && c.answer.is_some());
+            .filter(|c| !c.ended && (c.answer.is_some() || !self.searches.is_empty()));
         for _ in left {
             self.model
                 .metrics
@@ -451,16 +482,25 @@ impl Drop for Run {
 }
 
 impl Choice {
+    /// What happened next; nothing does before it is asked for.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<EventKind>> {
+        match (self.ahead.pop_front(), &mut self.answer) {
+            (Some(event), _) => Poll::Ready(event),
+            (None, Some(answer)) => answer.poll_next(cx),
+            (None, None) => Poll::Pending,
+        }
+    }
+
     fn new(model: &Arc<Served>, one: &Prepared, place: usize) -> Result<Self> {
         let reading = one.reading.as_ref();
         let reader = Reader::new(reading.map(|r| (r, format_of(model, r))));
         let answer = match place {
-            0 => Some(model.service.generate(one.request(model, 0)?)),
+            0 if one.params.beams.is_none() => Some(model.service.generate(one.request(model, 0)?)),
             _ => None,
         };
         Ok(Choice {
             answer,
-            ahead: None,
+            ahead: VecDeque::new(),
             reader,
             cut: false,
             ended: false,

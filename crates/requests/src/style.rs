@@ -14,6 +14,8 @@ pub struct Style {
     pub usage_always: bool,
     /// Answers tell how long they took, as vLLM's `metrics`.
     pub metrics: bool,
+    /// Tokens whose probabilities are told are called by their ids.
+    pub tokens_by_id: bool,
     /// Replies show the prompt.
     pub verbose: bool,
     /// What the answer's reasoning is called.
@@ -50,6 +52,7 @@ impl Default for Style {
             prefill: true,
             usage_always: false,
             metrics: false,
+            tokens_by_id: false,
             verbose: false,
             reasoning: ReasoningNames::Both,
         }

@@ -239,8 +239,9 @@ impl Talk {
         let prompt = match service.prompt(&chat) {
             Ok(prompt) => prompt,
             Err(first) => {
-                // Some templates add to a call's arguments as to a text.
+                // Some templates add to a call's arguments, or to what a tool is said to do, as to a text.
                 chat.messages.iter_mut().for_each(stringify_arguments);
+                chat.tools.iter_mut().flatten().for_each(describe);
                 service.prompt(&chat).map_err(|_| first)?
             }
         };
@@ -300,12 +301,12 @@ impl Talk {
         let follows = grammar.is_some() && params.grammar.is_none();
         let format = model.service.format();
         let thinking = match (talk.thinking.budget, format.reasoning_markers()) {
-            (Some(budget), Some((open, end))) if budget > 0 => {
-                let ending = format!("{}\n{end}\n\n", talk.thinking.message);
+            (Some(budget), Some(markers)) if budget > 0 => {
+                let (ending, budget) = closing(model, (&talk.thinking.message, markers.1), budget);
                 let tokens = ThinkingTokens {
-                    open: marker_ids(model, open),
-                    close: marker_ids(model, end),
-                    ending: marker_ids(model, &ending),
+                    open: marker_ids(model, markers.0),
+                    close: marker_ids(model, markers.1),
+                    ending,
                     opened: close.is_some(),
                 };
                 Some((tokens, budget))
@@ -369,6 +370,28 @@ fn stringify_arguments(message: &mut Value) {
             *arguments = Value::String(arguments.to_string());
         }
     }
+}
+
+/// A tool that says nothing of itself says so in no words.
+fn describe(tool: &mut Value) {
+    if let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut) {
+        let none = || "".into();
+        function
+            .entry("description".to_owned())
+            .or_insert_with(none);
+    }
+}
+
+/// What closes reasoning once it has `budget` tokens, and how many of these the model may write: a line's end in front of
+/// the marker is one of them. A message counts beside them.
+fn closing(model: &Served, (message, marker): (&str, &str), budget: usize) -> (Vec<u32>, usize) {
+    let bare = message.is_empty();
+    let line = if bare && budget == 1 { "" } else { "\n" };
+    let ending = marker_ids(model, &format!("{message}{line}{marker}\n\n"));
+    let close = marker_ids(model, marker);
+    let marked = ending.windows(close.len().max(1)).position(|w| w == close);
+    let lead = marked.filter(|_| bare).unwrap_or(0);
+    (ending, budget.saturating_sub(lead).max(1))
 }
 
 /// The tokens of text in which special ones are spelled out.

@@ -204,4 +204,5 @@ def main() -> None:
                 print(line, flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

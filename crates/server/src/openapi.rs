@@ -174,6 +174,11 @@ const POSTED: &[Posted] = &[
         &[MODEL, ("text_1", Any, true), ("text_2", Any, true)],
     ),
     (
+        "/pooling",
+        "Gives texts vectors, or what a classifier says of them",
+        &[MODEL, ("input", Prompt, true), ("task", Text, false)],
+    ),
+    (
         "/v1/classify",
         "Labels texts",
         &[MODEL, ("input", Prompt, true)],

@@ -61,6 +61,8 @@ pub struct ServerOptions {
     pub usage_always: bool,
     /// Answers tell how long they took, as vLLM's `metrics`.
     pub tells_times: bool,
+    /// Tokens whose probabilities are told are called by their ids.
+    pub tokens_by_id: bool,
     /// Tokens of an answer that does not say how many.
     pub max_tokens: Option<usize>,
     /// The likeliest tokens that can be told with each token; `None` for 20.
@@ -152,6 +154,7 @@ impl Default for ServerOptions {
             verbose: false,
             usage_always: false,
             tells_times: false,
+            tokens_by_id: false,
             max_tokens: None,
             most_logprobs: None,
             strict_model: false,
@@ -180,6 +183,7 @@ impl ServerOptions {
             prefill: self.prefill,
             usage_always: self.usage_always,
             metrics: self.tells_times,
+            tokens_by_id: self.tokens_by_id,
             verbose: self.verbose,
             reasoning: self.reasoning,
         }

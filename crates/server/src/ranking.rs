@@ -1,5 +1,5 @@
-//! What classifiers say: `/v1/rerank`, `/v1/score`, `/v1/classify`; and a model that writes, by its next token:
-//! `/generative_scoring`.
+//! How well texts fit, by classifiers or by vectors: `/v1/rerank`, `/v1/score`; what classifiers call them:
+//! `/v1/classify`; and a model that writes, by its next token: `/generative_scoring`.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::app::{Call, Json, Shared, aside};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
 use crate::names::LABELS;
-use crate::openai::embeddings::{Shape, rows, tokens, too_large};
+use crate::openai::embeddings::{Shape, embed, rows, tokens, too_large};
 use crate::params::{Params, token_list};
-use crate::prompts::{mixed, prompts};
+use crate::prompts::{Given, mixed, prompts};
 use crate::run::{Run, Usage, collect, id};
 use crate::served::{Served, now};
 use crate::talk::Prepared;
@@ -23,19 +23,57 @@ fn must_rank(model: &Served) -> Result<()> {
     match model.service.pooling() {
         Some(Pooling::Rank) => Ok(()),
         _ => Err(ApiError::unsupported(
-            "This server does not support reranking. Start it with `--reranking` and a model with a classifier",
+            "This server does not support classifying. Start it with `--reranking` and a model with a classifier",
         )),
     }
 }
 
-/// The first score of each pair of texts, and how many tokens there were.
-async fn scores(model: &Arc<Served>, pairs: Vec<(String, String)>) -> Result<(Vec<f32>, usize)> {
+/// How well texts fit those beside them, one with each of several or as many, and how many tokens there were: what a
+/// classifier says first of each pair, or the cosine of their vectors.
+async fn scores(
+    model: &Arc<Served>,
+    (left, right): (Vec<String>, Vec<String>),
+    shape: Shape,
+) -> Result<(Vec<f32>, usize)> {
+    let of = |i: usize| i.min(left.len() - 1);
+    match model.service.pooling() {
+        Some(Pooling::Rank) => {
+            let right = right.into_iter().enumerate();
+            let pairs = right.map(|(i, text)| (left[of(i)].clone(), text));
+            classified(model, pairs.collect(), shape).await
+        }
+        None | Some(Pooling::None) => Err(ApiError::unsupported(
+            "This server does not support reranking. Start it with `--reranking` and a model with a classifier, or with `--embeddings` and one that gives texts a vector",
+        )),
+        Some(_) => {
+            let texts = left.iter().cloned().chain(right).map(Given::Text);
+            let (vectors, tokens) = embed(model, texts.collect(), shape).await?;
+            let (left, right) = vectors.split_at(left.len());
+            let cosine = |(i, b): (usize, &Vec<Vec<f32>>)| {
+                let products = left[of(i)].iter().flatten().zip(b.iter().flatten());
+                products.map(|(x, y)| x * y).sum()
+            };
+            Ok((right.iter().enumerate().map(cosine).collect(), tokens))
+        }
+    }
+}
+
+/// What a classifier says first of each pair of texts, and how many tokens there were.
+async fn classified(
+    model: &Arc<Served>,
+    pairs: Vec<(String, String)>,
+    shape: Shape,
+) -> Result<(Vec<f32>, usize)> {
     let texts = {
         let model = Arc::clone(model);
         aside(move || {
+            let longest = model.service.longest_text();
+            let most = shape.most(longest)?;
             let one = |(query, document): (String, String)| {
-                let ids = pair(model.service.checkpoint(), &query, &document)?;
-                let longest = model.service.longest_text();
+                let mut ids = pair(model.service.checkpoint(), &query, &document)?;
+                if shape.truncate.is_some() {
+                    ids.truncate(most);
+                }
                 match ids.len() > longest {
                     true => Err(too_large(ids.len(), longest)),
                     false => Ok(ids),
@@ -95,7 +133,6 @@ pub(crate) async fn rerank(app: Shared, request: Request) -> Result<Response> {
     let mut call = Call::read(&app, request).await?;
     let fields = &mut call.fields;
     let model = app.model(fields).await?;
-    must_rank(&model)?;
     let query = fields.text("query")?;
     let query = query.ok_or_else(|| ApiError::field("query", "is missing"))?;
     // `texts` is what the text-embeddings-inference server calls them, and it answers with a bare list.
@@ -106,9 +143,10 @@ pub(crate) async fn rerank(app: Shared, request: Request) -> Result<Response> {
     let most = fields.count(&["top_n"])?.unwrap_or(usize::MAX);
     let shows = fields.boolean("return_documents")?.unwrap_or(false)
         | fields.boolean("return_text")?.unwrap_or(false);
+    let shape = Shape::read(fields)?;
     done(fields, app.options.strict_fields)?;
-    let pairs = documents.iter().map(|d| (query.clone(), d.clone()));
-    let (scores, tokens) = scores(&model, pairs.collect()).await?;
+    let texts = (vec![query], documents.clone());
+    let (scores, tokens) = scores(&model, texts, shape).await?;
     let mut order: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
     order.sort_by(|a, b| b.1.total_cmp(&a.1));
     order.truncate(most);
@@ -141,7 +179,6 @@ pub(crate) async fn score(app: Shared, request: Request) -> Result<Response> {
     let mut call = Call::read(&app, request).await?;
     let fields = &mut call.fields;
     let model = app.model(fields).await?;
-    must_rank(&model)?;
     let mut side = |names: &[&str]| -> Result<Vec<String>> {
         match fields.take_any(names) {
             None => Err(ApiError::field(names[0], "is missing")),
@@ -151,6 +188,7 @@ pub(crate) async fn score(app: Shared, request: Request) -> Result<Response> {
     };
     let left = side(&["text_1", "queries", "data_1"])?;
     let right = side(&["text_2", "documents", "items", "data_2"])?;
+    let shape = Shape::read(fields)?;
     done(fields, app.options.strict_fields)?;
     if left.len() != 1 && left.len() != right.len() {
         let text = format!(
@@ -160,9 +198,7 @@ pub(crate) async fn score(app: Shared, request: Request) -> Result<Response> {
         );
         return Err(ApiError::field("text_1", text));
     }
-    let pairs = right.iter().enumerate();
-    let pairs = pairs.map(|(i, r)| (left[i.min(left.len() - 1)].clone(), r.clone()));
-    let (scores, tokens) = scores(&model, pairs.collect()).await?;
+    let (scores, tokens) = scores(&model, (left, right), shape).await?;
     let one =
         |(index, score): (usize, &f32)| json!({"index": index, "object": "score", "score": score});
     let data: Vec<Value> = scores.iter().enumerate().map(one).collect();

@@ -38,10 +38,14 @@ pub(crate) async fn create(app: Shared, request: Request) -> Result<Response> {
         asked.talk.messages[first..].to_vec()
     });
     let (stream, tells, background) = (asked.stream, asked.progress, asked.background);
+    let raw = asked.raw;
     let prepared = {
         let model = Arc::clone(&model);
         aside(move || asked.talk.prepare(&model, asked.params)).await?
     };
+    if raw {
+        builder.show(&prepared);
+    }
     let run = match Run::start(&model, vec![prepared]) {
         Ok(run) => run,
         // Clients that stream read from the event that the context is full.

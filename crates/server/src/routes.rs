@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::body::Body;
+use axum::extract::{Request, State};
 use axum::http::{Method, Uri};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, head, post};
+use tokkata::Pooling;
 
 use crate::anthropic;
-use crate::app::{self, App, Dialect};
-use crate::error::ApiError;
+use crate::app::{self, App, Dialect, Shared};
+use crate::error::{ApiError, Result};
+use crate::fields::Fields;
 use crate::native::{completion, status, tokens};
 use crate::ollama::library;
 use crate::openai::{audio, chat, completions, embeddings, models};
@@ -118,6 +121,34 @@ fn openai() -> Routes {
         .route("/tokenizer_info", get(tokens::tokenizer_info))
         .route("/embeddings", post(embeddings::plain))
         .route("/embedding", post(embeddings::plain))
+        .route("/pooling", post(embeddings::pooling))
+        .route("/invocations", post(invoked))
+}
+
+/// The one path that SageMaker calls: what a body holds says what is asked.
+async fn invoked(State(app): Shared, request: Request) -> Result<Response> {
+    let (parts, body) = request.into_parts();
+    let body = app::read_json(&app, &parts.headers, body).await?;
+    let has = |name: &str| body.get(name).is_some();
+    let ranks = has("input") && {
+        let mut fields = Fields::body(body.clone())?;
+        app.model(&mut fields).await?.service.pooling() == Some(Pooling::Rank)
+    };
+    let rest = Request::from_parts(parts, Body::from(body.to_string()));
+    let app = State(app);
+    if has("messages") {
+        chat::complete(app, rest).await
+    } else if has("prompt") {
+        completions::complete(app, rest).await
+    } else if ranks {
+        ranking::classify(app, rest).await
+    } else if has("input") {
+        embeddings::create(app, rest).await
+    } else if has("query") {
+        ranking::rerank(app, rest).await
+    } else {
+        ranking::score(app, rest).await
+    }
 }
 
 fn llama() -> Routes {

@@ -38,7 +38,7 @@ def infill(source, out):
     finish(writer)
 
 
-def bert(vocab, out, labels):
+def bert(vocab, out, labels, width=WIDTH, heads=HEADS):
     """An encoder with a real vocabulary; with `labels` it scores documents."""
     reader = gguf.GGUFReader(vocab)
     writer = gguf.GGUFWriter(out, "bert")
@@ -46,33 +46,34 @@ def bert(vocab, out, labels):
     copy_fields(reader, writer, "tokenizer.")
     for name, count in {
         "context_length": POSITIONS,
-        "embedding_length": WIDTH,
+        "embedding_length": width,
         "block_count": LAYERS,
         "feed_forward_length": INNER,
-        "attention.head_count": HEADS,
+        "attention.head_count": heads,
         "pooling_type": 4 if labels else 2,
     }.items():
         writer.add_uint32(f"bert.{name}", count)
     writer.add_float32("bert.attention.layer_norm_epsilon", 1e-12)
     writer.add_bool("bert.attention.causal", False)
     words = len(reader.fields["tokenizer.ggml.tokens"].data)
-    tensors = {"token_embd.weight": (words, WIDTH), "token_types.weight": (2, WIDTH), "position_embd.weight": (POSITIONS, WIDTH)}
+    tensors = {"token_embd.weight": (words, width), "token_types.weight": (2, width), "position_embd.weight": (POSITIONS, width)}
     norms = ["token_embd_norm"]
     for layer in range(LAYERS):
         name = f"blk.{layer}."
-        linear = dict.fromkeys(["attn_q", "attn_k", "attn_v", "attn_output"], (WIDTH, WIDTH))
-        linear |= {"ffn_up": (INNER, WIDTH), "ffn_down": (WIDTH, INNER)}
+        linear = dict.fromkeys(["attn_q", "attn_k", "attn_v", "attn_output"], (width, width))
+        linear |= {"ffn_up": (INNER, width), "ffn_down": (width, INNER)}
         for part, shape in linear.items():
             tensors |= {f"{name}{part}.weight": shape, f"{name}{part}.bias": shape[:1]}
         norms += [name + "attn_output_norm", name + "layer_output_norm"]
     if labels:
-        tensors |= {"cls.weight": (WIDTH, WIDTH), "cls.bias": (WIDTH,)}
-        tensors |= {"cls.output.weight": (1, WIDTH), "cls.output.bias": (1,)}
+        tensors |= {"cls.weight": (width, width), "cls.bias": (width,)}
+        tensors |= {"cls.output.weight": (1, width), "cls.output.bias": (1,)}
     for name, shape in tensors.items():
-        writer.add_tensor(name, weights(*shape))
+        table = name == "token_embd.weight"
+        writer.add_tensor(name, weights(*shape).astype(np.float16 if table else np.float32))
     for name in norms:
-        writer.add_tensor(name + ".weight", np.ones(WIDTH, np.float32))
-        writer.add_tensor(name + ".bias", np.zeros(WIDTH, np.float32))
+        writer.add_tensor(name + ".weight", np.ones(width, np.float32))
+        writer.add_tensor(name + ".bias", np.zeros(width, np.float32))
     finish(writer)
 
 
@@ -85,8 +86,9 @@ def qwen(reader, template, out, name, leave=()):
     return writer
 
 
-def layers(writer, table, head, count, adds=1):
-    """Its model: a table of tokens, so many layers that add so much of what comes, and a head."""
+def layers(writer, table, head, count, adds=1, given=None):
+    """Its model: a table of tokens, so many layers that add so much of what comes, and a head; `given` are weights by name."""
+    given = given or {}
     for name, number in {
         "context_length": 8192,
         "embedding_length": WIDTH,
@@ -104,10 +106,10 @@ def layers(writer, table, head, count, adds=1):
     for layer in range(count):
         name = f"blk.{layer}."
         for part in ["attn_q", "attn_k", "attn_v"]:
-            writer.add_tensor(f"{name}{part}.weight", weights(WIDTH, WIDTH))
-            writer.add_tensor(f"{name}{part}.bias", weights(WIDTH))
+            writer.add_tensor(f"{name}{part}.weight", given.get(f"{part}.weight", weights(WIDTH, WIDTH)))
+            writer.add_tensor(f"{name}{part}.bias", given.get(f"{part}.bias", weights(WIDTH)))
         for part, shape, scale in [("attn_output", (WIDTH, WIDTH), adds), ("ffn_gate", (INNER, WIDTH), 1), ("ffn_up", (INNER, WIDTH), 1), ("ffn_down", (WIDTH, INNER), adds)]:
-            writer.add_tensor(f"{name}{part}.weight", scale * weights(*shape))
+            writer.add_tensor(f"{name}{part}.weight", given.get(f"{part}.weight", scale * weights(*shape)))
         for part in ["attn_norm", "ffn_norm"]:
             writer.add_tensor(f"{name}{part}.weight", np.ones(WIDTH, np.float32))
     finish(writer)
@@ -126,6 +128,7 @@ NAMED = {"<tool_call>": 151657, "</tool_call>": 151658, "<think>": 151667, "</th
 # What models of a script write, whatever they are asked: each token follows from the one before alone, so none comes twice.
 ANSWER = "will be sunny tomorrow , with some wind from north"
 THOUGHT = "Somebody asks about weather so a look at what is known comes before any answer of mine here"
+NAMES = [" John", " Mark"]
 WEATHER = '\n{"name": "get_current_weather", "arguments": {"country": "Germany", "unit": "fahrenheit"}}\n'
 PARIS = '\n{"name": "get_weather", "arguments": {"location": "Paris"}}\n'
 
@@ -134,9 +137,10 @@ def call(text):
     return ["<tool_call>", text, "</tool_call>", "<|im_end|>"]
 
 
-def scripted(vocab, template, out, scripts, named, others):
+def scripted(vocab, template, out, scripts, named, others, recalled=()):
     """A model with Qwen's vocabulary that writes scripts, each as strongly as its number says: what follows a token stands in
-    the head, whose other rows are as large as `others` says. `named` are texts that are one token."""
+    the head, whose other rows are as large as `others` says. `named` are texts that are one token. Of the words that are `recalled`
+    the last one in the conversation comes instead, where there is one."""
     reader = gguf.GGUFReader(vocab)
     tokens = reader.fields["tokenizer.ggml.tokens"].contents()
     others_of = [byte for byte in range(256) if byte not in PRINTED]
@@ -154,7 +158,23 @@ def scripted(vocab, template, out, scripts, named, others):
     head[[after for _, after in pairs]] = 0
     for (before, after), strength in pairs.items():
         head[after] += strength * table[before] / np.linalg.norm(table[before])
-    layers(writer, table, head, 1, adds=0)
+    given = recall(table, head, [number(word) for word in recalled]) if recalled else {}
+    layers(writer, table, head, 1, adds=0, given=given)
+
+
+def recall(table, head, ids):
+    """Weights with which every token attends to the last of some tokens, as far as 300 positions back, and writes it again:
+    the first coordinate says that a token is one of them, the next ones which, and those behind them what was found."""
+    kinds, found = 1 + np.arange(len(ids)), 1 + len(ids) + np.arange(len(ids))
+    table[:, : 1 + 2 * len(ids)], head[:, : 1 + 2 * len(ids)] = 0, 0
+    table[ids] *= 0.5
+    table[ids, 0], table[ids, kinds], head[ids, found] = 0.5, 0.5, 3
+    given = {f"attn_{part}": np.zeros((WIDTH, WIDTH) if part.endswith("weight") else WIDTH, np.float32) for part in ("q.weight", "q.bias", "k.weight", "k.bias", "v.weight", "v.bias", "output.weight")}
+    # The fourth of a head's angles turns so slowly that what is nearer fits better.
+    given["attn_q.bias"][3], given["attn_k.weight"][3, 0] = 55, 14
+    given["attn_v.weight"][: len(ids), kinds] = np.eye(len(ids)) / 4
+    given["attn_output.weight"][found, : len(ids)] = np.eye(len(ids))
+    return given
 
 
 def words(text):
@@ -176,13 +196,16 @@ def main():
         infill(tiny, FOLDER / "infill.gguf")
     vocab = TESTDATA / "vocab/ggml-vocab-bert-bge.gguf"
     if vocab.exists():
-        bert(vocab, FOLDER / "bert.gguf", labels=False)
+        # As wide as the base models that it stands in for.
+        bert(vocab, FOLDER / "bert.gguf", labels=False, width=768, heads=12)
         bert(vocab, FOLDER / "reranker.gguf", labels=True)
     vocab, template = TESTDATA / "vocab/ggml-vocab-qwen2.gguf", TESTDATA / "templates/Qwen-Qwen2.5-7B-Instruct.jinja"
     if vocab.exists() and template.exists():
         chance(vocab, template, FOLDER / "qwen.gguf")
         calls, answers = ["\n", *call(PARIS)], ["\n", "It", *words(ANSWER), "<|im_end|>"]
         scripted(vocab, template, FOLDER / "caller.gguf", [(3.5, answers), (4, calls)], [PARIS], 4)
+        ends = [(6, [name, "<|im_end|>"]) for name in NAMES]
+        scripted(vocab, template, FOLDER / "recaller.gguf", [(2, answers), *ends], [], 0, NAMES)
     template = TESTDATA / "templates/Qwen-Qwen3-0.6B.jinja"
     if vocab.exists() and template.exists():
         thinks = ["\n", "<think>", *words(THOUGHT), "</think>", "\n\n", "It", *words(ANSWER)]

@@ -7,6 +7,7 @@
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import inspect
 import json
 import os
 import socket
@@ -24,12 +25,16 @@ MODELS = Path(os.environ["CLIENTS_MODELS"])
 ENCODERS = ("MiniLM", "e5-", "bge-base", "arctic-embed", "bge-m3")
 RANKERS = ("reranker", "ms-marco", "apeach")
 # Files whose tests count Qwen's tokens, or want long answers, and nothing that a model has to know.
-WRITERS = ("completion/test_completion.py", "tokenize/test_tokenization.py", "test_multi_api_servers.py", "test_logprob_token_ids.py", "test_return_tokens_as_ids.py", "test_orca_metrics.py", "test_chunked_prompt.py", "test_token_in_token_out.py", "test_generative_scoring_e2e.py")
+WRITERS = ("completion/test_completion.py", "tokenize/test_tokenization.py", "test_multi_api_servers.py", "test_logprob_token_ids.py", "test_return_tokens_as_ids.py", "test_orca_metrics.py", "test_chunked_prompt.py", "test_token_in_token_out.py", "test_generative_scoring_e2e.py", "test_online_batch_invariance.py")
 # Files whose models have to think, and those whose have to call a tool: models of a script do.
 THINKERS = ("test_completion_with_function_calling.py", "test_include_reasoning.py", "responses/test_simple.py", "test_thinking_token_budget.py")
 CALLERS = ("test_return_token_ids.py",)
+# Those whose models have to remember a name.
+RECALLERS = ("responses/test_stateful.py",)
 # Flags of vLLM's that ask for what is so anyway, or for a model that the one in the box stands in for.
-DROPPED = {"--dtype", "--tokenizer", "--runner", "--hf-overrides", "--load-format", "--trust-remote-code", "--async-scheduling"}
+DROPPED = {"--dtype", "--tokenizer", "--runner", "--hf-overrides", "--load-format", "--trust-remote-code", "--async-scheduling", "--attention-backend", "-tp"}
+# Adapters by name are not served: whoever asks for one is told that there is no such model.
+DROPPED |= {"--enable-lora", "--lora-modules", "--max-lora-rank", "--max-cpu-loras", "--max-loras"}
 
 
 class Missing(types.ModuleType):
@@ -55,8 +60,9 @@ class Stub:
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        if self.name.endswith("current_platform") and name.startswith("is_"):
-            return lambda *_: False
+        if self.name.endswith("current_platform") and name.startswith(("is_", "supports_")):
+            # Answers do not depend on their company here on any processor: what asks that is run as on one that can.
+            return lambda *_: name == "is_rocm" and any("determinism" in frame.filename for frame in inspect.stack())
         if name == "model_validate":
             return Loose
         return Stub(f"{self.name}.{name}")
@@ -178,14 +184,16 @@ class RemoteOpenAIServer:
 
     def __init__(self, model, vllm_serve_args=(), *, env_dict=None, max_wait_seconds=None, **_):
         args, self.host, self.port, self.uds = list(map(str, vllm_serve_args)), "127.0.0.1", None, None
-        kept, skip = [], False
+        kept, skip = [], 0
         for i, arg in enumerate(args):
-            if skip:
-                skip = False
-            elif arg.replace("_", "-") in DROPPED:
-                skip = i + 1 < len(args) and not args[i + 1].startswith("--")
+            if skip and not arg.startswith("-"):
+                skip -= 1
+                continue
+            skip = 0
+            if arg.replace("_", "-").split("=")[0] in DROPPED:
+                skip = 0 if "=" in arg else len(args)
             elif arg == "--port":
-                self.port, skip = int(args[i + 1]), True
+                self.port, skip = int(args[i + 1]), 1
             else:
                 self.uds = args[i + 1] if arg == "--uds" else self.uds
                 kept.append(arg)
@@ -199,7 +207,7 @@ class RemoteOpenAIServer:
         elif any(name in model for name in ENCODERS):
             file, more = str(MODELS / "bert.gguf"), ["--embeddings"]
         else:
-            chosen = {"thinker": THINKERS, "caller": CALLERS, "qwen": WRITERS}.items()
+            chosen = {"thinker": THINKERS, "caller": CALLERS, "recaller": RECALLERS, "qwen": WRITERS}.items()
             test = os.environ["PYTEST_CURRENT_TEST"]
             file = next((str(MODELS / f"{model}.gguf") for model, files in chosen if any(f in test for f in files)), file)
         if "--served-model-name" not in kept:
@@ -222,6 +230,7 @@ class RemoteOpenAIServer:
                 time.sleep(0.05)
 
     def __enter__(self):
+        RemoteOpenAIServer.running = self
         return self
 
     def __exit__(self, *_):
@@ -259,7 +268,25 @@ class RemoteOpenAIServer:
         return anthropic.AsyncAnthropic(base_url=self.url_root, **self.options(more))
 
 
+class Scores:
+    """How well texts fit by their vectors, which are the server's own: others check these."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def predict(self, pairs):
+        import numpy as np
+
+        client = RemoteOpenAIServer.running.get_client()
+        vectors = lambda texts: np.array([one.embedding for one in client.embeddings.create(model=self.model, input=texts).data])
+        cosine = lambda a, b: a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+        return np.array([cosine(*vectors(pair)) for pair in pairs])
+
+
 sys.meta_path.insert(0, Finder())
+scoring = Missing("tests.entrypoints.pooling.scoring.util")
+scoring.EncoderScoringHfRunner = Scores
+sys.modules["tests.entrypoints.pooling.scoring.util"] = scoring
 utils = Missing("tests.utils")
 utils.RemoteOpenAIServer = RemoteOpenAIServer
 utils.VLLM_PATH = Path(".")
@@ -276,6 +303,9 @@ tokenizers = Missing("vllm.tokenizers")
 tokenizers.get_tokenizer = lambda *_, **__: Tokenizer()
 sys.modules["vllm.tokenizers"] = tokenizers
 # What a test would download is the model that stands in for it.
+hub = Missing("vllm.transformers_utils.repo_utils")
+hub.hf_api = lambda: types.SimpleNamespace(snapshot_download=lambda repo_id, **_: repo_id)
+sys.modules["vllm.transformers_utils.repo_utils"] = hub
 loaders = Missing("vllm.model_executor.model_loader.weight_utils")
 loaders.download_weights_from_hf = lambda name, **_: name
 sys.modules["vllm.model_executor.model_loader.weight_utils"] = loaders

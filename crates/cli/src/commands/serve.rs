@@ -212,6 +212,9 @@ struct LimitArgs {
     /// Chats and completions tell how long they took, as `metrics`
     #[arg(long, hide_short_help = true)]
     enable_per_request_metrics: bool,
+    /// Tokens whose probabilities are told are called by their ids (`token_id:5`)
+    #[arg(long, hide_short_help = true)]
+    return_tokens_as_token_ids: bool,
     /// The likeliest tokens that can be told with each token; -1 for all
     #[arg(
         long,
@@ -435,6 +438,7 @@ impl ServeArgs {
             verbose: self.verbose,
             usage_always: limits.enable_force_include_usage,
             tells_times: limits.enable_per_request_metrics,
+            tokens_by_id: limits.return_tokens_as_token_ids,
             max_tokens: usize::try_from(self.predict).ok(),
             strict_model: limits.strict_model,
             strict_fields: limits.strict_fields,

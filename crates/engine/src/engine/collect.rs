@@ -173,10 +173,14 @@ impl Engine {
                         continue;
                     };
                     let copied = self.executor.read(ticket, value, at..at + 1, &mut logits);
-                    // A device that cannot be read says so with its next work.
-                    row.logprobs = copied
-                        .ok()
-                        .and_then(|()| logprobs(&logits, token, (most, &told)).ok());
+                    if let Err(error) = copied {
+                        if let Some(i) = place_of(&self.running, part.task) {
+                            self.end(i, Some(Err(error.into())));
+                        }
+                        break;
+                    }
+                    // Whoever drew from them has seen that they are numbers.
+                    row.logprobs = logprobs(&logits, token, (most, &told)).ok();
                 }
             }
             before += part.logit_rows();

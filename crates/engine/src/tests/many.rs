@@ -103,6 +103,31 @@ fn a_lost_device_fails_its_requests_by_name() {
     assert_no_leak(&mut engine);
 }
 
+#[test]
+fn an_answer_whose_logits_cannot_be_read_fails_and_no_other() {
+    HOW.set(How::Late { ahead: 3, chain: 4 });
+    let (mut engine, model) = engine_and_model(&[FULL], 16, 1000, limits());
+    let mut told = request(&prompt(9, 1), 50);
+    (told.logprobs, told.told) = (Some(0), vec![5]);
+    let told = engine.submit(told).unwrap();
+    let other = engine.submit(request(&prompt(9, 2), 50)).unwrap();
+    let mut answers = HashMap::new();
+    while answers
+        .get(&told)
+        .is_none_or(|a: &Given| a.tokens.len() < 3)
+    {
+        collect(&mut answers, engine.step());
+    }
+    model.hides.store(true, Ordering::Relaxed);
+    while !engine.is_idle() {
+        collect(&mut answers, engine.step());
+    }
+    let failed = answers[&told].failed.as_deref();
+    assert!(failed.is_some_and(|why| why.contains("kept")), "{failed:?}");
+    assert_eq!(answers[&other].tokens, greedy(&prompt(9, 2), 50, &[FULL]));
+    assert_no_leak(&mut engine);
+}
+
 fn a_bias_that_is_no_number_is_refused_and_an_empty_mask_fails_alone() {
     let mut engine = engine(&[STATE, FULL], 16, 1000, limits());
     let biased = |bias| {

@@ -255,8 +255,9 @@ fn tools(fields: &mut Fields) -> Result<Vec<Value>> {
         }
         let mut function = Map::new();
         function.insert("name".to_owned(), name.into());
-        let description = tool["description"].as_str().unwrap_or_default();
-        function.insert("description".to_owned(), description.into());
+        if let Some(description) = tool["description"].as_str() {
+            function.insert("description".to_owned(), description.into());
+        }
         let schema = tool.get("input_schema").filter(|s| s.is_object());
         let none = || json!({"type": "object", "properties": {}});
         let schema = schema.cloned().unwrap_or_else(none);

@@ -15,7 +15,8 @@ use crate::fields::Fields;
 use crate::names::LABELS;
 use crate::prompts::mixed;
 use crate::prompts::{Given, prompts};
-use crate::served::Served;
+use crate::run::id;
+use crate::served::{Served, now};
 
 /// Texts of one call at most.
 const MOST: usize = 2048;
@@ -34,14 +35,7 @@ pub(crate) async fn create(app: Shared, request: Request) -> Result<Response> {
             "the server gives a vector per token (--pooling none), and this call is for one per text; use /embedding",
         ));
     }
-    let base64 = match fields.text("encoding_format")?.as_deref() {
-        None | Some("float") => false,
-        Some("base64") => true,
-        Some(other) => {
-            let text = format!("found '{other}', expected float or base64");
-            return Err(ApiError::field("encoding_format", text));
-        }
-    };
+    let base64 = encoding(fields)?;
     let shape = Shape::read(fields)?;
     fields.labels(&LABELS);
     fields.finish(app.options.strict_fields)?;
@@ -86,6 +80,67 @@ pub(crate) async fn plain(app: Shared, request: Request) -> Result<Response> {
     Ok(crate::app::Json(Value::from(data)).into_response())
 }
 
+/// vLLM's `/pooling`: vectors of texts, or what a classifier says of them, as the model gives them.
+pub(crate) async fn pooling(app: Shared, request: Request) -> Result<Response> {
+    let State(app) = app;
+    let mut call = Call::read(&app, request).await?;
+    let fields = &mut call.fields;
+    let model = app.model(fields).await?;
+    let ranks = model.service.pooling() == Some(Pooling::Rank);
+    match fields.text("task")?.as_deref() {
+        None => {}
+        Some("embed") if !ranks => {}
+        Some("classify") if ranks => {}
+        // As vLLM's clients read it.
+        Some(other) => {
+            let message = match other {
+                "plugin" => "No IOProcessor plugin installed.".to_owned(),
+                _ => format!("Unsupported task: '{other}'"),
+            };
+            return Err(ApiError {
+                kind: "BadRequestError",
+                ..ApiError::invalid(message)
+            });
+        }
+    }
+    let inputs = prompts("input", fields.needed("input")?)?;
+    let base64 = encoding(fields)?;
+    let shape = Shape::read(fields)?;
+    fields.labels(&LABELS);
+    fields.finish(app.options.strict_fields)?;
+    let (vectors, tokens) = embed(&model, inputs, shape).await?;
+    let write = |(index, rows): (usize, Vec<Vec<f32>>)| {
+        let one = |v: &Vec<f32>| if base64 { encoded(v) } else { json!(v) };
+        let data = match &rows[..] {
+            [row] => one(row),
+            rows => rows.iter().map(one).collect(),
+        };
+        json!({"object": "pooling", "index": index, "data": data})
+    };
+    let data: Vec<Value> = vectors.into_iter().enumerate().map(write).collect();
+    Ok(crate::app::Json(json!({
+        "id": id("pool-"),
+        "object": "list",
+        "created": now(),
+        "model": model.id,
+        "data": data,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }))
+    .into_response())
+}
+
+/// Whether vectors are written in base64.
+fn encoding(fields: &mut Fields) -> Result<bool> {
+    match fields.text("encoding_format")?.as_deref() {
+        None | Some("float") => Ok(false),
+        Some("base64") => Ok(true),
+        Some(other) => {
+            let text = format!("found '{other}', expected float or base64");
+            Err(ApiError::field("encoding_format", text))
+        }
+    }
+}
+
 /// What becomes of a vector.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shape {
@@ -127,19 +182,28 @@ impl Shape {
             cut: Cut::End,
         })
     }
+
+    /// How many tokens of a text are read at most, where a model reads so many at once.
+    ///
+    /// # Errors
+    /// Texts cannot be cut to more than that.
+    pub(crate) fn most(&self, longest: usize) -> Result<usize> {
+        match self.truncate {
+            Some(n) if n > longest && n != usize::MAX => {
+                let text = format!(
+                    "found {n}, expected at most {longest}, the longest text that is read at once. Please request a smaller truncation size."
+                );
+                Err(ApiError::field("truncate_prompt_tokens", text))
+            }
+            most => Ok(most.unwrap_or(usize::MAX).min(longest)),
+        }
+    }
 }
 
 /// Tokens of each text.
 pub(crate) fn tokens(model: &Served, inputs: Vec<Given>, shape: Shape) -> Result<Vec<Vec<u32>>> {
     let longest = model.service.longest_text();
-    if shape
-        .truncate
-        .is_some_and(|n| n > longest && n != usize::MAX)
-    {
-        let text = format!("expected at most {longest}, the longest text that gets a vector");
-        return Err(ApiError::field("truncate_prompt_tokens", text));
-    }
-    let most = shape.truncate.unwrap_or(usize::MAX).min(longest);
+    let most = shape.most(longest)?;
     let one = |input: Given| {
         let mut ids = match input {
             Given::Ids(ids) => ids,
@@ -173,7 +237,7 @@ pub(crate) fn tokens(model: &Served, inputs: Vec<Given>, shape: Shape) -> Result
 /// A text that is longer than what gets one vector.
 pub(crate) fn too_large(tokens: usize, longest: usize) -> ApiError {
     let message = format!(
-        "the input ({tokens} tokens) is too large to process: a text has at most {longest} tokens; shorten it, give truncate_prompt_tokens, or start the server with a larger context (-c)"
+        "the input ({tokens} tokens) is too large to process: a text has at most {longest} tokens. Please reduce the length of the input prompt, give truncate_prompt_tokens, or start the server with a larger context (-c)"
     );
     let error = ApiError::too_long(tokens, longest);
     ApiError { message, ..error }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use tokkata::Stats;
+use tokkata::{DecodeOptions, Stats};
 
 use super::read::{Asked, ToolKind};
 use crate::calls::{Call, InputText, Stage};
@@ -12,6 +12,7 @@ use crate::error::ApiError;
 use crate::logprobs::{Telling, chat_entry};
 use crate::run::{End, Finish, Part, Step, Token, id, timings};
 use crate::served::{Served, now};
+use crate::talk::Prepared;
 
 /// An event: its name and its object.
 pub(super) type Event = (&'static str, Value);
@@ -78,6 +79,15 @@ pub(super) struct Builder {
     /// Each piece of text tells what the answer has cost so far.
     timings: bool,
     background: bool,
+    /// What the model reads and writes, where that is shown.
+    raw: Option<Raw>,
+}
+
+/// A prompt and its answer as a model has them.
+struct Raw {
+    text: String,
+    prompt: Vec<u32>,
+    answer: Vec<u32>,
 }
 
 impl Builder {
@@ -99,7 +109,18 @@ impl Builder {
             sequence: 0,
             timings: asked.timings,
             background: asked.background,
+            raw: None,
         }
+    }
+
+    /// Shows the prompt, and what the model writes, beside the response.
+    pub(super) fn show(&mut self, prompt: &Prepared) {
+        let text = prompt.reading.as_ref().map(|r| r.prompt.clone());
+        self.raw = Some(Raw {
+            text: text.unwrap_or_default(),
+            prompt: prompt.ids.clone(),
+            answer: Vec::new(),
+        });
     }
 
     /// The response with this status.
@@ -163,6 +184,18 @@ impl Builder {
         if let Some(end) = &self.end {
             object["usage"] = usage(&end.stats, end.reasoning_tokens);
         }
+        if let (Some(raw), Ok(tokenizer)) = (&self.raw, self.model.service.tokenizer()) {
+            let ended = self.end.as_ref().and_then(|end| end.stats.end_token);
+            let answer: Vec<u32> = raw.answer.iter().copied().chain(ended).collect();
+            let options = DecodeOptions {
+                special: true,
+                continues: true,
+            };
+            let text = tokenizer.decode(&answer, options);
+            let shown = |text: &str, tokens: &[u32]| json!([{"type": "raw_message_tokens", "message": text, "tokens": tokens}]);
+            object["input_messages"] = shown(&raw.text, &raw.prompt);
+            object["output_messages"] = shown(&String::from_utf8_lossy(&text), &answer);
+        }
         object
     }
 
@@ -205,6 +238,9 @@ impl Builder {
 
     /// Takes a step, and notes the events that tell of it.
     fn take(&mut self, step: Step) {
+        if let (Some(raw), Some(token)) = (&mut self.raw, &step.token) {
+            raw.answer.push(token.id);
+        }
         self.held.extend(step.token);
         for part in step.parts {
             match part {

@@ -42,6 +42,8 @@ pub(super) struct Asked {
     pub(super) timings: bool,
     /// The prompt's progress is told.
     pub(super) progress: bool,
+    /// The prompt and the answer are shown as the model has them.
+    pub(super) raw: bool,
     /// It is made while nobody waits for it.
     pub(super) background: bool,
 }
@@ -93,6 +95,7 @@ pub(super) fn request(app: &App, model: &Served, fields: &mut Fields) -> Result<
     params.logprobs = logprobs;
     let timings = fields.boolean("timings_per_token")?.unwrap_or(false);
     let progress = fields.boolean("return_progress")?.unwrap_or(false);
+    let raw = fields.boolean("enable_response_messages")?.unwrap_or(false);
     let store = fields.boolean("store")?.unwrap_or(true);
     if background && !store {
         let text = "background can only be used when `store` is true";
@@ -140,6 +143,7 @@ pub(super) fn request(app: &App, model: &Served, fields: &mut Fields) -> Result<
         logprobs,
         timings,
         progress,
+        raw,
         background,
     })
 }
@@ -388,10 +392,12 @@ fn function(
     kinds.insert(known.clone(), kind);
     let parameters = tool.get("parameters").filter(|p| p.is_object()).cloned();
     let parameters = parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}}));
-    let description = tool["description"].as_str().unwrap_or_default();
-    tools.push(json!({"type": "function", "function": {
-        "name": known, "description": description, "parameters": parameters,
-    }}));
+    let mut function = json!({"name": known});
+    if let Some(description) = tool["description"].as_str() {
+        function["description"] = description.into();
+    }
+    function["parameters"] = parameters;
+    tools.push(json!({"type": "function", "function": function}));
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 mod agent;
 mod around;
 mod audio;
+mod beams;
 mod calls;
 mod cohere;
 mod common;

@@ -184,5 +184,6 @@ fn folder() -> Result<PathBuf> {
 
 fn built() -> Result<PathBuf> {
     run_command(&mut cargo(&["build", "-p", "tokkata-cli"]))?;
-    Ok(root().join("target/debug/tokkata"))
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    Ok(root().join(target).join("debug/tokkata"))
 }

@@ -8,7 +8,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokkata::{Answer, DecodeOptions, EventKind, FinishReason, Logprob, Logprobs, Sampling, Stats};
+use tokkata::sample::Mask;
+use tokkata::{
+    Answer, Constraint, DecodeOptions, EventKind, FinishReason, Logprob, Logprobs, Sampling, Stats,
+};
 
 use crate::error::{ApiError, Result};
 use crate::run::Stopper;
@@ -39,11 +42,15 @@ struct Asked {
     answer: Answer,
     found: Option<Logprobs>,
     over: bool,
+    /// The tokens that may follow; `None` for all.
+    mask: Option<Mask>,
 }
 
 /// The search for the answers to one prompt.
 pub(crate) struct Beams {
     penalty: f64,
+    /// Tokens that no answer has.
+    never: Vec<u32>,
     /// Tokens that an answer may have.
     most: usize,
     /// Whether that is because the context has no room for more.
@@ -78,15 +85,14 @@ impl Beams {
         let ctx = model.service.limits().ctx as usize;
         let room = ctx.saturating_sub(request.prompt.len());
         let wanted = params.max_tokens.unwrap_or(usize::MAX);
-        let ends = match params.ignore_eos {
-            true => params.stop_ids.clone(),
-            false => request.stop.stop_ids,
-        };
+        let never = request.sampling.bias.iter();
+        let never = never.filter(|b| b.1 == f32::NEG_INFINITY).map(|b| b.0);
         let mut beams = Beams {
             penalty,
+            never: never.collect(),
             most: wanted.min(room),
             full: wanted > room,
-            ends,
+            ends: request.stop.stop_ids,
             live: Vec::new(),
             done: Vec::new(),
             asked: Vec::new(),
@@ -147,8 +153,11 @@ impl Beams {
             // A token that ends an answer is told as any other.
             request.stop.stop_ids.clear();
             request.stop.stop_strings.clear();
-            request.constraint = None;
             request.decoder = None;
+            let mask = match request.constraint.take() {
+                Some(mut rule) => after(&mut *rule, beam).map_err(ApiError::invalid)?,
+                None => None,
+            };
             request.logprobs = Some(most.min(n_vocab));
             let answer = model.service.generate(request);
             stopper.add(&answer);
@@ -156,6 +165,7 @@ impl Beams {
                 answer,
                 found: None,
                 over: false,
+                mask,
             });
         }
         Ok(())
@@ -173,7 +183,11 @@ impl Beams {
                 self.done.push(Beam { end, ..beam });
                 continue;
             };
+            let may = |id: u32| asked.mask.as_ref().is_none_or(|mask| mask.allows(id));
             for &next in found.top.iter().take(2 * width) {
+                if self.never.contains(&next.token) || !may(next.token) {
+                    continue;
+                }
                 self.take(subject, &beam, (next, &found.top))?;
             }
         }
@@ -201,8 +215,6 @@ impl Beams {
         let tokenizer = model.service.tokenizer()?;
         if self.ends.contains(&next.token) {
             beam.end = Some((FinishReason::EndOfText, Some(next.token)));
-        } else if tokenizer.eog().contains(&next.token) {
-            return Ok(());
         } else {
             let shown = one.params.logprobs.unwrap_or(0);
             beam.tokens.push(Logprobs {
@@ -326,6 +338,16 @@ impl Asked {
     }
 }
 
+/// What may follow a beam by a rule that forces nothing, such as that no call is spelled out where there are no tools.
+fn after(rule: &mut dyn Constraint, beam: &Beam) -> std::result::Result<Option<Mask>, String> {
+    let mut forced = Vec::new();
+    rule.begin(&mut forced)?;
+    for token in &beam.tokens {
+        rule.accept(token.picked.token, &mut forced)?;
+    }
+    rule.mask()
+}
+
 const CONTINUES: DecodeOptions = DecodeOptions {
     special: false,
     continues: true,
@@ -340,4 +362,50 @@ fn scored(sum: f64, tokens: usize, penalty: f64) -> f64 {
 fn find(text: &[u8], part: &str) -> Option<usize> {
     let mut places = text.windows(part.len());
     places.position(|window| window == part.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Allows the tokens above the last one.
+    #[derive(Default)]
+    struct Rising(u32);
+
+    impl Constraint for Rising {
+        fn accept(&mut self, token: u32, _: &mut Vec<u32>) -> std::result::Result<(), String> {
+            self.0 = token;
+            Ok(())
+        }
+
+        fn mask(&mut self) -> std::result::Result<Option<Mask>, String> {
+            Ok(Some(Mask::new(vec![u32::MAX << (self.0 + 1)])))
+        }
+    }
+
+    #[test]
+    fn a_rule_has_seen_the_tokens_of_its_beam() {
+        let token = |token| Logprobs {
+            picked: Logprob {
+                token,
+                logprob: 0.0,
+            },
+            top: Vec::new(),
+        };
+        let beam = Beam {
+            tokens: vec![token(9), token(4)],
+            ..Beam::default()
+        };
+        let mask = after(&mut Rising::default(), &beam).expect("it follows");
+        let mask = mask.expect("not all may come");
+        assert!(!mask.allows(4) && mask.allows(5));
+    }
+
+    #[test]
+    fn long_answers_lose_by_their_length_only_without_a_penalty() {
+        assert!(scored(-2.0, 4, 1.0) > scored(-1.0, 1, 1.0));
+        assert!(scored(-2.0, 4, 0.0) < scored(-1.0, 1, 0.0));
+        assert_eq!(scored(-2.0, 0, 1.0), -2.0);
+        assert_eq!((find(b"abcb", "b"), find(b"abc", "x")), (Some(1), None));
+    }
 }

@@ -55,4 +55,38 @@ template <int F> static __device__ __forceinline__ float cut_columns(const Cut &
     for (int p = 0; p < Cuts<F>::parts; p++) *(uint2 *)((u8 *)(op.parts + p * op.apart) + to) = make_uint2(a[p], b[p]);
     return most;
 }
+
+// In the place of a column of what is not written.
+#define NO_COLUMN 0xfffffffcu
+
+// The unit of a head for attention, of its largest number: 0 says that the head is less than 2^-112 and taken for zeros, one below 0
+// that numbers of it are infinite or none; the others are cut as if they were alone.
+static __device__ __forceinline__ float head_unit(float most, bool wrong) {
+    float down = power_of(most).down;
+    return wrong ? -down : __float_as_uint(most) >> 23 > 14 ? down : 0.0f;
+}
+
+// As `cut_columns`, a head for attention.
+static __device__ __forceinline__ void cut_head(const Cut &op, u32 row, u32 column, float4 v) {
+    float x[4] = {v.x, v.y, v.z, v.w}, most = 0.0f;
+    bool wrong = false;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        bool number = fabsf(x[i]) < INF;
+        wrong |= !number;
+        most = fmaxf(most, number ? fabsf(x[i]) : 0.0f);
+    }
+    #pragma unroll
+    for (u32 d = 1; d < 16; d <<= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, d));
+    wrong = __ballot_sync(ALL_LANES, wrong) >> (threadIdx.x & 16) & 0xffff;
+    if (column >= op.width) return;
+    if (column % 64 == 0) op.units[unit_of(row, op.width) + column / 64 * 128] = head_unit(most, wrong);
+    float up = power_of(most).up;
+    u32 a[2], b[2];
+    cut_two<T_F16>(v.x * up, v.y * up, a);
+    cut_two<T_F16>(v.z * up, v.w * up, b);
+    u64 to = tile_of(row, op.width) + column / 64 * 2 * TILE_BYTES + swizzled(row % 64, column / 8 % 8) + column % 8 * 2;
+    #pragma unroll
+    for (int p = 0; p < 2; p++) *(uint2 *)((u8 *)(op.parts + p * op.apart) + to) = make_uint2(a[p], b[p]);
+}
 #endif

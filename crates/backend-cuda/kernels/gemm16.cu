@@ -15,13 +15,14 @@ struct Ending {
     float *units;
     u64 apart;
     u32 function;   // of an output
-    u32 pad;
+    u32 heads;      // whether attention takes them, by heads of 64 columns: each weight's behind those of the weights before, `apart` rows of them
 };
 
 #ifdef HAS_WGMMA
 // A thread for four columns of a prompt's row.
 KERNEL cut_rows(Step s, Cut op) {
     u32 row = blockIdx.x, c = (blockIdx.y * blockDim.x + threadIdx.x) * 4;
+    wait_before();
     if (row >= rows_of(s, LEAD_ROWS) || !(s.flags[row] & ROW_PROMPT)) return;
     float4 v = c < op.width ? *(const float4 *)(op.x + (u64)row * op.width + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (op.format == T_F16) cut_columns<T_F16>(op, row, c, v);
@@ -113,7 +114,7 @@ KERNEL cut_rows(Step s, Cut op) {
 
 template <int F, int BM, int BN> struct Sixteen {
 #ifdef HAS_WGMMA
-    static const int columns = 64, depth = F == T_F16 ? 4 : 3;
+    static const int columns = 64, depth = BM > 64 ? (F == T_F16 ? 3 : 2) : F == T_F16 ? 4 : 3;
 #else
     static const int columns = 32, depth = 4;
 #endif
@@ -162,181 +163,193 @@ static __device__ __forceinline__ u32 tiles_beside(const MatVec &op, u32 format,
     return tiles;
 }
 
-// A thread's outputs of a tile by tensor cores: of two rows, eight apart, two of every eight outputs.
-struct Own {
-    u32 row, rows;  // the first, and how many the value has
-    bool wanted[2]; // whether they are rows of a prompt
-};
+// Rows of prompts among 32 from `first` on: a bit for each.
+static __device__ __forceinline__ u32 prompts_of(const Step &s, const MatVec &op, u32 first, u32 count) {
+    u32 row = first + (threadIdx.x & 31);
+    return __ballot_sync(ALL_LANES, row < count && of_prompt(s, op, row));
+}
 
-// Scales and biases of outputs from `o` on, as far as there are any: all are read before the first is used.
-template <int N> static __device__ __forceinline__ void scale_outputs(const Part &p, u32 o, u32 count, float (&y)[N][4]) {
-    float by[N][2];
-    if (p.scale) {
-        #pragma unroll
-        for (int n = 0; n < N; n++)
-            #pragma unroll
-            for (int i = 0; i < 2; i++) by[n][i] = p.scale[(p.y_first + min(o + n * 8 + i, count - 1)) % p.scale_len];
-        #pragma unroll
-        for (int n = 0; n < N; n++)
-            #pragma unroll
-            for (int i = 0; i < 4; i++) y[n][i] = __fmul_rn(y[n][i], by[n][i % 2]);
+// Outputs of a lane, from `o` on: what they are multiplied by, and what is added.
+template <int N> struct Lines {
+    float scale[N], bias[N];
+};
+template <int N> static __device__ __forceinline__ Lines<N> lines_of(const Part &p, u32 o, u32 count) {
+    Lines<N> l;
+    #pragma unroll
+    for (u32 i = 0; i < N; i++) {
+        u32 at = p.y_first + min(o + i, count - 1);
+        l.scale[i] = p.scale ? p.scale[at % p.scale_len] : 1.0f;
+        l.bias[i] = p.bias ? p.bias[at] : 0.0f;
     }
-    if (p.bias) {
+    return l;
+}
+template <int T, int N> static __device__ __forceinline__ void put_lines(const Part &p, const Lines<N> &l, float (&y)[T][N]) {
+    #pragma unroll
+    for (int t = 0; p.scale && t < T; t++)
         #pragma unroll
-        for (int n = 0; n < N; n++)
-            #pragma unroll
-            for (int i = 0; i < 2; i++) by[n][i] = p.bias[p.y_first + min(o + n * 8 + i, count - 1)];
+        for (int i = 0; i < N; i++) y[t][i] = __fmul_rn(y[t][i], l.scale[i]);
+    #pragma unroll
+    for (int t = 0; p.bias && t < T; t++)
         #pragma unroll
-        for (int n = 0; n < N; n++)
-            #pragma unroll
-            for (int i = 0; i < 4; i++) y[n][i] = __fadd_rn(y[n][i], by[n][i % 2]);
+        for (int i = 0; i < N; i++) y[t][i] = __fadd_rn(y[t][i], l.bias[i]);
+}
+
+template <int N> static __device__ __forceinline__ void load_outputs(float (&y)[N], const float *from) {
+    #pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        float4 x = *(const float4 *)(from + i);
+        y[i] = x.x, y[i + 1] = x.y, y[i + 2] = x.z, y[i + 3] = x.w;
     }
 }
 
-template <u32 KIND, int N> static __device__ __forceinline__ void activate_outputs(float (&y)[N][4]) {
+template <u32 KIND, int T, int N> static __device__ __forceinline__ void activate_outputs(float (&y)[T][N]) {
     const Act f = {KIND, 0.0f, 0.0f, 0.0f, 0.0f};
     #pragma unroll
-    for (int n = 0; n < N; n++)
+    for (int t = 0; t < T; t++)
         #pragma unroll
-        for (int i = 0; i < 4; i++) y[n][i] = activate(f, y[n][i]);
+        for (int i = 0; i < N; i++) y[t][i] = activate(f, y[t][i]);
 }
 
-// As floats, behind a sum where there is one, whose other numbers are all read before the first is used.
-template <int N> static __device__ __forceinline__ void put_floats(const Part &p, const Own &own, u32 o, u32 count, float (&y)[N][4]) {
-    u64 at[2];
-    #pragma unroll
-    for (int h = 0; h < 2; h++) at[h] = (u64)min(own.row + h * 8, own.rows - 1) * p.y_stride + p.y_first;
-    if ((p.y_stride | p.y_first) % 2 == 0 && o / 8 * 8 + N * 8 <= count) {
-        float2 add[N][2];
-        if (p.add) {
-            #pragma unroll
-            for (int n = 0; n < N; n++)
-                #pragma unroll
-                for (int h = 0; h < 2; h++) add[n][h] = *(const float2 *)(p.add + at[h] + o + n * 8);
-            #pragma unroll
-            for (int n = 0; n < N; n++)
-                #pragma unroll
-                for (int i = 0; i < 4; i++) y[n][i] = __fadd_rn(y[n][i], i % 2 ? add[n][i / 2].y : add[n][i / 2].x);
-        }
+// Rows of a tile as floats, by a warp: their sums lie in shared memory, sixteen rows after sixteen once they are `there`. A lane has
+// four outputs of a row; of several rows at a time, so that none waits for another.
+template <int BN, int ROWS, bool GATED, class There>
+static __device__ __forceinline__ void write_floats(const MatVec &op, const Outputs &outs, u32 first, u32 prompts, const float *sums, There there) {
+    const u32 PITCH = BN + 8, LANES = (GATED ? BN / 2 : BN) / 4, BESIDE = 32 / LANES, TIMES = 4, STEP = TIMES * BESIDE;
+    u32 lane = threadIdx.x & 31, c = lane % LANES * 4, o = outs.first + c, n = o < outs.count ? min(4u, outs.count - o) : 0;
+    const Part &p = op.parts[outs.part], &up = op.parts[1];
+    Lines<4> lines = lines_of<4>(p, o, outs.count), above = lines_of<4>(GATED ? up : p, o, outs.count);
+    sums += GATED ? c / (PAIRED / 2) * PAIRED + c % (PAIRED / 2) : c;
+    u64 at = (u64)first * p.y_stride + p.y_first + o;
+    bool whole = __all_sync(ALL_LANES, n == 4 && (p.y_stride | p.y_first) % 4 == 0);
+    // What is added is asked for before the rows in front are written.
+    float4 next[TIMES], add[TIMES];
+    auto fetch = [&](u32 r) {
         #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            if (!own.wanted[h]) continue;
-            #pragma unroll
-            for (int n = 0; n < N; n++) *(float2 *)(p.y + at[h] + o + n * 8) = make_float2(y[n][2 * h], y[n][2 * h + 1]);
+        for (u32 t = 0; p.add && whole && t < TIMES; t++) {
+            u32 row = r + t * BESIDE;
+            next[t] = prompts >> row & 1 ? *(const float4 *)(p.add + at + row * p.y_stride) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
-        return;
-    }
-    #pragma unroll
-    for (int n = 0; n < N; n++)
+    };
+    fetch(lane / LANES);
+    #pragma unroll 1
+    for (u32 begin = lane / LANES; begin < ROWS; begin += STEP) {
+        float y[TIMES][4], z[TIMES][4];
         #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            u32 c = o + n * 8 + i % 2;
-            if (c >= count || !own.wanted[i / 2]) continue;
-            u64 to = at[i / 2] + c;
-            p.y[to] = p.add ? __fadd_rn(y[n][i], p.add[to]) : y[n][i];
-        }
-}
-
-// Four lanes have four numbers each: the first of all four go to the first lane, and so on.
-static __device__ __forceinline__ uint4 turned_four(u32 (&v)[4]) {
-    u32 lane = threadIdx.x;
-    #pragma unroll
-    for (int step = 1; step < 4; step *= 2)
+        for (u32 t = 0; t < TIMES; t++) add[t] = next[t];
+        if (begin + STEP < ROWS) fetch(begin + STEP);
+        if (begin % 16 < BESIDE) there(begin / 16);
         #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (i & step) continue;
-            bool high = lane & step;
-            u32 got = __shfl_xor_sync(ALL_LANES, high ? v[i] : v[i + step], step);
-            if (high) v[i] = got;
-            else v[i + step] = got;
-        }
-    return make_uint4(v[0], v[1], v[2], v[3]);
-}
-
-// Cut into parts, 64 outputs from `first` on at a time.
-template <int F, int N> static __device__ __forceinline__ void put_parts16(const Ending &end, const Own &own, u32 first, u32 count, float (&y)[N][4]) {
-    u32 lane = threadIdx.x & 31;
-    #pragma unroll
-    for (int piece = 0; piece < N / 8; piece++) {
-        u32 begin = first + piece * 64;
-        if (begin >= count) break;
-        #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float most = 0.0f;
+        for (u32 t = 0; t < TIMES; t++) load_outputs(y[t], sums + (begin + t * BESIDE) * PITCH);
+        put_lines(p, lines, y);
+        if (GATED) {
             #pragma unroll
-            for (int n = 0; n < 8; n++)
-                #pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    float &x = y[piece * 8 + n][2 * h + i];
-                    if (begin + n * 8 + lane % 4 * 2 + i >= count) x = 0.0f;
-                    most = fmaxf(most, fabsf(x));
-                }
-            most = max_four(most);
-            Power power = F == T_F16 ? power_of(most) : Power{1.0f, 1.0f};
-            u32 row = own.row + h * 8;
-            if (own.wanted[h] && lane % 4 == 0) end.units[unit_of(row, count) + begin / 64 * 128] = power.down;
-            u8 *to = (u8 *)end.parts + tile_of(row, count) + begin / 64 * 2 * TILE_BYTES;
+            for (u32 t = 0; t < TIMES; t++) load_outputs(z[t], sums + (begin + t * BESIDE) * PITCH + PAIRED / 2);
+            put_lines(up, above, z);
             #pragma unroll
-            for (int n = 0; n < 8; n += 4) {
-                u32 cut[4][Cuts<F>::parts];
+            for (u32 t = 0; t < TIMES; t++)
                 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float *x = &y[piece * 8 + n + i][2 * h];
-                    cut_two<F>(x[0] * power.up, x[1] * power.up, cut[i]);
-                }
+                for (int i = 0; i < 4; i++) y[t][i] = gated(op.act, y[t][i], z[t][i]);
+        }
+        if (!whole) {
+            #pragma unroll
+            for (u32 t = 0; t < TIMES; t++) {
+                u32 row = begin + t * BESIDE;
                 #pragma unroll
-                for (int p = 0; p < Cuts<F>::parts; p++) {
-                    u32 four[4] = {cut[0][p], cut[1][p], cut[2][p], cut[3][p]};
-                    uint4 whole = turned_four(four);
-                    if (own.wanted[h]) *(uint4 *)(to + p * end.apart * 2 + swizzled(row % 64, n + lane % 4)) = whole;
+                for (u32 i = 0; i < 4; i++) {
+                    u64 to = at + row * p.y_stride + i;
+                    if (i < n && (prompts >> row & 1)) p.y[to] = p.add ? __fadd_rn(y[t][i], p.add[to]) : y[t][i];
                 }
             }
+            continue;
+        }
+        #pragma unroll
+        for (u32 t = 0; p.add && t < TIMES; t++)
+            y[t][0] = __fadd_rn(y[t][0], add[t].x), y[t][1] = __fadd_rn(y[t][1], add[t].y), y[t][2] = __fadd_rn(y[t][2], add[t].z),
+            y[t][3] = __fadd_rn(y[t][3], add[t].w);
+        #pragma unroll
+        for (u32 t = 0; t < TIMES; t++) {
+            u32 row = begin + t * BESIDE;
+            if (prompts >> row & 1) *(float4 *)(p.y + at + row * p.y_stride) = make_float4(y[t][0], y[t][1], y[t][2], y[t][3]);
         }
     }
 }
 
-// What a warp does with its sixteen rows of a tile.
-template <int F, int N>
-static __device__ __forceinline__ void finish_tile(const MatVec &op, const Ending &end, const Outputs &outs, const Own &own, float (&y)[N][4]) {
-    u32 pair = threadIdx.x % 4 * 2;
+// The same in parts, as the next product takes them, or as attention takes heads. A lane has eight outputs of a row.
+template <int F, bool HEADS, int BN, int ROWS, class There>
+static __device__ __forceinline__ void write_parts(const MatVec &op, const Ending &end, const Outputs &outs, u32 first, u32 prompts, u32 count,
+                                                   const float *sums, There there) {
+    const u32 PITCH = BN + 8, LANES = BN / 8, BESIDE = 32 / LANES, TIMES = 2, STEP = TIMES * BESIDE, P = Cuts<F>::parts;
+    u32 lane = threadIdx.x & 31, c = lane % LANES * 8, o = outs.first + c, n = o < outs.count ? min(8u, outs.count - o) : 0;
     const Part &p = op.parts[outs.part];
-    if (op.gated) {
-        float gate[N / 2][4], up[N / 2][4];
+    Lines<8> lines = lines_of<8>(p, o, outs.count);
+    // Heads of a weight lie behind those of the weights before.
+    u64 before = HEADS && outs.part ? op.parts[outs.part - 1].end : 0, apart = HEADS ? end.apart * outs.count : end.apart;
+    u8 *parts = (u8 *)(end.parts + 2 * end.apart * before) + tile_of(first, outs.count) + o / 64 * 2 * TILE_BYTES;
+    float *units = end.units + end.apart * (before / 64) + unit_of(first, outs.count) + o / 64 * 128;
+    bool inside = o < (outs.count + 63) / 64 * 64;
+    sums += c;
+    #pragma unroll 1
+    for (u32 begin = lane / LANES; begin < ROWS; begin += STEP) {
+        float y[TIMES][8], most[TIMES];
+        bool wrong[TIMES], behind[TIMES];
+        if (begin % 16 < BESIDE) there(begin / 16);
         #pragma unroll
-        for (int n = 0; n < N / 2; n++)
-            #pragma unroll
-            for (int i = 0; i < 4; i++) gate[n][i] = y[n / 2 * 4 + n % 2][i], up[n][i] = y[n / 2 * 4 + 2 + n % 2][i];
-        scale_outputs(p, outs.first + pair, outs.count, gate);
-        scale_outputs(op.parts[1], outs.first + pair, outs.count, up);
+        for (u32 t = 0; t < TIMES; t++) load_outputs(y[t], sums + (begin + t * BESIDE) * PITCH);
+        put_lines(p, lines, y);
+        if (!HEADS) {
+            switch (end.function) {
+            case F_SILU: activate_outputs<F_SILU>(y); break;
+            case F_GELU: activate_outputs<F_GELU>(y); break;
+            case F_GELU_ERF: activate_outputs<F_GELU_ERF>(y); break;
+            case F_GELU_QUICK: activate_outputs<F_GELU_QUICK>(y); break;
+            case F_RELU: activate_outputs<F_RELU>(y); break;
+            case F_RELU2: activate_outputs<F_RELU2>(y); break;
+            }
+        }
         #pragma unroll
-        for (int n = 0; n < N / 2; n++)
+        for (u32 t = 0; t < TIMES; t++) {
+            most[t] = 0.0f, wrong[t] = false;
+            // Attention reads rows of zeros behind the last one.
+            behind[t] = HEADS && first + begin + t * BESIDE >= count;
             #pragma unroll
-            for (int i = 0; i < 4; i++) gate[n][i] = gated(op.act, gate[n][i], up[n][i]);
-        put_floats(p, own, outs.first + pair, outs.count, gate);
-        return;
+            for (u32 i = 0; i < 8; i++) {
+                float &x = y[t][i];
+                if (i >= n || behind[t]) x = 0.0f;
+                bool number = !HEADS || fabsf(x) < INF;
+                wrong[t] |= !number;
+                most[t] = fmaxf(most[t], number ? fabsf(x) : 0.0f);
+            }
+        }
+        #pragma unroll
+        for (u32 d = 1; d < 8; d <<= 1)
+            #pragma unroll
+            for (u32 t = 0; t < TIMES; t++) most[t] = fmaxf(most[t], __shfl_xor_sync(ALL_LANES, most[t], d));
+        #pragma unroll
+        for (u32 t = 0; t < TIMES; t++) {
+            u32 row = begin + t * BESIDE, cut[4][P];
+            Power power = F == T_F16 ? power_of(most[t]) : Power{1.0f, 1.0f};
+            float unit = HEADS ? head_unit(most[t], __ballot_sync(ALL_LANES, wrong[t]) >> (lane & 24) & 0xff) : power.down;
+            #pragma unroll
+            for (int i = 0; i < 4; i++) cut_two<F>(y[t][2 * i] * power.up, y[t][2 * i + 1] * power.up, cut[i]);
+            if (!inside || !(prompts >> row & 1 || behind[t])) continue;
+            if (lane % 8 == 0) units[row] = unit;
+            #pragma unroll
+            for (int i = 0; i < P; i++)
+                *(uint4 *)(parts + i * apart * 2 + swizzled((first + row) % 64, c / 8 % 8)) = make_uint4(cut[0][i], cut[1][i], cut[2][i], cut[3][i]);
+        }
     }
-    scale_outputs(p, outs.first + pair, outs.count, y);
-    switch (end.function) {
-    case F_SILU: activate_outputs<F_SILU>(y); break;
-    case F_GELU: activate_outputs<F_GELU>(y); break;
-    case F_GELU_ERF: activate_outputs<F_GELU_ERF>(y); break;
-    case F_GELU_QUICK: activate_outputs<F_GELU_QUICK>(y); break;
-    case F_RELU: activate_outputs<F_RELU>(y); break;
-    case F_RELU2: activate_outputs<F_RELU2>(y); break;
-    }
-    if (end.parts) put_parts16<F>(end, own, outs.first, outs.count, y);
-    else put_floats(p, own, outs.first + pair, outs.count, y);
+}
+
+template <int F, int BN, int ROWS, class There>
+static __device__ __forceinline__ void write_rows(const MatVec &op, const Ending &end, const Outputs &outs, u32 first, u32 prompts, u32 count,
+                                                  const float *sums, There there) {
+    if (op.gated) write_floats<BN, ROWS, true>(op, outs, first, prompts, sums, there);
+    else if (end.heads) write_parts<T_F16, true, BN, ROWS>(op, end, outs, first, prompts, count, sums, there);
+    else if (end.parts) write_parts<F, false, BN, ROWS>(op, end, outs, first, prompts, count, sums, there);
+    else write_floats<BN, ROWS, false>(op, outs, first, prompts, sums, there);
 }
 
 static __device__ __forceinline__ float load_float(u32 at) { return __uint_as_float(load_word(at)); }
-
-// The thread's rows among sixteen from `first` on.
-static __device__ __forceinline__ Own own_rows(const Step &s, const MatVec &op, u32 first, u32 count) {
-    Own own = {first + (threadIdx.x & 31) / 4, count, {false, false}};
-    #pragma unroll
-    for (int h = 0; h < 2; h++) own.wanted[h] = own.row + h * 8 < count && of_prompt(s, op, own.row + h * 8);
-    return own;
-}
 #endif
 
 // Tiles of BM rows by BN outputs; warps of WM by WN, or on 9.0 of 16 by all.
@@ -346,6 +359,7 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
     const int THREADS = BM / WM * (BN / WN) * 32, P = Size::parts, DEPTH = Size::depth;
     const u32 PIECES = Size::columns / 8;
     extern __shared__ __align__(1024) u8 space[];
+    wait_before();
     u32 warp = threadIdx.x >> 5, count = rows_of(s, op.lead), first = blockIdx.x * BM;
     if (first >= count) return;
     bool own = false;
@@ -434,7 +448,7 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
 
 #ifdef HAS_WGMMA
     const int NT = BN / 8;
-    float acc[NT][4] = {}, dots[2][NT][4];
+    float acc[1][NT][4] = {}, dots[2][NT][4];
     u32 m0 = warp * 16;
     // While tensor cores make one dot, the one before it is added.
     auto multiply = [&](u32 t, float (&dot)[NT][4]) {
@@ -460,7 +474,7 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
         #pragma unroll
         for (int n = 0; n < NT; n++)
             #pragma unroll
-            for (int i = 0; i < 4; i++) acc[n][i] = __fmaf_rn(dot[n][i], by[i / 2], acc[n][i]);
+            for (int i = 0; i < 4; i++) acc[0][n][i] = __fmaf_rn(dot[n][i], by[i / 2], acc[0][n][i]);
     };
     u32 t = 0;
     #pragma unroll 1
@@ -477,7 +491,13 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
         wgmma_waits<0>();
         add(t, dots[0]);
     }
-    finish_tile<F>(op, end, outs, own_rows(s, op, first + m0, count), acc);
+    // Nothing else needs the places of copies any more.
+    __syncthreads();
+    float *sums = (float *)space + m0 * (BN + 8);
+    put_sums<BN + 8>(sums, acc);
+    u32 prompts = prompts_of(s, op, first + m0, count);
+    auto there = [](u32) { __syncwarp(); };
+    write_rows<F, BN, 16>(op, end, outs, first + m0, prompts, count, sums, there);
 #else
     const int MT = WM / 16, NT = WN / 8;
     u32 lane = threadIdx.x & 31;
@@ -526,103 +546,163 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
 }
 
 #ifdef HAS_WGMMA
-#define RING_THREADS 384
+#define RING_THREADS 512
 #define RING_BLOCKS 2 // of a cluster: tiles beside each other, which share their rows
+#define MULTIPLYING 8 // warps, then those that copy, then those that write
+#define COPYING 4
+
+// The outputs of a block's tile. A block without outputs copies those of the first tile for the others.
+static __device__ __forceinline__ bool outputs_of(const MatVec &op, u32 format, u32 tile, Outputs *outs) {
+    u32 wide = op.gated ? 64 : 128;
+    bool found = find_outputs(op, format, wide, tile, outs);
+    if (!found) find_outputs(op, format, wide, 0, outs);
+    return found;
+}
+
+// Tiles of a block that have rows of prompts. Those of the same outputs come one after the other, so that weights are read once.
+template <int F, class Work> static __device__ __forceinline__ void each_tile(const Step &s, const MatVec &op, u32 count, u32 pairs, Work work) {
+    u32 lane = threadIdx.x & 31, down = (count + 127) / 128;
+    for (u32 pair = blockIdx.x / RING_BLOCKS; pair < pairs; pair += gridDim.x / RING_BLOCKS) {
+        u32 first = pair % down * 128;
+        bool any = false;
+        #pragma unroll
+        for (u32 r = lane; r < 128; r += 32) any |= first + r < count && of_prompt(s, op, first + r);
+        if (!__any_sync(ALL_LANES, any)) continue;
+        Outputs outs = {0, 0, 0};
+        bool found = outputs_of(op, F, pair / down * RING_BLOCKS + cluster_rank(), &outs);
+        work(first, outs, found, pair);
+    }
+}
 
 // Tiles of 128 rows by 128 outputs, one after the other. Four warps fill a ring of places in shared memory, each block of a cluster
 // with half of the rows for all, and go on to the next tile while the last one ends; twice four multiply what is there, 64 rows each
-// and at their own pace: while the ones add their sums, the dots of the others are made.
+// and at their own pace: while the ones add their sums, the dots of the others are made. Sums of a tile go through shared memory to
+// four warps that write them, 32 rows each, while the next tile is made.
 template <int F> static __device__ __forceinline__ void gemm_ring(const Step &s, const MatVec &op, u64 apart, const Ending &end) {
-    const int BM = 128, BN = 128, NT = BN / 8, THREADS = 256;
+    const int BM = 128, BN = 128, NT = BN / 8, PITCH = BN + 8;
     typedef Sixteen<F, BM, BN> Size;
     const int P = Size::parts, DEPTH = Size::depth;
     extern __shared__ __align__(1024) u8 space[];
-    __shared__ __align__(8) u64 bars[2 * DEPTH];
+    __shared__ __align__(8) u64 bars[2 * DEPTH + 2 * MULTIPLYING];
     u32 warp = one_for_all(threadIdx.x >> 5), lane = threadIdx.x & 31, count = rows_of(s, op.lead), rank = cluster_rank();
     u32 down = (count + BM - 1) / BM, wide = op.gated ? BN / 2 : BN;
     u32 pairs = down * ((tiles_beside(op, F, wide) + RING_BLOCKS - 1) / RING_BLOCKS);
     u32 space_at = shared_at(space), units_at = space_at + DEPTH * Size::bytes, full = shared_at(bars), free = full + 8 * DEPTH;
     u32 steps = (op.k + 63) / 64, stage = 0, round = 0;
+    // A multiplying warp's sums, and whether they are there or may be written anew.
+    float *sums = (float *)(space + DEPTH * (Size::bytes + BM * 4));
+    u32 made = free + 8 * DEPTH, written = made + 8 * MULTIPLYING, turn = 0;
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < DEPTH; i++) {
-            bar_init(full + 8 * i, RING_THREADS - THREADS + 1);
-            bar_init(free + 8 * i, RING_BLOCKS * THREADS / 32);
+            bar_init(full + 8 * i, COPYING * 32 + 1);
+            bar_init(free + 8 * i, RING_BLOCKS * MULTIPLYING);
         }
+        for (u32 i = 0; i < 2 * MULTIPLYING; i++) bar_init(made + 8 * i, 1);
         bars_made();
     }
     meet_cluster();
-    // Tiles of the same outputs come one after the other, so that weights are read once.
-    for (u32 pair = blockIdx.x / RING_BLOCKS; pair < pairs; pair += gridDim.x / RING_BLOCKS) {
-        u32 first = pair % down * BM;
-        bool any = false;
-        #pragma unroll
-        for (u32 r = lane; r < BM; r += 32) any |= first + r < count && of_prompt(s, op, first + r);
-        if (!__any_sync(ALL_LANES, any)) continue;
-        Outputs outs = {0, 0, 0};
-        // A block without outputs copies for the others.
-        bool found = find_outputs(op, F, wide, pair / down * RING_BLOCKS + rank, &outs);
-        if (!found) find_outputs(op, F, wide, 0, &outs);
-        if (warp >= THREADS / 32) {
-            // Eight threads copy 64 columns of an output, every sixteenth of which is theirs.
-            u32 piece = threadIdx.x % 8, line = (threadIdx.x - THREADS) / 8, at = space_at + swizzled(line, piece) + Size::outs;
-            const u8 *w[BN / 16];
+    if (warp >= MULTIPLYING + COPYING) {
+        more_registers<144>();
+        wait_before();
+        u32 own = warp - MULTIPLYING - COPYING, bar = 16 * own;
+        const float *from = sums + own * 32 * PITCH;
+        each_tile<F>(s, op, count, pairs, [&](u32 first, const Outputs &outs, bool found, u32) {
+            if (!found) return;
+            first += own * 32;
+            u32 prompts = prompts_of(s, op, first, count);
+            auto there = [&](u32 half) { bar_wait(made + bar + 8 * half, turn & 1); };
+            write_rows<F, BN, 32>(op, end, outs, first, prompts, count, from, there);
+            __syncwarp();
+            if (lane < 2) bar_arrive(written + bar + 8 * lane);
+            turn++;
+        });
+    } else if (warp >= MULTIPLYING) {
+        fewer_registers<64>();
+        // Eight threads copy 64 columns of an output, every sixteenth of which is theirs.
+        u32 own = threadIdx.x - MULTIPLYING * 32, piece = own % 8, line = own / 8, at = space_at + swizzled(line, piece) + Size::outs;
+        const u8 *w[BN / 16];
+        auto begin_outputs = [&](const Outputs &outs) {
             #pragma unroll
             for (int i = 0; i < BN / 16; i++) {
                 const Part &p = op.parts[op.gated ? i & 1 : outs.part];
                 u32 o = min(outs.first + line + (op.gated ? i / 2 : i) * 16, outs.count - 1);
                 w[i] = p.data + (u64)o * p.row_bytes + piece * 16;
             }
+        };
+        auto copy_outputs = [&](u32 t, u32 to) {
+            // Beyond the columns nothing is read.
+            bool there = t * 64 + piece * 8 < op.k;
+            #pragma unroll
+            for (int i = 0; i < BN / 16; i++) copy16(at + to * Size::bytes + i * 2048, there ? w[i] + t * 128 : op.acts.q, there);
+        };
+        // Weights of the first tile are asked for before the rows are there.
+        u32 ahead = blockIdx.x / RING_BLOCKS < pairs ? min(steps, (u32)DEPTH) : 0;
+        Outputs begun = {0, 0, 0};
+        if (ahead > 0) outputs_of(op, F, blockIdx.x / RING_BLOCKS / down * RING_BLOCKS + rank, &begun);
+        begin_outputs(begun);
+        for (u32 t = 0; t < ahead; t++) copy_outputs(t, t);
+        wait_before();
+        each_tile<F>(s, op, count, pairs, [&](u32 first, const Outputs &outs, bool, u32 pair) {
+            if (pair != blockIdx.x / RING_BLOCKS && ahead > 0) copies_wait<0>(), ahead = 0;
+            begin_outputs(outs);
             const u8 *rows = op.acts.q + tile_of(first + rank * 64, op.k);
-            const float *units = op.acts.d + unit_of(first + threadIdx.x - THREADS, op.k);
+            const float *units = op.acts.d + unit_of(first + own, op.k);
             for (u32 t = 0; t < steps; t++) {
                 u32 to = stage * Size::bytes;
                 if (round > 0) bar_wait(free + 8 * stage, (round - 1) & 1);
-                if (threadIdx.x == THREADS) {
+                if (own == 0) {
                     bar_expect(full + 8 * stage, P * Size::rows);
                     #pragma unroll
                     for (int p = 0; p < P; p++)
                         bulk_copy_to(space_at + to + p * Size::rows + rank * TILE_BYTES, rows + p * apart * 2 + (u64)t * 2 * TILE_BYTES,
                                      TILE_BYTES, full + 8 * stage, (1 << RING_BLOCKS) - 1);
                 }
-                // Beyond the columns nothing is read.
-                bool there = t * 64 + piece * 8 < op.k;
-                #pragma unroll
-                for (int i = 0; i < BN / 16; i++) copy16(at + to + i * 2048, there ? w[i] + t * 128 : op.acts.q, there);
-                copy4(units_at + (stage * BM + threadIdx.x - THREADS) * 4, units + t * BM);
+                if (t >= ahead) copy_outputs(t, stage);
+                copy4(units_at + (stage * BM + own) * 4, units + t * BM);
                 copies_arrive(full + 8 * stage);
                 if (++stage == DEPTH) stage = 0, round++;
             }
-            continue;
-        }
-        float acc[NT][4] = {}, dot[NT][4];
+            ahead = 0;
+        });
+        copies_wait<0>();
+    } else {
+        more_registers<152>();
+        wait_before();
         u32 unit = units_at + (warp * 16 + lane / 4) * 4;
-        for (u32 t = 0; t < steps; t++) {
-            u32 tile = one_for_all(space_at + stage * Size::bytes);
-            bar_wait(full + 8 * stage, round & 1);
-            tiles_written();
-            __syncwarp();
-            float by[2] = {load_float(unit + stage * BM * 4), load_float(unit + stage * BM * 4 + 32)};
-            u64 b = tile_at(tile + Size::outs);
-            wgmma_begins();
-            #pragma unroll
-            for (int p = P - 1; p >= 0; p--) {
-                u64 a = tile_at(tile + p * Size::rows + warp / 4 * TILE_BYTES);
+        each_tile<F>(s, op, count, pairs, [&](u32, const Outputs &, bool found, u32) {
+            float acc[1][NT][4] = {}, dot[NT][4];
+            for (u32 t = 0; t < steps; t++) {
+                u32 tile = one_for_all(space_at + stage * Size::bytes);
+                bar_wait(full + 8 * stage, round & 1);
+                tiles_written();
+                __syncwarp();
+                float by[2] = {load_float(unit + stage * BM * 4), load_float(unit + stage * BM * 4 + 32)};
+                u64 b = tile_at(tile + Size::outs);
+                wgmma_begins();
                 #pragma unroll
-                for (int k = 0; k < 4; k++) wgmma<F == T_BF16>(dot, further(a, 2 * k), further(b, 2 * k), p < P - 1 || k > 0);
+                for (int p = P - 1; p >= 0; p--) {
+                    u64 a = tile_at(tile + p * Size::rows + warp / 4 * TILE_BYTES);
+                    #pragma unroll
+                    for (int k = 0; k < 4; k++) wgmma<F == T_BF16>(dot, further(a, 2 * k), further(b, 2 * k), p < P - 1 || k > 0);
+                }
+                wgmma_commits();
+                wgmma_waits<0>();
+                wgmma_made(dot);
+                if (lane < RING_BLOCKS) bar_arrive_at(free + 8 * stage, lane);
+                #pragma unroll
+                for (int n = 0; n < NT; n++)
+                    #pragma unroll
+                    for (int i = 0; i < 4; i++) acc[0][n][i] = __fmaf_rn(dot[n][i], by[i / 2], acc[0][n][i]);
+                if (++stage == DEPTH) stage = 0, round++;
             }
-            wgmma_commits();
-            wgmma_waits<0>();
-            wgmma_made(dot);
-            if (lane < RING_BLOCKS) bar_arrive_at(free + 8 * stage, lane);
-            #pragma unroll
-            for (int n = 0; n < NT; n++)
-                #pragma unroll
-                for (int i = 0; i < 4; i++) acc[n][i] = __fmaf_rn(dot[n][i], by[i / 2], acc[n][i]);
-            if (++stage == DEPTH) stage = 0, round++;
-        }
-        if (found) finish_tile<F>(op, end, outs, own_rows(s, op, first + warp * 16, count), acc);
+            if (!found) return;
+            if (turn > 0) bar_wait(written + 8 * warp, (turn - 1) & 1);
+            put_sums<PITCH>(sums + warp * 16 * PITCH, acc);
+            __syncwarp();
+            if (lane == 0) bar_arrive(made + 8 * warp);
+            turn++;
+        });
     }
-    if (warp >= THREADS / 32) copies_wait<0>();
     meet_cluster();
 }
 #endif

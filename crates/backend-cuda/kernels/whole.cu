@@ -24,6 +24,8 @@ struct Whole {
     u32 reach;      // rows before and after a row that it sees
     u32 rows;       // that there is room for
     float scale;
+    u32 left;       // on 9.0 whether a product left the heads of prompts' rows in halves
+    u32 pad;
     Cut cut;        // on 9.0 rows of prompts go there in halves, if it has parts
 };
 
@@ -288,15 +290,10 @@ static __device__ __forceinline__ Cut wide_cut(const Whole &op, u32 which) {
     return {which == 0 ? op.q : which == 1 ? op.k : op.v, op.parts + 2 * rows * before, op.units + rows * (before / 64), rows * width, width, T_F16};
 }
 
-// For each head of a sequence whether another kernel attends.
-static __device__ __forceinline__ u32 *wide_flag(const Whole &op, u32 seq, u32 head) {
-    u64 rows = (op.rows + 127) / 128 * 128;
-    return (u32 *)(op.units + rows * ((op.heads * op.dim + op.k_width + op.v_width) / 64)) + seq * op.heads + head;
-}
-
 // A block for 64 rows of 64 columns. Rows behind the last one are zeros.
 KERNEL whole_cut_wide(Step s, Whole op) {
     const int EACH = TILE / 16;
+    wait_before();
     Cut cut = wide_cut(op, blockIdx.z);
     u32 rows = rows_of(s, LEAD_ROWS), row = blockIdx.x * TILE + threadIdx.x / 16, c = blockIdx.y * 64 + threadIdx.x % 16 * 4;
     if (blockIdx.x * TILE >= rows || blockIdx.y * 64 >= cut.width) return;
@@ -306,13 +303,155 @@ KERNEL whole_cut_wide(Step s, Whole op) {
         v[i] = row + i * 16 < rows ? *(const float4 *)(cut.x + (u64)(row + i * 16) * cut.width + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        bool number = v[i].x - v[i].x == 0.0f && v[i].y - v[i].y == 0.0f && v[i].z - v[i].z == 0.0f && v[i].w - v[i].w == 0.0f;
-        bool wrong = __ballot_sync(ALL_LANES, !number) >> (threadIdx.x & 16) & 0xffff;
-        float most = cut_columns<T_F16>(cut, row + i * 16, c, v[i]);
-        // Heads of less than 2^-112 are zeros.
-        if (c % 64 == 0 && (wrong || __float_as_uint(most) >> 23 <= 14))
-            cut.units[unit_of(row + i * 16, cut.width) + c / 64 * 128] = wrong ? INF : 0.0f;
+        u32 own = row + i * 16;
+        bool there = op.left && own < rows && (s.flags[own] & ROW_PROMPT);
+        cut_head(cut, own, there ? NO_COLUMN : c, v[i]);
     }
+}
+
+#endif
+
+// Heads as they are, or in halves as `cut_head` leaves them.
+struct FloatHeads {
+    const float *x;
+    u32 width, column;
+    __device__ __forceinline__ float4 four(u32 row, u32 c) const { return *(const float4 *)(x + (u64)row * width + column + c); }
+};
+#ifdef HAS_WGMMA
+struct HalfHeads {
+    Cut cut;
+    u32 head;
+    __device__ __forceinline__ float4 four(u32 row, u32 c) const {
+        const u8 *at = (const u8 *)cut.parts + tile_of(row, cut.width) + head * 2 * TILE_BYTES + swizzled(row % 64, c / 8) + c % 8 * 2;
+        uint2 high = *(const uint2 *)at, low = *(const uint2 *)(at + cut.apart * 2);
+        float unit = fabsf(cut.units[unit_of(row, cut.width) + head * 128]);
+        auto of = [&](u32 a, u32 b) { return (half_to_float((u16)a) + half_to_float((u16)b)) * unit; };
+        return make_float4(of(high.x, low.x), of(high.x >> 16, low.x >> 16), of(high.y, low.y), of(high.y >> 16, low.y >> 16));
+    }
+};
+#endif
+
+// A head's columns of 64 rows, `[column][row]`; behind the end those of the last row.
+template <int D, class Heads> static __device__ __forceinline__ void load_across(float *to, const Heads &from, u32 first, u32 begin, u32 count) {
+    u32 r = threadIdx.x % TILE, row = first + min(begin + r, count - 1);
+    #pragma unroll
+    for (u32 c = threadIdx.x / TILE * 4; c < D; c += 16) {
+        float4 x = from.four(row, c);
+        to[c * PITCH + r] = x.x, to[(c + 1) * PITCH + r] = x.y, to[(c + 2) * PITCH + r] = x.z, to[(c + 3) * PITCH + r] = x.w;
+    }
+}
+
+// A block's 64 rows from `begin` on: a thread has four rows of four keys, and then of a sixteenth of the columns.
+template <int D, class Heads>
+static __device__ __forceinline__ void attend(const Step &s, const Whole &op, u32 begin, const Heads &q, const Heads &k, const Heads &v, float *space) {
+    const int C = D / 16, ACROSS = D > TILE ? D : TILE;
+    // Queries, keys and then the weights that they get, values.
+    float *queries = space, *keys = queries + D * PITCH, *values = keys + ACROSS * PITCH;
+    u32 head = blockIdx.x, seq = blockIdx.z, count = s.row_count[seq], first = s.first_row[seq], from, to;
+    __syncthreads();
+    tiles_seen(op, begin, TILE, count, &from, &to);
+    u32 row4 = threadIdx.x / 16 * 4, key4 = threadIdx.x % 16 * 4, column = threadIdx.x % 16 * C;
+    load_across<D>(queries, q, first, begin, count);
+    float most[4], sum[4], keep[4], mix[4][C];
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        most[i] = -INF, sum[i] = 0.0f;
+        #pragma unroll
+        for (int c = 0; c < C; c++) mix[i][c] = 0.0f;
+    }
+    for (u32 base = from * TILE; base < to * TILE; base += TILE) {
+        __syncthreads();
+        load_across<D>(keys, k, first, base, count);
+        #pragma unroll
+        for (u32 e = threadIdx.x; e < TILE * D / 4; e += 256) {
+            u32 r = e / (D / 4), c = e % (D / 4) * 4;
+            *(float4 *)(values + r * D + c) = v.four(first + min(base + r, count - 1), c);
+        }
+        __syncthreads();
+        float score[4][4];
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            #pragma unroll
+            for (int j = 0; j < 4; j++) score[i][j] = 0.0f;
+        #pragma unroll 8
+        for (int d = 0; d < D; d++) {
+            float4 a = *(const float4 *)(queries + d * PITCH + row4), b = *(const float4 *)(keys + d * PITCH + key4);
+            float x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
+            #pragma unroll
+            for (int i = 0; i < 4; i++)
+                #pragma unroll
+                for (int j = 0; j < 4; j++) score[i][j] = __fmaf_rn(x[i], y[j], score[i][j]);
+        }
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float best = -INF;
+            #pragma unroll
+            for (int j = 0; j < 4; j++) {
+                score[i][j] = sees(op, begin + row4 + i, base + key4 + j, count) ? score[i][j] * op.scale : -INF;
+                best = fmaxf(best, score[i][j]);
+            }
+            for (int d = 1; d < 16; d <<= 1) best = fmaxf(best, __shfl_xor_sync(ALL_LANES, best, d));
+            float next = fmaxf(most[i], best);
+            keep[i] = most[i] == -INF ? 0.0f : expf(most[i] - next);
+            #pragma unroll
+            for (int j = 0; j < 4; j++) score[i][j] = score[i][j] == -INF ? 0.0f : expf(score[i][j] - next);
+            float total = (score[i][0] + score[i][1]) + (score[i][2] + score[i][3]);
+            for (int d = 1; d < 16; d <<= 1) total += __shfl_xor_sync(ALL_LANES, total, d);
+            sum[i] = __fmaf_rn(sum[i], keep[i], total);
+            most[i] = next;
+            #pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (!sees(op, begin + row4 + i, base + key4 + j, count)) score[i][j] = UNSEEN;
+        }
+        __syncthreads();
+        #pragma unroll
+        for (int j = 0; j < 4; j++)
+            *(float4 *)(keys + (key4 + j) * PITCH + row4) = make_float4(score[0][j], score[1][j], score[2][j], score[3][j]);
+        __syncthreads();
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            #pragma unroll
+            for (int c = 0; c < C; c++) mix[i][c] = __fmul_rn(mix[i][c], keep[i]);
+        #pragma unroll 8
+        for (int key = 0; key < TILE; key++) {
+            float4 a = *(const float4 *)(keys + key * PITCH + row4);
+            float w[4] = {a.x, a.y, a.z, a.w}, y[C];
+            #pragma unroll
+            for (int c = 0; c < C; c++) y[c] = values[key * D + column + c];
+            #pragma unroll
+            for (int i = 0; i < 4; i++)
+                #pragma unroll
+                for (int c = 0; c < C; c++) mix[i][c] = w[i] == UNSEEN ? mix[i][c] : __fmaf_rn(w[i], y[c], mix[i][c]);
+        }
+    }
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 row = begin + row4 + i;
+        if (row >= count) break;
+        // Scores of −∞ alone leave nothing that is a number.
+        float inverse = most[i] == -INF ? __int_as_float(0x7fffffff) : 1.0f / sum[i];
+        bool live = s.flags[first + row] & ROW_LIVE;
+        float *out = op.out + ((u64)(first + row) * op.heads + head) * D + column;
+        #pragma unroll
+        for (int c = 0; c < C; c++) out[c] = live ? mix[i][c] * inverse : 0.0f;
+    }
+#ifdef HAS_WGMMA
+    #pragma unroll
+    for (int i = 0; D == 64 && op.cut.parts && i < 4; i++) {
+        u32 row = first + min(begin + row4 + i, count - 1);
+        float4 y = *(const float4 *)(op.out + ((u64)row * op.heads + head) * D + column);
+        bool own = begin + row4 + i < count && (s.flags[row] & ROW_PROMPT);
+        cut_columns<T_F16>(op.cut, row, own ? head * D + column : op.cut.width, y);
+    }
+#endif
+}
+
+#ifdef HAS_WGMMA
+// Two times 64 rows without tensor cores: seldom needed, so it takes no registers from what is.
+static __device__ __noinline__ void attend_halves(Step s, Whole op, float *space) {
+    u32 head = blockIdx.x, kv = head / (op.heads / op.kv_heads), begin = blockIdx.y * WIDE, end = min(begin + WIDE, s.row_count[blockIdx.z]);
+    HalfHeads q = {wide_cut(op, 0), head}, k = {wide_cut(op, 1), kv}, v = {wide_cut(op, 2), kv};
+    for (; begin < end; begin += TILE) attend<64>(s, op, begin, q, k, v, space);
 }
 
 // Two times 64 rows of a head of 64 columns, each by four warps, which share keys and values.
@@ -322,6 +461,7 @@ static __device__ __forceinline__ void whole_wide(const Step &s, const Whole &op
     __shared__ float shared[33];
     __shared__ __align__(16) float k_unit[2][TILE], v_unit[2][TILE];
     __shared__ __align__(8) u64 bars[2];
+    wait_before();
     u32 head = blockIdx.x, seq = blockIdx.z, begin = blockIdx.y * WIDE, kv = head / (op.heads / op.kv_heads);
     if (seq >= rows_of(s, LEAD_SEQS) || begin >= s.row_count[seq]) return;
     u32 count = s.row_count[seq], first = s.first_row[seq], lane = threadIdx.x & 31, warp = one_for_all(threadIdx.x >> 5), pair = lane % 4 * 2;
@@ -329,11 +469,13 @@ static __device__ __forceinline__ void whole_wide(const Step &s, const Whole &op
     float largest = 0.0f;
     for (u32 r = threadIdx.x; r < count; r += THREADS) {
         float k = k_cut.units[unit_of(first + r, op.k_width) + kv * 128], v = v_cut.units[unit_of(first + r, op.v_width) + kv * 128];
-        largest = fmaxf(largest, k == INF ? INF : v);
+        largest = fmaxf(largest, k < 0.0f || v < 0.0f ? INF : v);
     }
     largest = max_block(largest, shared);
-    if (begin == 0 && threadIdx.x == 0) *wide_flag(op, seq, head) = largest == INF;
-    if (largest == INF) return;
+    if (largest == INF) {
+        attend_halves(s, op, (float *)wide_tiles);
+        return;
+    }
     float inverse = largest > 0.0f ? 16384.0f / largest : 0.0f;
 
     // Tiles of a sequence that lie as they were cut are copied in one piece; else row by row, with zeros behind the end.
@@ -387,7 +529,7 @@ static __device__ __forceinline__ void whole_wide(const Step &s, const Whole &op
     #pragma unroll
     for (int h = 0; h < 2; h++) {
         row[h] = begin + warp * 16 + h * 8 + lane / 4;
-        float own = q_cut.units[unit_of(first + min(row[h], count - 1), q_cut.width) + head * 128];
+        float own = fabsf(q_cut.units[unit_of(first + min(row[h], count - 1), q_cut.width) + head * 128]);
         // A row of zeros has scores of zero in any unit.
         unit[h] = __fmul_rn(__fmul_rn(own > 0.0f ? own : 1.0f, op.scale), 1.44269504f);
     }
@@ -509,136 +651,22 @@ static __device__ __forceinline__ void whole_wide(const Step &s, const Whole &op
 }
 #endif
 
-// A head's columns of 64 rows, `[column][row]`; behind the end those of the last row.
-template <int D> static __device__ __forceinline__ void load_across(float *to, const float *from, u32 width, u32 begin, u32 count) {
-    u32 r = threadIdx.x % TILE;
-    const float *row = from + (u64)min(begin + r, count - 1) * width;
-    #pragma unroll
-    for (u32 c = threadIdx.x / TILE * 4; c < D; c += 16) {
-        float4 x = *(const float4 *)(row + c);
-        to[c * PITCH + r] = x.x, to[(c + 1) * PITCH + r] = x.y, to[(c + 2) * PITCH + r] = x.z, to[(c + 3) * PITCH + r] = x.w;
-    }
-}
-
-// A thread has four rows of four keys, and then of a sixteenth of the columns.
+// A block for 64 rows of a head.
 template <int D> static __device__ __forceinline__ void whole(const Step &s, const Whole &op) {
-    const int C = D / 16, ACROSS = D > TILE ? D : TILE;
     extern __shared__ __align__(16) float space[];
-    // Queries, keys and then the weights that they get, values.
-    float *queries = space, *keys = queries + D * PITCH, *values = keys + ACROSS * PITCH;
-    u32 head = blockIdx.x, seq = blockIdx.z, begin = blockIdx.y * TILE;
+    u32 head = blockIdx.x, seq = blockIdx.z, begin = blockIdx.y * TILE, kv = head / (op.heads / op.kv_heads);
     if (seq >= rows_of(s, LEAD_SEQS) || begin >= s.row_count[seq]) return;
-    u32 count = s.row_count[seq], first = s.first_row[seq], kv = head / (op.heads / op.kv_heads), from, to;
-#ifdef HAS_WGMMA
-    if (D == 64 && op.parts && !*wide_flag(op, seq, head)) return;
-    if (D != 64)
-#endif
-    if (op.parts && largest_unit(op, first, count, space) < INF) return;
-    __syncthreads();
-    tiles_seen(op, begin, TILE, count, &from, &to);
-    u32 row4 = threadIdx.x / 16 * 4, key4 = threadIdx.x % 16 * 4, column = threadIdx.x % 16 * C;
-    const float *k = op.k + (u64)first * op.k_width + kv * D, *v = op.v + (u64)first * op.v_width + kv * D;
-    load_across<D>(queries, op.q + (u64)first * op.heads * D + head * D, op.heads * D, begin, count);
-    float most[4], sum[4], keep[4], mix[4][C];
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        most[i] = -INF, sum[i] = 0.0f;
-        #pragma unroll
-        for (int c = 0; c < C; c++) mix[i][c] = 0.0f;
-    }
-    for (u32 base = from * TILE; base < to * TILE; base += TILE) {
-        __syncthreads();
-        load_across<D>(keys, k, op.k_width, base, count);
-        #pragma unroll
-        for (u32 e = threadIdx.x; e < TILE * D / 4; e += 256) {
-            u32 r = e / (D / 4), c = e % (D / 4) * 4;
-            *(float4 *)(values + r * D + c) = *(const float4 *)(v + (u64)min(base + r, count - 1) * op.v_width + c);
-        }
-        __syncthreads();
-        float score[4][4];
-        #pragma unroll
-        for (int i = 0; i < 4; i++)
-            #pragma unroll
-            for (int j = 0; j < 4; j++) score[i][j] = 0.0f;
-        #pragma unroll 8
-        for (int d = 0; d < D; d++) {
-            float4 a = *(const float4 *)(queries + d * PITCH + row4), b = *(const float4 *)(keys + d * PITCH + key4);
-            float x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
-            #pragma unroll
-            for (int i = 0; i < 4; i++)
-                #pragma unroll
-                for (int j = 0; j < 4; j++) score[i][j] = __fmaf_rn(x[i], y[j], score[i][j]);
-        }
-        #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float best = -INF;
-            #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                score[i][j] = sees(op, begin + row4 + i, base + key4 + j, count) ? score[i][j] * op.scale : -INF;
-                best = fmaxf(best, score[i][j]);
-            }
-            for (int d = 1; d < 16; d <<= 1) best = fmaxf(best, __shfl_xor_sync(ALL_LANES, best, d));
-            float next = fmaxf(most[i], best);
-            keep[i] = most[i] == -INF ? 0.0f : expf(most[i] - next);
-            #pragma unroll
-            for (int j = 0; j < 4; j++) score[i][j] = score[i][j] == -INF ? 0.0f : expf(score[i][j] - next);
-            float total = (score[i][0] + score[i][1]) + (score[i][2] + score[i][3]);
-            for (int d = 1; d < 16; d <<= 1) total += __shfl_xor_sync(ALL_LANES, total, d);
-            sum[i] = __fmaf_rn(sum[i], keep[i], total);
-            most[i] = next;
-            #pragma unroll
-            for (int j = 0; j < 4; j++)
-                if (!sees(op, begin + row4 + i, base + key4 + j, count)) score[i][j] = UNSEEN;
-        }
-        __syncthreads();
-        #pragma unroll
-        for (int j = 0; j < 4; j++)
-            *(float4 *)(keys + (key4 + j) * PITCH + row4) = make_float4(score[0][j], score[1][j], score[2][j], score[3][j]);
-        __syncthreads();
-        #pragma unroll
-        for (int i = 0; i < 4; i++)
-            #pragma unroll
-            for (int c = 0; c < C; c++) mix[i][c] = __fmul_rn(mix[i][c], keep[i]);
-        #pragma unroll 8
-        for (int key = 0; key < TILE; key++) {
-            float4 a = *(const float4 *)(keys + key * PITCH + row4);
-            float w[4] = {a.x, a.y, a.z, a.w}, y[C];
-            #pragma unroll
-            for (int c = 0; c < C; c++) y[c] = values[key * D + column + c];
-            #pragma unroll
-            for (int i = 0; i < 4; i++)
-                #pragma unroll
-                for (int c = 0; c < C; c++) mix[i][c] = w[i] == UNSEEN ? mix[i][c] : __fmaf_rn(w[i], y[c], mix[i][c]);
-        }
-    }
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        u32 row = begin + row4 + i;
-        if (row >= count) break;
-        // Scores of −∞ alone leave nothing that is a number.
-        float inverse = most[i] == -INF ? __int_as_float(0x7fffffff) : 1.0f / sum[i];
-        bool live = s.flags[first + row] & ROW_LIVE;
-        float *out = op.out + ((u64)(first + row) * op.heads + head) * D + column;
-        #pragma unroll
-        for (int c = 0; c < C; c++) out[c] = live ? mix[i][c] * inverse : 0.0f;
-    }
-#ifdef HAS_WGMMA
-    #pragma unroll
-    for (int i = 0; D == 64 && op.cut.parts && i < 4; i++) {
-        u32 row = first + min(begin + row4 + i, count - 1);
-        float4 y = *(const float4 *)(op.out + ((u64)row * op.heads + head) * D + column);
-        bool own = begin + row4 + i < count && (s.flags[row] & ROW_PROMPT);
-        cut_columns<T_F16>(op.cut, row, own ? head * D + column : op.cut.width, y);
-    }
-#endif
+    if (op.parts && largest_unit(op, s.first_row[seq], s.row_count[seq], space) < INF) return;
+    FloatHeads q = {op.q, op.heads * D, head * D}, k = {op.k, op.k_width, kv * D}, v = {op.v, op.v_width, kv * D};
+    attend<D>(s, op, begin, q, k, v, space);
 }
 
 #define WHOLE(D) extern "C" __global__ void __launch_bounds__(256) whole_##D(Step s, Whole op) { whole<D>(s, op); }
 #define WHOLE16(D) extern "C" __global__ void __launch_bounds__(128) whole16_##D(Step s, Whole op) { whole16<D>(s, op); }
-WHOLE(32) WHOLE(64) WHOLE(128)
+WHOLE(32) WHOLE(128)
 WHOLE16(32) WHOLE16(128)
 #ifdef HAS_WGMMA
 extern "C" __global__ void __launch_bounds__(256, 2) whole16_64(Step s, Whole op) { whole_wide(s, op); }
 #else
-WHOLE16(64)
+WHOLE(64) WHOLE16(64)
 #endif

@@ -303,6 +303,16 @@ impl Pinned {
         unsafe { std::slice::from_raw_parts(self.at.cast(), self.words) }
     }
 
+    /// Writes words from one on, while nobody else does and the device leaves them alone.
+    pub(crate) fn write(&self, first: usize, words: &[u32]) {
+        assert!(first + words.len() <= self.words, "words of the memory");
+        let from = words.as_ptr();
+        // SAFETY: so many words are there behind `first`, and no reference to them is.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, self.at.cast::<u32>().add(first), words.len())
+        };
+    }
+
     /// Its bytes, while the device leaves them alone.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; the caller has waited for the device, and `self` is borrowed alone.

@@ -323,15 +323,19 @@ impl CudaExecutor {
         self.queue[i].failure = Some(error);
     }
 
-    /// Where each fed value comes from; data of the host goes into the work's words.
+    /// Where each fed value comes from.
     fn prepare_feeds(&mut self, i: usize) -> Result<Vec<Feed>, BackendError> {
-        let job = &mut self.queue[i];
+        let job = &self.queue[i];
         let plan = &self.resident.program.plans[job.work.plan];
-        let mut feeds = Vec::new();
+        let (mut feeds, mut before) = (Vec::new(), 0);
         for (value, source) in &job.work.feeds {
             let def = plan.value(*value);
             let from = match source {
-                Source::Host(data) => From::Words(job.words.floats(data), data.len()),
+                Source::Host(data) => {
+                    let first = before;
+                    before += data.len().next_multiple_of(4);
+                    From::Host(first, data.len())
+                }
                 Source::Kept {
                     ticket,
                     value: kept,
@@ -470,8 +474,8 @@ struct Feed {
 }
 
 enum From {
-    /// Floats among the work's words: the first and their number.
-    Words(usize, usize),
+    /// Floats of the host, which go to the device behind the work's words: how many are before them, and their number.
+    Host(usize, usize),
     /// On the device: address, type, elements, and when they are there.
     Device(u64, ValType, usize, Arc<Event>),
 }

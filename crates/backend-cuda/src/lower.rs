@@ -142,6 +142,8 @@ pub(crate) struct Lowering<'a, 'g> {
     ahead: &'a [Item],
     /// Prompts' rows in parts, that were left so for the next products.
     cuts: BTreeMap<ValueId, cuts::Cut>,
+    /// Where products left the heads of prompts' rows for attention, by its queries.
+    heads_left: BTreeMap<ValueId, cuts::HeadSpace>,
     /// Outputs of products that do the function behind them for prompts' rows.
     ended: BTreeSet<ValueId>,
     /// Tables of cosines and sines by what they follow from.
@@ -172,6 +174,7 @@ pub(crate) fn lower<'a>(
         shared: BTreeMap::new(),
         ahead: &[],
         cuts: BTreeMap::new(),
+        heads_left: BTreeMap::new(),
         ended: BTreeSet::new(),
         turns: BTreeMap::new(),
     };

@@ -2,9 +2,8 @@
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use tokkata_ir::{ArenaLayout, GroupId, Lead, ValType, ValueId};
+use tokkata_ir::{ArenaLayout, GroupId, Lead, Source, ValType, ValueId};
 
 use super::{CAPTURED, CAPTURED_DRAFTS, CudaExecutor, Feed, Flight, From, RECORDS};
 use crate::driver::{Event, Fault};
@@ -25,12 +24,23 @@ impl CudaExecutor {
             imports.push((group, block, self.queue[i].words.floats(&data)));
         }
         let words = std::mem::take(&mut self.queue[i].words.words);
-        let staging = self.stage(words.len())?;
-        for (to, word) in staging.host.words().iter().zip(&words) {
-            to.store(*word, Ordering::Relaxed);
+        let behind = words.len().next_multiple_of(4);
+        let ends = feeds.iter().map(|feed| match feed.from {
+            From::Host(first, len) => behind + first + len,
+            From::Device(..) => 0,
+        });
+        let len = ends.fold(words.len(), usize::max);
+        let staging = self.stage(len)?;
+        staging.host.write(0, &words);
+        for (feed, (_, source)) in feeds.iter().zip(&self.queue[i].work.feeds) {
+            if let (From::Host(first, _), Source::Host(data)) = (&feed.from, source) {
+                staging
+                    .host
+                    .write(behind + first, bytemuck::cast_slice(data));
+            }
         }
         let at = staging.device.at();
-        self.stream.upload(&staging.host, words.len() * 4, at)?;
+        self.stream.upload(&staging.host, len * 4, at)?;
         for copy in &self.queue[i].work.copies {
             self.copy_block(copy.group, copy.from, copy.to)?;
         }
@@ -54,7 +64,7 @@ impl CudaExecutor {
             return Ok(());
         }
         for feed in feeds {
-            self.feed(i, feed, at)?;
+            self.feed(i, feed, at + behind as u64 * 4)?;
         }
         self.keep_places(i)
     }
@@ -78,12 +88,12 @@ impl CudaExecutor {
         Ok(())
     }
 
-    /// Writes an input of the plan.
-    fn feed(&self, i: usize, feed: &Feed, words_at: u64) -> Result<(), Fault> {
+    /// Writes an input of the plan; the host's floats begin at `floats_at`.
+    fn feed(&self, i: usize, feed: &Feed, floats_at: u64) -> Result<(), Fault> {
         let job = &self.queue[i];
         let to = self.resident.value_at(job.work.plan, feed.value);
         let (from, dtype, len) = match &feed.from {
-            From::Words(first, len) => (words_at + *first as u64 * 4, ValType::F32, *len),
+            From::Host(first, len) => (floats_at + *first as u64 * 4, ValType::F32, *len),
             From::Device(at, dtype, len, written) => {
                 self.stream.wait_for(written)?;
                 (*at, *dtype, *len)

@@ -7,8 +7,9 @@ use tokkata_ir::{
 };
 
 use super::{Lowering, too_large};
+use crate::driver::Mode;
 use crate::error::lost;
-use crate::launch::Extent;
+use crate::launch::{Extent, RowKind};
 use crate::params::Params;
 
 /// Threads of attention; each sums at most eight columns of the values.
@@ -21,6 +22,17 @@ const WHOLE_PITCH: u32 = WHOLE_TILE + 4;
 
 /// Blocks that choose units, each with room for the scores of one row.
 const CHOOSERS: u32 = 264;
+
+/// How a sequence's rows attend among themselves.
+pub(super) struct WholeShape {
+    /// Columns of queries, keys and values.
+    widths: [u32; 3],
+    /// Rows before and after a row that it sees.
+    reach: u32,
+    /// Whether tensor cores multiply, and whether those of 9.0 do.
+    tensor: bool,
+    pub(super) wide: bool,
+}
 
 /// Whether scores are nothing but scaled dots, of all keys that the mask lets a row see.
 pub(super) fn is_plain(op: &AttentionOp) -> bool {
@@ -114,8 +126,8 @@ impl Lowering<'_, '_> {
         self.launch(("attention", "attention"), grid, shape, &params)
     }
 
-    /// Attention of a sequence's rows among themselves; `false` where it asks for more than the kernels of `whole.cu` do.
-    fn whole(&mut self, node: &Node, op: &AttentionOp) -> Result<bool, BackendError> {
+    /// How attention of a sequence's rows among themselves goes; `None` where it asks for more than the kernels of `whole.cu` do.
+    pub(super) fn whole_shape(&self, node: &Node, op: &AttentionOp) -> Option<WholeShape> {
         let plain = is_plain(op) && op.sinks.is_none();
         let reach = match op.mask {
             Mask::Full => Some(u32::MAX),
@@ -123,7 +135,7 @@ impl Lowering<'_, '_> {
             _ => None,
         };
         let ([q, k, v], Some(reach)) = (&node.ins[..], reach) else {
-            return Ok(false);
+            return None;
         };
         let tensor = self.ground.kernels.has_tensor_cores();
         let widths = [*q, *k, *v].map(|x| self.width(x));
@@ -133,26 +145,48 @@ impl Lowering<'_, '_> {
         // On 9.0 heads of 64 columns have kernels of their own.
         let wide = dim == 64 && self.ground.kernels.has_words();
         let whole = !wide || widths.iter().all(|w| w.is_multiple_of(dim));
-        if !(plain && op.source == KvSource::Rows && fits && aligned && whole) {
+        let own = op.source == KvSource::Rows;
+        (plain && own && fits && aligned && whole).then_some(WholeShape {
+            widths,
+            reach,
+            tensor,
+            wide,
+        })
+    }
+
+    /// Attention of a sequence's rows among themselves; `false` where it asks for more than the kernels of `whole.cu` do.
+    fn whole(&mut self, node: &Node, op: &AttentionOp) -> Result<bool, BackendError> {
+        let Some(shape) = self.whole_shape(node, op) else {
             return Ok(false);
-        }
-        let rows = self.most(Lead::Rows);
-        let (mut parts, mut units) = (0, 0);
-        if tensor {
-            let columns = u64::from(widths.iter().sum::<u32>());
-            let (rows, each) = match wide {
-                true => (u64::from(rows).next_multiple_of(128), columns / 64),
-                false => (u64::from(rows), 3),
-            };
-            let flags = u64::from(self.most(Lead::Seqs) * op.n_heads);
-            let halves = 2 * rows * columns;
-            parts = self.shared_scratch(halves * 2 + (rows * each + flags) * 4)?;
-            units = parts + halves * 2;
-        }
-        let addresses = [*q, *k, *v, node.outs[0]].map(|x| self.at(x));
-        let params = self.step().u64s(&addresses).u64s(&[parts, units]);
+        };
+        let WholeShape {
+            widths,
+            reach,
+            tensor,
+            wide,
+        } = shape;
+        let (rows, dim) = (self.most(Lead::Rows), op.dim_k);
+        let columns = u64::from(widths.iter().sum::<u32>());
+        let left = self.heads_left.remove(&node.ins[0]);
+        let (parts, units) = match (left, wide, tensor) {
+            (Some(space), ..) => (space.parts, space.units),
+            (None, true, _) => {
+                let space = self.space_of_heads(columns, false)?;
+                (space.parts, space.units)
+            }
+            (None, false, true) => {
+                let halves = 2 * u64::from(rows) * columns;
+                let parts = self.shared_scratch(halves * 2 + u64::from(rows) * 3 * 4)?;
+                (parts, parts + halves * 2)
+            }
+            (None, false, false) => (0, 0),
+        };
+        let [q, k, v] = [0, 1, 2].map(|i| self.at(node.ins[i]));
+        let params = self.step().u64s(&[q, k, v, self.at(node.outs[0])]);
+        let params = params.u64s(&[parts, units]);
         let params = params.u32s(&[op.n_heads, op.n_kv_heads, dim, widths[1], widths[2]]);
         let params = params.u32s(&[reach, rows]).f32(op.scale);
+        let params = params.u32s(&[left.is_some().into(), 0]);
         let cut = match wide {
             true => self.cut_for_next(node.outs[0], DType::F16)?,
             false => None,
@@ -169,29 +203,30 @@ impl Lowering<'_, '_> {
                 Extent::rows(Lead::Seqs),
             ]
         };
+        // Two halves of the keys and values of a tile.
+        let bytes = 2 * 2 * 2 * WHOLE_TILE * dim;
+        if wide {
+            let tiles = Extent::elements(Lead::Rows, 1, WHOLE_TILE);
+            let heads = widths.iter().max().map_or(0, |w| w / dim);
+            let each = [tiles, Extent::fixed(heads), Extent::fixed(3)];
+            self.kind = left.map(|_| RowKind::Reply);
+            self.launch_early(("whole", "whole_cut_wide"), each, (256, 0), &params)?;
+            // Of two tiles, and of those of queries.
+            (self.kind, self.mode) = (None, self.early());
+            let attended = self.whole_by(
+                "whole16_64",
+                grid(2 * WHOLE_TILE),
+                (256, 3 * bytes),
+                &params,
+            );
+            self.mode = Mode::Plain;
+            return attended.map(|()| true);
+        }
         if tensor {
-            let (each, name) = match wide {
-                true => {
-                    let tiles = Extent::elements(Lead::Rows, 1, WHOLE_TILE);
-                    let heads = widths.iter().max().map_or(0, |w| w / dim);
-                    let each = [tiles, Extent::fixed(heads), Extent::fixed(3)];
-                    (each, "whole_cut_wide")
-                }
-                false => {
-                    let each = [Extent::rows(Lead::Rows), Extent::fixed(3), Extent::ONE];
-                    (each, "whole_cut")
-                }
-            };
-            self.launch(("whole", name), each, (256, 0), &params)?;
-            // Two halves of the keys and values of a tile; of two tiles on 9.0, and of those of queries.
-            let bytes = 2 * 2 * 2 * WHOLE_TILE * dim;
-            let (tiles, threads, bytes) = if wide {
-                (2, 256, 3 * bytes)
-            } else {
-                (1, 128, bytes)
-            };
-            let grid = grid(tiles * WHOLE_TILE);
-            self.whole_by(&format!("whole16_{dim}"), grid, (threads, bytes), &params)?;
+            let each = [Extent::rows(Lead::Rows), Extent::fixed(3), Extent::ONE];
+            self.launch(("whole", "whole_cut"), each, (256, 0), &params)?;
+            let name = format!("whole16_{dim}");
+            self.whole_by(&name, grid(WHOLE_TILE), (128, bytes), &params)?;
         }
         let across = (dim + dim.max(WHOLE_TILE)) * WHOLE_PITCH;
         let bytes = 4 * (across + WHOLE_TILE * dim);

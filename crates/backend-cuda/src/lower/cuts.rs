@@ -4,7 +4,7 @@
 //! cuts its outputs itself: a norm, attention, or a product with the function behind it.
 
 use tokkata_core::DType;
-use tokkata_ir::{BackendError, Lead, Op, ValueId};
+use tokkata_ir::{BackendError, Lead, Node, Op, ValueId};
 
 use super::Lowering;
 use super::tiles::{Shape, is_sixteen};
@@ -46,16 +46,26 @@ impl Cut {
 pub(super) struct Ending {
     /// A function of each, as `activate.cuh` numbers them.
     function: u32,
-    /// Where they go; as floats without one.
-    cut: Option<Cut>,
+    /// Where they go: parts, units and how far it is to the next ones; as floats without one.
+    places: Option<[u64; 3]>,
+    /// Whether they are heads for attention.
+    heads: bool,
 }
 
 impl Ending {
     /// `Ending` of `gemm16.cu`.
     pub(super) fn params(&self, params: Params) -> Params {
-        let places = self.cut.map_or([0; 3], |c| [c.parts, c.units, c.apart]);
-        params.u64s(&places).u32s(&[self.function, 0])
+        let params = params.u64s(&self.places.unwrap_or_default());
+        params.u32s(&[self.function, self.heads.into()])
     }
+}
+
+/// Heads of queries, keys and values in halves, as attention on 9.0 takes them: parts, units, and rows that there is room for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeadSpace {
+    pub(super) parts: u64,
+    pub(super) units: u64,
+    rows: u64,
 }
 
 impl Lowering<'_, '_> {
@@ -99,7 +109,7 @@ impl Lowering<'_, '_> {
         let params = cut.params(self.at(x), self.step());
         let grid = [Extent::rows(Lead::Rows), Extent::fixed(blocks), Extent::ONE];
         self.kind = Some(RowKind::Prompt);
-        self.launch(("gemm16", "cut_rows"), grid, (threads, 0), &params)?;
+        self.launch_early(("gemm16", "cut_rows"), grid, (threads, 0), &params)?;
         self.kind = None;
         Ok(cut)
     }
@@ -183,12 +193,65 @@ impl Lowering<'_, '_> {
         Ok(true)
     }
 
-    /// What a product of this output does in its end, whose own rows are `cut`: where a function and then a product are all that
-    /// comes of it, it does the function and leaves parts.
-    pub(super) fn ending(&mut self, out: ValueId, cut: &Cut) -> Result<Ending, BackendError> {
-        let Some(&Item::Node(n)) = self.ahead.first() else {
-            return Ok(Ending::default());
+    /// Space for the heads of queries, keys and values that have so many columns together.
+    pub(super) fn space_of_heads(
+        &mut self,
+        columns: u64,
+        second: bool,
+    ) -> Result<HeadSpace, BackendError> {
+        let rows = u64::from(self.most(Lead::Rows)).next_multiple_of(ROWS);
+        let parts = self.space((second, rows * (columns * 4 + columns / COLUMNS * 4)))?;
+        Ok(HeadSpace {
+            parts,
+            units: parts + rows * columns * 4,
+            rows,
+        })
+    }
+
+    /// What a product of these outputs does in its end, whose own rows are `cut`: a function and then a product that alone read its
+    /// output leave the function and the cutting to it, attention the cutting of heads.
+    pub(super) fn ending(&mut self, outs: &[ValueId], cut: &Cut) -> Result<Ending, BackendError> {
+        match (self.ahead.first(), outs) {
+            (Some(&Item::Node(n)), &[out]) => self.ending_in_function(n, out, cut),
+            (Some(&Item::Node(n)), &[q, k, v]) => self.ending_in_heads(n, [q, k, v], cut),
+            _ => Ok(Ending::default()),
+        }
+    }
+
+    fn ending_in_heads(
+        &mut self,
+        n: usize,
+        outs: [ValueId; 3],
+        cut: &Cut,
+    ) -> Result<Ending, BackendError> {
+        let node = &self.plan.nodes[n];
+        let reads = |node: &Node| node.ins.iter().any(|x| outs.contains(x));
+        let others = self.plan.nodes.iter().enumerate();
+        let alone = others.filter(|(i, _)| *i != n).all(|(_, n)| !reads(n));
+        let inner = outs.iter().all(|&x| !self.is_output(x));
+        let wide = match &node.op {
+            Op::Attention(op) => self.whole_shape(node, op).is_some_and(|s| s.wide),
+            _ => false,
         };
+        if !(wide && alone && inner && node.ins[..] == outs) {
+            return Ok(Ending::default());
+        }
+        let columns = outs.iter().map(|&x| u64::from(self.width(x))).sum();
+        let space = self.space_of_heads(columns, !cut.second)?;
+        self.heads_left.insert(outs[0], space);
+        Ok(Ending {
+            places: Some([space.parts, space.units, space.rows]),
+            heads: true,
+            ..Ending::default()
+        })
+    }
+
+    fn ending_in_function(
+        &mut self,
+        n: usize,
+        out: ValueId,
+        cut: &Cut,
+    ) -> Result<Ending, BackendError> {
         let (node, taken) = (&self.plan.nodes[n], self.taken(1));
         let read = self.plan.nodes.iter().filter(|n| n.ins.contains(&out));
         let function = match node.op {
@@ -205,7 +268,8 @@ impl Lowering<'_, '_> {
                 self.ended.insert(out);
                 Ok(Ending {
                     function,
-                    cut: Some(own),
+                    places: Some([own.parts, own.units, own.apart]),
+                    heads: false,
                 })
             }
             _ => Ok(Ending::default()),

@@ -331,8 +331,11 @@ impl Lowering<'_, '_> {
             Some(&format) if is_sixteen(format) => Some(self.cut_rows(x, format)?),
             _ => None,
         };
-        let ending = match (&cut, nodes, merged) {
-            (Some(cut), [_], None) => self.ending(parts[0].y, cut)?,
+        let ending = match (&cut, merged) {
+            (Some(cut), None) => {
+                let outs: Vec<ValueId> = parts.iter().map(|p| p.y).collect();
+                self.ending(&outs, cut)?
+            }
             _ => Ending::default(),
         };
         let acts = cut.map_or_else(|| self.in_bytes(x), |c| [c.parts, c.units, 0]);
@@ -367,8 +370,11 @@ impl Lowering<'_, '_> {
                 Some(cut) => ending.params(params.clone().u64(cut.apart)),
                 None => params.clone(),
             };
+            if is_sixteen(format) {
+                self.mode = self.early();
+            }
             self.push(Kernel::Tiles(lead, tiles), grid, (0, 0), &params);
-            self.kind = Some(RowKind::Reply);
+            (self.kind, self.mode) = (Some(RowKind::Reply), Mode::Plain);
         }
         let one_format = parts
             .windows(2)

@@ -159,10 +159,10 @@ impl Lowering<'_, '_> {
                 most: (cluster > 1).then_some(most.max(cluster)),
             })
         };
-        // On 9.0 four more warps copy weights of sixteen bits for those that multiply by them, two blocks share their rows, and go
-        // on to further tiles.
+        // On 9.0 four more warps copy weights of sixteen bits for those that multiply by them, and four write what these made; two
+        // blocks share their rows, and go on to further tiles.
         let large = match wide && is_sixteen(format) {
-            true => (384, 2),
+            true => (512, 2),
             false => (256, 1),
         };
         Ok([
@@ -188,16 +188,19 @@ pub(super) fn is_sixteen(format: DType) -> bool {
 }
 
 /// Shared memory of a tile: copies under way and scales, or half of its sums. Kernels of 9.0 are `wide`: they take 64 columns of
-/// sixteen bits at a time.
+/// sixteen bits at a time, and large tiles have room for their sums besides.
 fn tile_bytes(format: DType, (rows, outputs): (u32, u32), wide: bool) -> u32 {
     use DType::{BF16, F16, Q4_K, Q5_K, Q6_K, Q8_0};
     if matches!(format, F16 | BF16) {
-        let (parts, stages) = if format == F16 { (2, 4) } else { (3, 3) };
-        let (columns, stages, units) = match wide {
-            true => (64, stages, rows * 4),
-            false => (32, STAGES, 0),
+        let parts = if format == F16 { 2 } else { 3 };
+        if !wide {
+            return STAGES * (parts * rows + outputs) * 32 * 2;
+        }
+        let (stages, sums) = match rows > 64 {
+            true => (5 - parts, rows * (outputs + 8) * 4),
+            false => (6 - parts, 0),
         };
-        return stages * ((parts * rows + outputs) * columns * 2 + units);
+        return stages * ((parts * rows + outputs) * 64 * 2 + rows * 4) + sums;
     }
     let packed = if matches!(format, Q8_0 | Q5_K | Q6_K) {
         64

@@ -15,7 +15,7 @@ struct Ending {
     float *units;
     u64 apart;
     u32 function;   // of an output
-    u32 heads;      // whether attention takes them, by heads of 64 columns: each weight's behind those of the weights before, `apart` rows of them
+    u32 heads;      // whether they are heads of 64 columns for attention: each weight's `apart` rows behind those of the weights before
 };
 
 #ifdef HAS_WGMMA
@@ -27,6 +27,25 @@ KERNEL cut_rows(Step s, Cut op) {
     float4 v = c < op.width ? *(const float4 *)(op.x + (u64)row * op.width + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (op.format == T_F16) cut_columns<T_F16>(op, row, c, v);
     else cut_columns<T_BF16>(op, row, c, v);
+}
+
+// What a convolution makes one frame of each prompt's row of: `op.width` numbers that lie beside each other in the frames of the
+// sequence, zeros around these. `x` of `op` has rows of so many frames, of which one is made for every `stride`; `own` says which.
+KERNEL cut_frames(Step s, Cut op, u32 channels, u32 frames, u32 stride, u32 padding, u32 own) {
+    u32 row = blockIdx.x, c = (blockIdx.y * blockDim.x + threadIdx.x) * 4;
+    wait_before();
+    if (row >= rows_of(s, LEAD_ROWS) || !(s.flags[row] & ROW_PROMPT)) return;
+    u32 seq = s.seq[row], first = s.first_row[seq];
+    i32 frame = (i32)(((row - first) * (frames / stride) + own) * stride) - (i32)padding;
+    i32 at = frame * (i32)channels + (i32)c, end = (i32)(s.row_count[seq] * frames * channels);
+    bool there = c < op.width && at >= 0 && at < end;
+    const float *x = op.x + (u64)first * frames * channels;
+    cut_columns<T_F16>(op, row, c, there ? *(const float4 *)(x + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+}
+
+// Floats that are halves, as such.
+KERNEL to_halves(u64 n, const float *x, u16 *y) {
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) y[i] = float_to_half(x[i]);
 }
 
 // Normalises a prompt's row and cuts it: a thread has two times four columns. `y` gets the numbers too, if it is there; `x` of `op`

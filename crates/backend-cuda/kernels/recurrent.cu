@@ -46,6 +46,8 @@ struct Conv1d {
     const float *w, *b, *x;
     float *y;
     u32 n, channels, taps, stride, padding, frames; // frames: of a row of x
+    u32 left;       // whether rows of prompts are left to products
+    u32 pad;
 };
 
 #define CONV_TILE 128
@@ -114,6 +116,7 @@ KERNEL conv1d(Step s, Conv1d op) {
     for (u32 i = 0; i < 8; i++) {
         u32 frame = f0 + row4 + i / 4 * 64 + i % 4;
         if (frame >= total || s.row_count[s.seq[frame / per_row]] == 0) continue;
+        if (op.left && (s.flags[frame / per_row] & ROW_PROMPT)) continue;
         #pragma unroll
         for (u32 j = 0; j < 8; j++) {
             u32 n = n0 + out4 + j / 4 * 64 + j % 4;

@@ -5,7 +5,7 @@
 //
 // On tensor cores queries, keys, values and the weights of the softmax go in two halves each, under a power of two that a row
 // shares, so that little is rounded. The weights of 64 keys are summed up from zero there, then added. Where a key or value of the
-// sequence is infinite or no number, the kernel without tensor cores takes its place.
+// sequence is infinite or no number, its rows are summed without tensor cores: by another kernel, on 9.0 in the same launch.
 #include "async.cuh"
 #include "cut.cuh"
 

@@ -326,7 +326,17 @@ impl Resident {
             .kernels
             .function("matvec", "split_blocks")
             .map_err(lost)?;
-        let weights = Weights::load(&context, &program, source, fuse.then_some(kernel))?;
+        let to_halves = match fuse && device.kernels.has_words() {
+            true => Some(
+                device
+                    .kernels
+                    .function("gemm16", "to_halves")
+                    .map_err(lost)?,
+            ),
+            false => None,
+        };
+        let split = fuse.then_some(kernel);
+        let weights = Weights::load(&context, &program, source, split, to_halves)?;
         let plans: Vec<(Vec<Item>, ValuePlaces)> = program
             .plans
             .iter()

@@ -309,7 +309,7 @@ impl Pinned {
         let from = words.as_ptr();
         // SAFETY: so many words are there behind `first`, and no reference to them is.
         unsafe {
-            std::ptr::copy_nonoverlapping(from, self.at.cast::<u32>().add(first), words.len())
+            std::ptr::copy_nonoverlapping(from, self.at.cast::<u32>().add(first), words.len());
         };
     }
 

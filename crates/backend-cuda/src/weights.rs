@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokkata_core::DType;
 use tokkata_ir::weight::read_f32;
-use tokkata_ir::{BackendError, Op, Program, RawRows, WeightDef, WeightId, WeightSource};
+use tokkata_ir::{BackendError, Op, Program, RawRows, Recipe, WeightDef, WeightId, WeightSource};
 
 use crate::driver::{Buffer, Context, Event, Function, Pinned, Stream};
 use crate::error::{lost, out_of_memory};
@@ -54,6 +54,8 @@ pub(crate) struct Place {
     pub(crate) table: u64,
     /// Its elements as floats.
     pub(crate) floats: Option<u64>,
+    /// The same as halves, row by row.
+    halves: Option<u64>,
 }
 
 /// All weights of a program.
@@ -76,6 +78,11 @@ impl Weights {
             .expect("elementwise weights are floats")
     }
 
+    /// Address of a convolution's weight in halves, where the file has halves and products are made of it.
+    pub(crate) fn halves(&self, id: WeightId) -> Option<u64> {
+        self.places[id.index()].halves
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.buffer.bytes()
     }
@@ -93,8 +100,14 @@ impl Weights {
         program: &Program,
         source: &dyn WeightSource,
         split: Option<Function>,
+        to_halves: Option<Function>,
     ) -> Result<Self, BackendError> {
         let (blocks, floats, slow) = roles(program);
+        let convs = if to_halves.is_some() {
+            convolutions(program)
+        } else {
+            BTreeSet::new()
+        };
         let mut bytes = 0;
         let mut take = |n: u64| {
             let at = bytes;
@@ -123,6 +136,9 @@ impl Weights {
             if floats.contains(&i) {
                 place.floats = Some(take((def.rows() * def.cols()) as u64 * 4));
             }
+            if convs.contains(&i) && is_halves(&def.recipe, source) {
+                place.halves = Some(take((def.rows() * def.cols()) as u64 * 2));
+            }
             places.push(place);
         }
         let buffer = context
@@ -137,6 +153,7 @@ impl Weights {
                 }
             }
             place.floats = place.floats.map(|at| at + buffer.at());
+            place.halves = place.halves.map(|at| at + buffer.at());
             if !place.segments.is_empty() {
                 let table = context
                     .upload(&segment_table(&place.segments))
@@ -148,6 +165,14 @@ impl Weights {
         let mut upload = Upload::new(context, program, split)?;
         for (def, place) in program.weights.iter().zip(&places) {
             upload.weight(def, place, source)?;
+            if let (Some(from), Some(to), Some(kernel)) = (place.floats, place.halves, to_halves) {
+                let n = (def.rows() * def.cols()) as u64;
+                let params = Params::new().u64s(&[n, from, to]);
+                let launched = upload
+                    .stream
+                    .launch(kernel, [1024, 1, 1], (256, 0), params.bytes());
+                launched.map_err(lost)?;
+            }
         }
         upload.stream.synchronize().map_err(lost)?;
         Ok(Weights {
@@ -178,6 +203,25 @@ fn roles(program: &Program) -> (BTreeSet<usize>, BTreeSet<usize>, BTreeSet<usize
         floats.extend(others.map(WeightId::index));
     }
     (blocks, floats, slow)
+}
+
+/// Weights of convolutions of several channels.
+fn convolutions(program: &Program) -> BTreeSet<usize> {
+    let nodes = program.plans.iter().flat_map(|p| &p.nodes);
+    let weight = |op: &Op| match op {
+        Op::Conv1d(conv) => Some(conv.weight.index()),
+        _ => None,
+    };
+    nodes.filter_map(|n| weight(&n.op)).collect()
+}
+
+/// Whether a weight is what a tensor of halves holds, in whatever order.
+fn is_halves(recipe: &Recipe, source: &dyn WeightSource) -> bool {
+    match recipe {
+        Recipe::Source(name) => source.tensor(name).is_some_and(|t| t.0 == DType::F16),
+        Recipe::Transpose { of, .. } | Recipe::Reshape { of, .. } => is_halves(of, source),
+        _ => false,
+    }
 }
 
 /// The format that rows are kept in: floats where there is no kernel for the file's.

@@ -154,6 +154,22 @@ impl Lowering<'_, '_> {
         })
     }
 
+    /// Space for queries, keys and values in halves, and for their units; zeros where no tensor cores read them.
+    fn whole_space(&mut self, shape: &WholeShape) -> Result<(u64, u64), BackendError> {
+        let columns = u64::from(shape.widths.iter().sum::<u32>());
+        if shape.wide {
+            let space = self.space_of_heads(columns, false)?;
+            return Ok((space.parts, space.units));
+        }
+        if !shape.tensor {
+            return Ok((0, 0));
+        }
+        let rows = u64::from(self.most(Lead::Rows));
+        let halves = 2 * rows * columns;
+        let parts = self.shared_scratch(halves * 2 + rows * 3 * 4)?;
+        Ok((parts, parts + halves * 2))
+    }
+
     /// Attention of a sequence's rows among themselves; `false` where it asks for more than the kernels of `whole.cu` do.
     fn whole(&mut self, node: &Node, op: &AttentionOp) -> Result<bool, BackendError> {
         let Some(shape) = self.whole_shape(node, op) else {
@@ -166,20 +182,10 @@ impl Lowering<'_, '_> {
             wide,
         } = shape;
         let (rows, dim) = (self.most(Lead::Rows), op.dim_k);
-        let columns = u64::from(widths.iter().sum::<u32>());
         let left = self.heads_left.remove(&node.ins[0]);
-        let (parts, units) = match (left, wide, tensor) {
-            (Some(space), ..) => (space.parts, space.units),
-            (None, true, _) => {
-                let space = self.space_of_heads(columns, false)?;
-                (space.parts, space.units)
-            }
-            (None, false, true) => {
-                let halves = 2 * u64::from(rows) * columns;
-                let parts = self.shared_scratch(halves * 2 + u64::from(rows) * 3 * 4)?;
-                (parts, parts + halves * 2)
-            }
-            (None, false, false) => (0, 0),
+        let (parts, units) = match left {
+            Some(space) => (space.parts, space.units),
+            None => self.whole_space(&shape)?,
         };
         let [q, k, v] = [0, 1, 2].map(|i| self.at(node.ins[i]));
         let params = self.step().u64s(&[q, k, v, self.at(node.outs[0])]);

@@ -4,7 +4,7 @@
 //! cuts its outputs itself: a norm, attention, or a product with the function behind it.
 
 use tokkata_core::DType;
-use tokkata_ir::{BackendError, Lead, Node, Op, ValueId};
+use tokkata_ir::{BackendError, Conv1dOp, Lead, Node, Op, ValueId};
 
 use super::Lowering;
 use super::tiles::{Shape, is_sixteen};
@@ -34,6 +34,17 @@ pub(super) struct Cut {
 }
 
 impl Cut {
+    pub(super) fn width(&self) -> u32 {
+        self.width
+    }
+
+    /// Threads and blocks that cut a row on 9.0.
+    fn threads(&self) -> (u32, u32) {
+        let all = self.width.div_ceil(64) * 16;
+        let threads = all.next_multiple_of(32).min(THREADS);
+        (threads, all.div_ceil(threads))
+    }
+
     /// As kernels see it, which cut `x`.
     pub(super) fn params(&self, x: u64, params: Params) -> Params {
         let params = params.u64s(&[x, self.parts, self.units, self.apart]);
@@ -76,8 +87,18 @@ impl Lowering<'_, '_> {
         format: DType,
         second: bool,
     ) -> Result<Cut, BackendError> {
+        self.cut_space((self.lead(x), self.width(x)), format, second)
+    }
+
+    /// Space for rows of a lead of so many columns in parts.
+    fn cut_space(
+        &mut self,
+        (lead, width): (Lead, u32),
+        format: DType,
+        second: bool,
+    ) -> Result<Cut, BackendError> {
         let parts = if format == DType::F16 { 2 } else { 3 };
-        let (rows, width) = (u64::from(self.most(self.lead(x))), self.width(x));
+        let rows = u64::from(self.most(lead));
         let columns = u64::from(width).next_multiple_of(COLUMNS);
         let whole_rows = rows.next_multiple_of(ROWS);
         let (apart, units) = (whole_rows * columns, whole_rows * columns / COLUMNS);
@@ -99,11 +120,7 @@ impl Lowering<'_, '_> {
         }
         let cut = self.space_of_cut(x, format, false)?;
         let (threads, blocks) = match self.ground.kernels.has_words() {
-            true => {
-                let all = cut.width.div_ceil(64) * 16;
-                let threads = all.next_multiple_of(32).min(THREADS);
-                (threads, all.div_ceil(threads))
-            }
+            true => cut.threads(),
             false => (256, 1),
         };
         let params = cut.params(self.at(x), self.step());
@@ -111,6 +128,23 @@ impl Lowering<'_, '_> {
         self.kind = Some(RowKind::Prompt);
         self.launch_early(("gemm16", "cut_rows"), grid, (threads, 0), &params)?;
         self.kind = None;
+        Ok(cut)
+    }
+
+    /// What a convolution makes one of the frames of prompts' rows of, cut for a product.
+    pub(super) fn cut_frames(
+        &mut self,
+        x: ValueId,
+        op: &Conv1dOp,
+        own: u32,
+    ) -> Result<Cut, BackendError> {
+        let channels = self.width(x) / op.frames;
+        let cut = self.cut_space((Lead::Rows, op.kernel * channels), DType::F16, false)?;
+        let params = cut.params(self.at(x), self.step());
+        let params = params.u32s(&[channels, op.frames, op.stride, op.padding, own]);
+        let (threads, blocks) = cut.threads();
+        let grid = [Extent::rows(Lead::Rows), Extent::fixed(blocks), Extent::ONE];
+        self.launch_early(("gemm16", "cut_frames"), grid, (threads, 0), &params)?;
         Ok(cut)
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tokkata_core::DType;
 use tokkata_ir::{Act, BackendError, Lead, Node, NormKind, Op, ValueId, WeightId};
 
-use super::cuts::Ending;
+use super::cuts::{Cut, Ending};
 use super::tiles::{CROWD, STAGE, Shape, is_sixteen};
 use super::{Lowering, tape, unsupported};
 use crate::driver::Mode;
@@ -46,7 +46,41 @@ struct Part {
     expert_rows: u32,
 }
 
+/// Outputs of a product by weights in halves: `n` of each row, `stride` from one row's to the next.
+pub(super) struct Outputs {
+    pub(super) weights: u64,
+    pub(super) bias: u64,
+    pub(super) y: u64,
+    pub(super) n: u32,
+    pub(super) stride: u32,
+}
+
 impl Lowering<'_, '_> {
+    /// Products of prompts' rows in parts by weights in halves.
+    pub(super) fn product_of_halves(
+        &mut self,
+        cut: &Cut,
+        out: &Outputs,
+    ) -> Result<(), BackendError> {
+        let &Outputs { n, stride, .. } = out;
+        let k = cut.width();
+        let params = self.step().u64s(&[out.weights, 0, out.y, 0, out.bias, 0]);
+        let params = params.u64s(&[u64::from(k) * 2, 0, 0, 0]);
+        let params = params.u32s(&[n, DType::F16.ggml(), stride, 0, 1, 0]);
+        let none = |params: Params, _| params.u64s(&[0; 10]).u32s(&[n, 0, 0, 0, 0, 0]);
+        let params = (1..PARTS).fold(params, none);
+        let params = params.u64s(&[cut.parts, cut.units, 0, 0, 0]);
+        let params = params.u32s(&[lead_code(Lead::Rows), k, 0, 0, 0, 0, 1, 0]);
+        let params = params.u64s(&[0, cut.apart]);
+        let params = Ending::default().params(params);
+        let tiles = self.tiles(DType::F16, &[(DType::F16, n)], false, k)?;
+        self.mode = self.early();
+        let grid = [Extent::ONE; 3];
+        self.push(Kernel::Tiles(Lead::Rows, tiles), grid, (0, 0), &params);
+        self.mode = Mode::Plain;
+        Ok(())
+    }
+
     /// Addresses of a value in bytes: bytes, scales and sums.
     fn in_bytes(&self, x: ValueId) -> [u64; 3] {
         let at = self.places.bytes[x.index()];

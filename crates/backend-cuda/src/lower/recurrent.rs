@@ -2,8 +2,9 @@
 
 use tokkata_ir::{BackendError, Conv1dOp, Lead, Node, Op, Scan, SlotId};
 
+use super::products::Outputs;
 use super::{Lowering, too_large, unsupported};
-use crate::launch::Extent;
+use crate::launch::{Extent, RowKind};
 
 /// Frames and outputs of a block of `conv1d`.
 const CONV_TILE: u32 = 128;
@@ -81,13 +82,47 @@ impl Lowering<'_, '_> {
             self.at(node.outs[0]),
         ]);
         let params = params.u32s(&[n, channels, op.kernel, op.stride, op.padding, op.frames]);
+        let whole = channels.is_multiple_of(4) && n.is_multiple_of(4);
+        let halves = self.ground.weights.halves(op.weight).filter(|_| whole);
+        let params = params.u32s(&[halves.is_some().into(), 0]);
         let frames = op.frames / op.stride;
+        if let Some(halves) = halves {
+            self.conv1d_products(node, op, (halves, n))?;
+            self.kind = Some(RowKind::Reply);
+        }
         let grid = [
             Extent::fixed(n.div_ceil(CONV_TILE)),
             Extent::elements(Lead::Rows, frames.into(), CONV_TILE),
             Extent::ONE,
         ];
-        self.launch(("recurrent", "conv1d"), grid, (256, 0), &params)
+        self.launch(("recurrent", "conv1d"), grid, (256, 0), &params)?;
+        self.kind = None;
+        Ok(())
+    }
+
+    /// Frames of prompts' rows as products on tensor cores by weights in halves of so many outputs: one launch for each frame that
+    /// a row of the output has.
+    fn conv1d_products(
+        &mut self,
+        node: &Node,
+        op: &Conv1dOp,
+        (halves, n): (u64, u32),
+    ) -> Result<(), BackendError> {
+        let frames = op.frames / op.stride;
+        for own in 0..frames {
+            self.kind = Some(RowKind::Prompt);
+            let cut = self.cut_frames(node.ins[0], op, own)?;
+            let out = Outputs {
+                weights: halves,
+                bias: self.maybe(op.bias),
+                y: self.at(node.outs[0]) + u64::from(own * n) * 4,
+                n,
+                stride: frames * n,
+            };
+            self.product_of_halves(&cut, &out)?;
+            self.kind = None;
+        }
+        Ok(())
     }
 
     fn recurrence(&mut self, node: &Node, scan: &Scan) -> Result<Recurrence, BackendError> {

@@ -105,15 +105,23 @@ impl Search {
         self.paths.len()
     }
 
-    /// Takes the logits after each hypothesis that was fed; before the first step those after the prompt, once.
-    pub fn take(&mut self, rows: &mut [Vec<f32>]) -> Step {
-        let own = |path: usize| if rows.len() == 1 { 0 } else { path };
-        let places: Vec<usize> = (0..self.paths.len()).map(own).collect();
+    /// Takes the logits after each hypothesis that was fed; before the first step those after the prompt, once. What may not
+    /// come is left out of them.
+    pub fn take(&mut self, rows: &mut [&mut [f32]]) -> Step {
+        let count = self.paths.len();
+        let mut copies = match rows.len() {
+            1 if count > 1 => vec![rows[0].to_vec(); count],
+            _ => Vec::new(),
+        };
+        let mut rows: Vec<&mut [f32]> = match copies.is_empty() {
+            true => rows.iter_mut().map(|row| &mut **row).collect(),
+            false => copies.iter_mut().map(Vec::as_mut_slice).collect(),
+        };
         self.steps += 1;
         let chosen = if self.beams() {
-            self.beam(rows, &places)
+            self.beam(&mut rows)
         } else {
-            self.draw(rows, &places)
+            self.draw(&mut rows)
         };
         let over = self.steps >= self.options.most || self.steps >= self.room || self.is_over();
         if over {
@@ -141,18 +149,17 @@ impl Search {
     }
 
     /// One token for each hypothesis. Those that have ended are fed the end again.
-    fn draw(&mut self, rows: &mut [Vec<f32>], places: &[usize]) -> Vec<(usize, u32)> {
+    fn draw(&mut self, rows: &mut [&mut [f32]]) -> Vec<(usize, u32)> {
         let (eot, temperature) = (self.rules.tokens.eot, self.options.temperature);
         let mut chosen = Vec::new();
-        for i in 0..self.paths.len() {
-            let mut logits = rows[places[i]].clone();
-            let path = &mut self.paths[i];
-            self.rules.apply(&mut logits, &path.tokens);
+        for (i, (path, logits)) in self.paths.iter_mut().zip(rows).enumerate() {
+            let logits = &mut **logits;
+            self.rules.apply(logits, &path.tokens);
             let id = if temperature > 0.0 {
                 let seed = mix(mix(self.options.seed, i as u64), self.steps as u64);
-                drawn(&logits, temperature, seed)
+                drawn(logits, temperature, seed)
             } else {
-                let (id, gap) = leader(&logits);
+                let (id, gap) = leader(logits);
                 if !path.ended {
                     self.gap = self.gap.min(gap);
                 }
@@ -162,7 +169,7 @@ impl Search {
                 chosen.push((i, eot));
                 continue;
             }
-            path.sum += (f64::from(logits[id as usize]) - log_sum_exp(&logits)) as f32;
+            path.sum += (f64::from(logits[id as usize]) - log_sum_exp(logits)) as f32;
             path.ended = id == eot;
             path.tokens.push(id);
             chosen.push((i, id));
@@ -171,16 +178,16 @@ impl Search {
     }
 
     /// The likeliest continuations of all hypotheses together.
-    fn beam(&mut self, rows: &mut [Vec<f32>], places: &[usize]) -> Vec<(usize, u32)> {
+    fn beam(&mut self, rows: &mut [&mut [f32]]) -> Vec<(usize, u32)> {
         let (eot, width) = (self.rules.tokens.eot, self.paths.len());
         let mut scored: Vec<(f32, usize, u32)> = Vec::new();
         // Before the first step all hypotheses are one.
         let own = if self.steps == 1 { 1 } else { width };
-        for (i, path) in self.paths.iter().enumerate().take(own) {
-            let mut logits = rows[places[i]].clone();
-            self.rules.apply(&mut logits, &path.tokens);
-            let log_sum = log_sum_exp(&logits);
-            for id in top(&logits, width + 1) {
+        for (i, (path, logits)) in self.paths.iter().zip(rows).enumerate().take(own) {
+            let logits = &mut **logits;
+            self.rules.apply(logits, &path.tokens);
+            let log_sum = log_sum_exp(logits);
+            for id in top(logits, width + 1) {
                 let logprob = (f64::from(logits[id as usize]) - log_sum) as f32;
                 scored.push((path.sum + logprob, i, id));
             }

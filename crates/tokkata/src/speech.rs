@@ -106,6 +106,8 @@ pub struct Transcriber {
     ear: Ear,
     abilities: Abilities,
     seqs: usize,
+    /// Room for the logits of a step.
+    logits: Vec<f32>,
 }
 
 /// What a model that hears knows, for whoever prepares recordings elsewhere while it is busy.
@@ -189,6 +191,7 @@ impl Transcriber {
                 file,
             },
             seqs,
+            logits: Vec::new(),
         })
     }
 
@@ -280,12 +283,14 @@ impl Transcriber {
             .flat_map(|&i| jobs[i].pending())
             .cloned()
             .collect();
-        let mut logits = self.ear.feed(&parts)?.into_iter();
+        let mut logits = std::mem::take(&mut self.logits);
+        let width = self.ear.feed(&parts, &mut logits)?;
+        let mut rows = logits.chunks_exact_mut(width);
         let all = jobs.iter_mut().enumerate();
         let mut fed: Vec<Turn<'_>> = all
             .filter(|(i, _)| fed.contains(i))
             .map(|(_, job)| Turn {
-                logits: logits.by_ref().take(job.pending().len()).collect(),
+                logits: rows.by_ref().take(job.pending().len()).collect(),
                 job,
                 weighed: Weighed::Over,
             })
@@ -297,6 +302,7 @@ impl Transcriber {
         for turn in fed {
             turn.job.go_on(turn.weighed, &mut self.ear);
         }
+        self.logits = logits;
         Ok(going)
     }
 
@@ -322,7 +328,7 @@ impl Transcriber {
 /// A job, the logits of what it fed, and what follows from them.
 struct Turn<'a> {
     job: &'a mut Job,
-    logits: Vec<Vec<f32>>,
+    logits: Vec<&'a mut [f32]>,
     weighed: Weighed,
 }
 

@@ -341,14 +341,30 @@ impl Engine {
         value: ValueId,
         rows: Option<Range<usize>>,
     ) -> Result<Vec<f32>, EngineError> {
+        let mut out = Vec::new();
+        self.read_into(fed, value, rows, &mut out)?;
+        Ok(out)
+    }
+
+    /// As [`Engine::read`], into memory that is used again: what it held is gone. The width of a row.
+    ///
+    /// # Errors
+    /// As [`Engine::read`].
+    pub fn read_into(
+        &mut self,
+        fed: &Fed,
+        value: ValueId,
+        rows: Option<Range<usize>>,
+        out: &mut Vec<f32>,
+    ) -> Result<usize, EngineError> {
         let rows = match rows {
             Some(rows) => rows,
             None => 0..self.executor.rows(&fed.ticket, value)?,
         };
-        let plan = &self.program.plans[fed.plan];
-        let mut out = vec![0.0; rows.len() * plan.value(value).shape.width()];
-        self.executor.read(&fed.ticket, value, rows, &mut out)?;
-        Ok(out)
+        let width = self.program.plans[fed.plan].value(value).shape.width();
+        out.resize(rows.len() * width, 0.0);
+        self.executor.read(&fed.ticket, value, rows, out)?;
+        Ok(width)
     }
 
     /// All rows of a value of integers that a step by hand kept.

@@ -97,10 +97,12 @@ impl Ear {
         self.engine().close_session(session);
     }
 
-    /// Feeds tokens to sequences in one step; the logits after the last of each.
-    pub(super) fn feed(&mut self, parts: &[Part]) -> Result<Vec<Vec<f32>>> {
+    /// Feeds tokens to sequences in one step; writes the logits after the last of each one behind the other, and says how
+    /// many a row has.
+    pub(super) fn feed(&mut self, parts: &[Part], out: &mut Vec<f32>) -> Result<usize> {
         if parts.is_empty() {
-            return Ok(Vec::new());
+            out.clear();
+            return Ok(1);
         }
         let feeds: Vec<Feed<'_>> = parts
             .iter()
@@ -114,9 +116,7 @@ impl Ear {
         let logits = self.logits;
         let engine = self.engine();
         let fed = engine.feed(&feeds, &[logits])?;
-        let all = engine.read(&fed, logits, Some(0..parts.len()))?;
-        let rows = all.chunks_exact(all.len() / parts.len());
-        Ok(rows.map(<[f32]>::to_vec).collect())
+        Ok(engine.read_into(&fed, logits, Some(0..parts.len()), out)?)
     }
 
     /// Times the words of a text in an encoded window, of which so many frames are heard.

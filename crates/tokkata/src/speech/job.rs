@@ -236,17 +236,17 @@ impl Job {
     }
 
     /// Reads the logits after what is pending.
-    pub(super) fn weigh(&mut self, logits: &mut [Vec<f32>]) -> Weighed {
+    pub(super) fn weigh(&mut self, logits: &mut [&mut [f32]]) -> Weighed {
         let t = self.vocabulary.tokens;
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Language => {
-                let (code, all) = t.detect(&logits[0]);
+                let (code, all) = t.detect(logits[0]);
                 let probability = all.iter().copied().fold(0.0, f32::max);
                 self.stage = Stage::Found { code, probability };
                 Weighed::Over
             }
             Stage::Silence { ask } => {
-                let no_speech = softmax(&logits[0])[t.no_speech as usize];
+                let no_speech = softmax(logits[0])[t.no_speech as usize];
                 let transcript = self.transcript.as_ref().expect("a window was asked for");
                 let rules = transcript.rules();
                 let search = Search::new(ask.search, rules, ask.prompt.len(), self.ctx);
@@ -278,7 +278,7 @@ impl Job {
     fn choose(
         &mut self,
         (ask, mut search, no_speech): (Ask, Box<Search>, f32),
-        logits: &mut [Vec<f32>],
+        logits: &mut [&mut [f32]],
     ) -> Weighed {
         let alone = logits.len() == 1;
         match search.take(logits) {

@@ -82,7 +82,8 @@ def measured(port: int, prompt: int) -> dict[str, float]:
     times = [t for t in answer.times if asked.began <= t <= asked.began + long_first]
     answer.leave()
     gaps = sorted(b - a for a, b in zip([asked.began, *times], times))
-    alone = Stream(port, ids(SHORT), BEFORE + len(times))
+    # At most as many as tell its pace well.
+    alone = Stream(port, ids(SHORT), BEFORE + min(len(times), 400))
     alone.join()
     pace = (alone.times[-1] - alone.times[BEFORE - 1]) / (len(alone.times) - BEFORE)
     return {
@@ -148,7 +149,8 @@ def main() -> None:
             for name, runs in found.items():
                 port = free_port()
                 common = ["-m", str(model), "--port", str(port), "--parallel", "4"]
-                ours = [asked.tokkata, "serve", *common, "-c", str(context), *shlex.split(asked.ours)]
+                # Made-up weights repeat themselves, which n-grams would guess.
+                ours = [asked.tokkata, "serve", *common, "-c", str(context), "--spec-type", "none", *shlex.split(asked.ours)]
                 theirs = [asked.llama, *common, "-c", str(4 * context), *shlex.split(asked.theirs)]
                 with running(ours if name == "tokkata" else theirs, port):
                     runs.append(measured(port, asked.prompt))

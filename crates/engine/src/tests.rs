@@ -181,6 +181,15 @@ fn run(engine: &mut Engine) -> HashMap<RequestId, Given> {
     panic!("the engine makes no progress");
 }
 
+/// What came of every request until one has so many tokens.
+fn until(engine: &mut Engine, id: RequestId, tokens: usize) -> HashMap<RequestId, Given> {
+    let mut answers: HashMap<RequestId, Given> = HashMap::new();
+    while answers.get(&id).is_none_or(|a| a.tokens.len() < tokens) {
+        collect(&mut answers, engine.step());
+    }
+    answers
+}
+
 /// The greedy answer without any cache.
 fn greedy(prompt: &[u32], n: usize, kinds: &[CacheKind]) -> Vec<u32> {
     greedy_over(given(prompt), n, kinds)

@@ -228,6 +228,8 @@ impl Run {
         if let Err(error) = self.search(cx) {
             self.searches.clear();
             self.choices.iter_mut().for_each(|c| c.ended = true);
+            let seconds = self.seconds();
+            self.model.metrics.ended("error", None, None, seconds);
             return Poll::Ready(Some(Err(error)));
         }
         let n = self.choices.len();

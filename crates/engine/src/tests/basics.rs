@@ -343,13 +343,7 @@ fn cancelling_and_stop_ids_end_an_answer() {
     stopping.stop.stop_ids = vec![full[3]];
     let stop = engine.submit(stopping).unwrap();
     let cancel = engine.submit(request(&tokens, 100)).unwrap();
-    let mut answers = HashMap::new();
-    while answers
-        .get(&cancel)
-        .is_none_or(|a: &Given| a.tokens.is_empty())
-    {
-        collect(&mut answers, engine.step());
-    }
+    let mut answers = until(&mut engine, cancel, 1);
     engine.cancel(cancel);
     while !engine.is_idle() {
         collect(&mut answers, engine.step());

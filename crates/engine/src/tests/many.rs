@@ -16,13 +16,7 @@ fn a_long_prompt_leaves_answers_their_pace() {
     };
     let (mut engine, model) = engine_and_model(&[FULL], 16, 8000, limits);
     let answering = engine.submit(request(&prompt(4, 1), 60)).unwrap();
-    let mut answers = HashMap::new();
-    while answers
-        .get(&answering)
-        .is_none_or(|a: &Given| a.tokens.len() < 4)
-    {
-        collect(&mut answers, engine.step());
-    }
+    let mut answers = until(&mut engine, answering, 4);
     let long = engine.submit(request(&prompt(3000, 2), 1)).unwrap();
     let (before, rows) = (
         answers[&answering].tokens.len(),
@@ -111,13 +105,7 @@ fn an_answer_whose_logits_cannot_be_read_fails_and_no_other() {
     (told.logprobs, told.told) = (Some(0), vec![5]);
     let told = engine.submit(told).unwrap();
     let other = engine.submit(request(&prompt(9, 2), 50)).unwrap();
-    let mut answers = HashMap::new();
-    while answers
-        .get(&told)
-        .is_none_or(|a: &Given| a.tokens.len() < 3)
-    {
-        collect(&mut answers, engine.step());
-    }
+    let mut answers = until(&mut engine, told, 3);
     model.hides.store(true, Ordering::Relaxed);
     while !engine.is_idle() {
         collect(&mut answers, engine.step());

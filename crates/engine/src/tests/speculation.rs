@@ -484,13 +484,7 @@ fn a_cancelled_answer_is_the_beginning_of_one_and_its_session_goes_on() {
             engine.speculate(always(drafter(Made::Half, &[text]), 4));
             let session = engine.open_session(0);
             let id = engine.submit_to(session, request(&tokens, 40)).unwrap();
-            let mut answers = HashMap::new();
-            while answers
-                .get(&id)
-                .is_none_or(|a: &Given| a.tokens.len() <= after)
-            {
-                collect(&mut answers, engine.step());
-            }
+            let mut answers = until(&mut engine, id, after + 1);
             engine.turn();
             engine.cancel(id);
             while !engine.is_idle() {

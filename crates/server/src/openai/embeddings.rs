@@ -41,14 +41,7 @@ pub(crate) async fn create(app: Shared, request: Request) -> Result<Response> {
     fields.finish(app.options.strict_fields)?;
     let warnings = std::mem::take(&mut fields.warnings);
     let (vectors, tokens) = embed(&model, inputs, shape).await?;
-    let write = |(index, rows): (usize, Vec<Vec<f32>>)| {
-        let row = |v: &Vec<f32>| if base64 { encoded(v) } else { json!(v) };
-        let embedding = match rows.len() {
-            1 => row(&rows[0]),
-            _ => rows.iter().map(row).collect(),
-        };
-        json!({"object": "embedding", "index": index, "embedding": embedding})
-    };
+    let write = |(index, rows): (usize, Vec<Vec<f32>>)| json!({"object": "embedding", "index": index, "embedding": written(&rows, base64)});
     let data: Vec<Value> = vectors.into_iter().enumerate().map(write).collect();
     let mut body = json!({
         "object": "list",
@@ -109,14 +102,7 @@ pub(crate) async fn pooling(app: Shared, request: Request) -> Result<Response> {
     fields.labels(&LABELS);
     fields.finish(app.options.strict_fields)?;
     let (vectors, tokens) = embed(&model, inputs, shape).await?;
-    let write = |(index, rows): (usize, Vec<Vec<f32>>)| {
-        let one = |v: &Vec<f32>| if base64 { encoded(v) } else { json!(v) };
-        let data = match &rows[..] {
-            [row] => one(row),
-            rows => rows.iter().map(one).collect(),
-        };
-        json!({"object": "pooling", "index": index, "data": data})
-    };
+    let write = |(index, rows): (usize, Vec<Vec<f32>>)| json!({"object": "pooling", "index": index, "data": written(&rows, base64)});
     let data: Vec<Value> = vectors.into_iter().enumerate().map(write).collect();
     Ok(crate::app::Json(json!({
         "id": id("pool-"),
@@ -127,6 +113,15 @@ pub(crate) async fn pooling(app: Shared, request: Request) -> Result<Response> {
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }))
     .into_response())
+}
+
+/// A text's vector, or a list of them where it has several.
+fn written(rows: &[Vec<f32>], base64: bool) -> Value {
+    let one = |v: &Vec<f32>| if base64 { encoded(v) } else { json!(v) };
+    match rows {
+        [row] => one(row),
+        rows => rows.iter().map(one).collect(),
+    }
 }
 
 /// Whether vectors are written in base64.

@@ -129,6 +129,7 @@ pub(crate) fn sampling(given: &tokkata_sampling, biases: &[tokkata_bias]) -> Sam
         dry: None,
         bias: biases.iter().map(|b| (b.token, b.bias)).collect(),
         seed: given.seed,
+        watermark: None,
     }
 }
 

@@ -32,6 +32,7 @@ mod template;
 mod tokenize;
 mod transcribe;
 mod tune;
+mod watermark;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -85,6 +86,8 @@ pub(crate) enum Command {
     Tokenize(tokenize::TokenizeArgs),
     /// Show the text of tokens
     Detokenize(detokenize::DetokenizeArgs),
+    /// Say how likely it is that a text was written with a watermark's key
+    Watermark(watermark::WatermarkArgs),
     /// Show a conversation as its chat template writes it
     Template(template::TemplateArgs),
     /// Show how a raw answer is split
@@ -149,6 +152,7 @@ impl Command {
             Command::Tune(args) => tune::run(&args),
             Command::Tokenize(args) => tokenize::run(&args),
             Command::Detokenize(args) => detokenize::run(&args),
+            Command::Watermark(args) => watermark::run(&args),
             Command::Template(args) => template::run(&args),
             Command::Parse(args) => parse::run(&args),
             Command::Archs(args) => archs::run(&args),

@@ -20,6 +20,7 @@ mod sampling;
 mod signals;
 mod texts;
 mod tuned;
+mod watermark;
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -4,9 +4,10 @@ use std::hash::{BuildHasher, Hasher};
 
 use anyhow::Result;
 use clap::Args;
-use tokkata::{Dry, Request, Sampling, Tokenizer};
+use tokkata::{Dry, Request, Sampling, Tokenizer, Watermark};
 
 use crate::args::usage;
+use crate::watermark;
 
 /// How tokens are picked.
 #[derive(Debug, Args)]
@@ -110,6 +111,10 @@ pub(crate) struct SamplingArgs {
     /// temperature. They act in this order
     #[arg(long, value_name = "NAMES", value_parser = Samplers::parse, default_value = "", hide_default_value = true, hide_short_help = true)]
     samplers: Samplers,
+    /// Lets whoever has its key tell the text by `tokkata watermark`, as JSON: {"key": 42}, beside it vLLM's
+    /// context_width, deduplicate_contexts and deduplicate_contexts_max_history
+    #[arg(long, value_name = "JSON", value_parser = watermark::parse, hide_short_help = true)]
+    watermark_config: Option<Watermark>,
 }
 
 /// A step between logits and a token.
@@ -204,8 +209,11 @@ impl ShiftArgs {
 }
 
 impl SamplingArgs {
-    /// Sampling for one tokenizer, and the seed to be shown when it was made up.
-    pub(crate) fn sampling(&self, tokenizer: &Tokenizer) -> Result<(Sampling, Option<u64>)> {
+    /// Sampling for one tokenizer, which DRY alone asks for, and the seed to be shown when it was made up.
+    pub(crate) fn sampling(
+        &self,
+        tokenizer: Option<&Tokenizer>,
+    ) -> Result<(Sampling, Option<u64>)> {
         self.check()?;
         let used = |sampler| self.samplers.has(sampler);
         let pick = |sampler, value: f32, off: f32| if used(sampler) { value } else { off };
@@ -224,9 +232,15 @@ impl SamplingArgs {
             frequency_penalty: pick(Sampler::Penalties, self.frequency_penalty, 0.0),
             presence_penalty: pick(Sampler::Penalties, self.presence_penalty, 0.0),
             repeat_last_n: usize::try_from(self.repeat_last_n).ok(),
-            dry: (used(Sampler::Dry) && self.dry_multiplier != 0.0).then(|| self.dry(tokenizer)),
+            dry: match used(Sampler::Dry) && self.dry_multiplier != 0.0 {
+                true => Some(
+                    self.dry(tokenizer.ok_or_else(|| usage("DRY wants a model that is named"))?),
+                ),
+                false => None,
+            },
             bias: self.bias()?,
             seed: random.unwrap_or(self.seed as u64),
+            watermark: self.watermark_config,
         };
         Ok((sampling, random.filter(|_| self.temp > 0.0)))
     }
@@ -246,10 +260,10 @@ impl SamplingArgs {
     /// The same as members of a request.
     pub(crate) fn body(&self) -> Result<serde_json::Map<String, serde_json::Value>> {
         self.check()?;
-        if !self.samplers.0.is_empty() || !self.logit_bias.is_empty() || self.dry_multiplier != 0.0
-        {
+        let others = !self.samplers.0.is_empty() || !self.logit_bias.is_empty();
+        if others || self.dry_multiplier != 0.0 || self.watermark_config.is_some() {
             return Err(usage(
-                "--samplers, --logit-bias and DRY are set where the server is started",
+                "--samplers, --logit-bias, --watermark-config and DRY are set where the server is started",
             ));
         }
         let body = serde_json::json!({

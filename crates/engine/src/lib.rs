@@ -10,7 +10,7 @@
 //! needs; a draw depends on (seed, position, logits) and never on the neighbours in a step; running out of context
 //! ends an answer by name or is an error, and nothing is cut in silence.
 //!
-//! Reading order: [`request`], [`input`], [`engine`], [`pool`], [`kind`], [`sequence`], [`prefix`], [`cache`], [`sampling`], [`handle`].
+//! Reading order: [`request`], [`input`], [`engine`], [`pool`], [`kind`], [`sequence`], [`prefix`], [`cache`], [`sampling`], [`watermark`], [`handle`].
 //!
 //! ```
 //! use tokkata_engine::StopStrings;
@@ -41,6 +41,7 @@ pub mod speculate;
 pub mod stop;
 mod task;
 mod turn;
+pub mod watermark;
 
 #[cfg(test)]
 mod fake;
@@ -63,3 +64,4 @@ pub use request::{
 pub use sampling::{BadSampling, Sampling};
 pub use score::ScorePlan;
 pub use stop::StopStrings;
+pub use watermark::{Detection, Repeats, Watermark};

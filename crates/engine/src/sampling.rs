@@ -3,6 +3,7 @@
 use tokkata_ir::sample::{Fixed, Parameters, Sampler};
 
 use crate::dry::Dry;
+use crate::watermark::Watermark;
 
 /// How tokens are picked. The default is llama.cpp's: temperature 0.8, top-k 40, top-p 0.95, min-p 0.05.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +38,8 @@ pub struct Sampling {
     pub bias: Vec<(u32, f32)>,
     /// Seed of every draw; with a position it decides the draw alone.
     pub seed: u64,
+    /// Lets whoever has its key tell the text. The host draws then, a step at a time and without drafts.
+    pub watermark: Option<Watermark>,
 }
 
 impl Default for Sampling {
@@ -57,6 +60,7 @@ impl Default for Sampling {
             dry: None,
             bias: Vec::new(),
             seed: 0,
+            watermark: None,
         }
     }
 }
@@ -132,8 +136,22 @@ impl Sampling {
         }
         match self.bias.iter().find(|b| b.1.is_nan()) {
             Some(&(token, _)) => Err(BadSampling::Bias { token }),
-            None => Ok(()),
+            None => self.check_watermark(),
         }
+    }
+
+    fn check_watermark(&self) -> Result<(), BadSampling> {
+        match self.watermark {
+            Some(mark) if !(1..=Watermark::WIDEST).contains(&mark.width) => {
+                Err(BadSampling::Watermark { width: mark.width })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The watermark of what is drawn: greedy answers have none.
+    pub(crate) fn mark(&self) -> Option<&Watermark> {
+        self.watermark.as_ref().filter(|_| self.temperature > 0.0)
     }
 }
 
@@ -145,6 +163,11 @@ pub enum BadSampling {
     Parameter { name: &'static str, value: f32 },
     #[error("the bias of token {token} is not a number")]
     Bias { token: u32 },
+    #[error(
+        "found a context of {width} tokens for the watermark, expected 1 to {}",
+        Watermark::WIDEST
+    )]
+    Watermark { width: usize },
 }
 
 #[cfg(test)]

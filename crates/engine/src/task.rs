@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokkata_ir::sample::{MOST_LISTED, Mask};
+use tokkata_ir::sample::{BadLogits, MOST_LISTED, Mask, Scratch};
 use tokkata_ir::{LogitRow, Logprobs, PlanRole, SeqSlot, ValueId};
 use web_time::Instant;
 
@@ -16,6 +16,7 @@ use crate::sampling::Sampling;
 use crate::sequence::Sequence;
 use crate::speculate::{Draft, Own};
 use crate::stop::StopStrings;
+use crate::watermark::Watermark;
 
 /// A request that is waiting or running.
 pub(crate) struct Task {
@@ -469,6 +470,7 @@ impl Answer {
     pub(crate) fn runs_ahead(&self, recurrent: bool) -> bool {
         matches!(self.constraint, Constrained::No | Constrained::Free(_))
             && self.sampling.dry.is_none()
+            && self.sampling.mark().is_none()
             && !(recurrent && self.has_stop_strings)
     }
 
@@ -506,11 +508,33 @@ impl Answer {
         }
     }
 
+    /// Draws with the answer's watermark, in place of the device, from the logits behind these tokens, of which so many
+    /// are the prompt.
+    pub(crate) fn draw(
+        &self,
+        (mark, position): (&Watermark, u32),
+        (tokens, prompt): (&[u32], usize),
+        logits: &[f32],
+    ) -> Result<u32, BadLogits> {
+        let sampler = self.sampling.sampler();
+        let asked = self.logit_row(0, tokens).unwrap_or_default();
+        let side = sampler.side(tokens, asked.mask, asked.dry);
+        let row = side.row(logits, position);
+        let scratch = &mut Scratch::default();
+        mark.sample((tokens, prompt), (&sampler.record, &row), scratch)
+    }
+
     /// What the host reports of each row of logits: so many of the likeliest tokens, or these; `None` where the device
     /// reports, or nobody does.
     pub(crate) fn tells_of_rows(&self) -> Option<(usize, &[u32])> {
         let most = self.logprobs?;
-        (most > MOST_LISTED || !self.told.is_empty()).then_some((most, &self.told))
+        let own = most > MOST_LISTED || !self.told.is_empty() || self.sampling.mark().is_some();
+        own.then_some((most, &self.told))
+    }
+
+    /// Whether the host looks at each row of logits.
+    pub(crate) fn reads_rows(&self) -> bool {
+        self.tells_of_rows().is_some() || self.sampling.mark().is_some()
     }
 
     /// Whether a token that was drawn without a mask is one that the mask forbids.
@@ -593,7 +617,8 @@ impl Answer {
             Constrained::Told(constraint, _) => constraint.goes_back() && !constraint.free(),
             Constrained::Asks(..) | Constrained::Away => false,
         };
-        goes_back && !self.own.never && self.own.trial.is_none()
+        let drawn_here = self.sampling.mark().is_some();
+        goes_back && !drawn_here && !self.own.never && self.own.trial.is_none()
     }
 
     fn scan(&mut self, token: u32) -> crate::stop::Scan {

@@ -75,6 +75,7 @@ mod many;
 mod shift;
 mod spawned;
 mod speculation;
+mod watermark;
 
 /// An engine whose arena holds `positions` of every group.
 fn engine(kinds: &[CacheKind], block_size: u32, positions: u32, limits: Limits) -> Engine {

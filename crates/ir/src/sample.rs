@@ -96,6 +96,20 @@ pub fn sample(
     row: &Row<'_>,
     scratch: &mut Scratch,
 ) -> Result<u32, BadLogits> {
+    let (seed, position) = (record.seed, row.position);
+    sample_by(record, row, scratch, |id| noise(seed, position, id))
+}
+
+/// Picks a token as [`sample`] does, with other noise: 64 bits of each token, the smallest of which win.
+///
+/// # Errors
+/// As [`sample`].
+pub fn sample_by(
+    record: &SamplerRecord,
+    row: &Row<'_>,
+    scratch: &mut Scratch,
+    noise: impl Fn(u32) -> u64,
+) -> Result<u32, BadLogits> {
     row.touched(record, &mut scratch.touched);
     let Some(coldness) = record.coldness else {
         return greedy(row, &scratch.touched);
@@ -115,7 +129,7 @@ pub fn sample(
     filter::top_n_sigma(candidates, record.top_n_sigma);
     filter::top_k(candidates, kept(record));
     filter::filter(candidates, record, row.position);
-    Ok(draw(candidates, coldness, record.seed, row.position))
+    Ok(draw(candidates, coldness, noise))
 }
 
 /// How many candidates top-k keeps.
@@ -183,12 +197,12 @@ fn select(
 }
 
 /// The candidate with the largest logit over the temperature plus noise; the lowest id among equals.
-fn draw(candidates: &[Candidate], coldness: Coldness, seed: u64, position: u32) -> u32 {
+fn draw(candidates: &[Candidate], coldness: Coldness, noise: impl Fn(u32) -> u64) -> u32 {
     let top = filter::best(candidates);
     let mut best = (i32::MIN, 0);
     for c in candidates {
         let loss = coldness.cool(c.value.below(top));
-        let bits = noise(seed, position, c.id);
+        let bits = noise(c.id);
         if gumbel_bound(bits) - loss < best.0 {
             continue;
         }

@@ -143,6 +143,7 @@ impl Params {
             }
             _ => {}
         }
+        params.take_watermark(fields)?;
         fields.refuse(
             &["logits_processors", "custom_logit_processor"],
             "code from a request is not run",
@@ -220,6 +221,25 @@ impl Params {
                 _ => s.temperature = 1.0,
             }
         }
+        Ok(())
+    }
+
+    /// A request may do without the server's watermark; it cannot bring one.
+    fn take_watermark(&mut self, fields: &mut Fields) -> Result<()> {
+        let asked = fields.boolean("watermarking")?;
+        if asked == Some(false) {
+            self.sampling.watermark = None;
+        }
+        let unmarked = match asked {
+            Some(true) if self.sampling.watermark.is_none() => {
+                "the server has no key (--watermark-config)"
+            }
+            Some(true) if self.sampling.temperature <= 0.0 => "greedy answers have none",
+            Some(true) if self.beams.is_some() => "answers of a beam search have none",
+            _ => return Ok(()),
+        };
+        let text = format!("watermarking has no effect here: {unmarked}");
+        fields.warnings.push(text);
         Ok(())
     }
 

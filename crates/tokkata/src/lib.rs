@@ -78,9 +78,10 @@ pub use tokkata_audio as audio;
 pub use tokkata_backend_cpu::{rates as measure, tuning};
 pub use tokkata_core::{Array, DType, Metadata, Value};
 pub use tokkata_engine::{
-    Answer, Canceller, Constraint, Driver, Dry, EncoderInput, Engine, EngineError, EngineHandle,
-    Event, EventKind, Feed, FeedLogits, FinishReason, Logprob, Logprobs, Media, ReadRequest,
-    Request, RequestId, RowKind, Sampling, ScorePlan, SessionId, Stats, StopRules, Turned, Urgency,
+    Answer, Canceller, Constraint, Detection, Driver, Dry, EncoderInput, Engine, EngineError,
+    EngineHandle, Event, EventKind, Feed, FeedLogits, FinishReason, Logprob, Logprobs, Media,
+    ReadRequest, Repeats, Request, RequestId, RowKind, Sampling, ScorePlan, SessionId, Stats,
+    StopRules, Turned, Urgency, Watermark,
 };
 pub use tokkata_formats::{
     Container, ModelFile, PackedWeight, ReadRanges, SafetensorsOutput, SafetensorsWriter,

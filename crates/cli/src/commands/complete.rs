@@ -119,7 +119,7 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<()> {
         .map(|(i, p)| encode(i, p))
         .collect();
     let prompts = prompts?;
-    let (sampling, made_up) = args.sampling.sampling(&tokenizer)?;
+    let (sampling, made_up) = args.sampling.sampling(Some(&tokenizer))?;
     if let Some(seed) = made_up {
         say(&format!("seed: {seed}"));
     }

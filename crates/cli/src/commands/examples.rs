@@ -97,6 +97,11 @@ pub(super) const DETOKENIZE: &str = "\
 Examples:
   tokkata detokenize -m MODEL.gguf --ids 1,2,3";
 
+pub(super) const WATERMARK: &str = "\
+Examples:
+  tokkata watermark -m MODEL.gguf --watermark-config '{\"key\": 42}' -f TEXT.txt
+  tokkata watermark --watermark-config '{\"key\": 42}' --ids 1,2,3 -o json";
+
 pub(super) const TEMPLATE: &str = "\
 Examples:
   tokkata template -m MODEL.gguf REQUEST.json";

@@ -195,7 +195,7 @@ fn open(args: &RunArgs, path: &Path) -> Result<Chat> {
     args.drafts.apply(&args.model, &mut options)?;
     checkpoint.must_write()?;
     let tokenizer = checkpoint.tokenizer()?.clone();
-    let (sampling, made_up) = args.sampling.sampling(&tokenizer)?;
+    let (sampling, made_up) = args.sampling.sampling(Some(&tokenizer))?;
     if let Some(seed) = made_up {
         say(&format!("seed: {seed}"));
     }

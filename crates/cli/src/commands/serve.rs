@@ -300,10 +300,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<()> {
         Some(Opened::Text { service, .. }) => service.tokenizer().ok(),
         _ => None,
     });
-    let sampling = match first {
-        Some(tokenizer) => args.sampling.sampling(tokenizer)?.0,
-        None => tokkata::Sampling::default(),
-    };
+    let (sampling, _) = args.sampling.sampling(first.map(AsRef::as_ref))?;
     let options = ServerOptions {
         models: args.several.limits(budget),
         vad: net.map(Arc::new),

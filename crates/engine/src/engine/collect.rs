@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use tokkata_ir::sample::BadLogits;
 use tokkata_ir::{BackendError, Lead, PlanRole, Progress, RowResult, RowStatus};
 
 use super::{Ending, Engine, SNAPSHOT_TOKENS};
@@ -62,7 +63,7 @@ impl Engine {
         if !std::mem::replace(&mut flight.begun, true) {
             self.begun(&flight, &news.rows);
         }
-        self.tell(&flight, &mut news.rows);
+        self.look(&flight, &mut news.rows);
         let mut rows = news.rows.into_iter().peekable();
         while let Some(row) = rows.next() {
             let tries = |p: &&Part| p.slot == row.slot && p.tried > 0;
@@ -147,16 +148,14 @@ impl Engine {
         }
     }
 
-    /// What the host reports of a part's rows of logits.
-    pub(super) fn tells_of_rows(&self, part: &Part) -> Option<(usize, &[u32])> {
-        match &self.running[place_of(&self.running, part.task)?].goal {
-            Goal::Answer(answer) if part.draws > 0 => answer.tells_of_rows(),
-            _ => None,
-        }
+    /// Whether the host looks at a part's rows of logits.
+    pub(super) fn reads_rows(&self, part: &Part) -> bool {
+        let task = place_of(&self.running, part.task).map(|i| &self.running[i].goal);
+        matches!(task, Some(Goal::Answer(answer)) if part.draws > 0 && answer.reads_rows())
     }
 
-    /// Reports what answers ask of their rows and devices do not say. Such works have one step.
-    fn tell(&mut self, flight: &Flight, rows: &mut [RowResult]) {
+    /// Draws and reports what answers ask of their rows and devices do not do. Such works have one step.
+    fn look(&mut self, flight: &Flight, rows: &mut [RowResult]) {
         let (Some(value), Some(ticket)) = (self.ports.logits, &flight.ticket) else {
             return;
         };
@@ -164,23 +163,22 @@ impl Engine {
         let mut before = 0;
         for part in &flight.parts {
             let own = rows.iter_mut().filter(|r| r.slot == part.slot);
-            if let Some((most, told)) = self.tells_of_rows(part) {
-                let (most, told) = (most, told.to_vec());
+            if self.reads_rows(part) {
                 let main = self.program.plan(PlanRole::Main).map(|(_, plan)| plan);
                 logits.resize(main.map_or(0, |plan| plan.value(value).shape.width()), 0.0);
                 for (at, row) in (before..).zip(own) {
-                    let RowStatus::Drawn(token) = row.status else {
+                    if !matches!(row.status, RowStatus::Drawn(_)) {
                         continue;
-                    };
+                    }
                     let copied = self.executor.read(ticket, value, at..at + 1, &mut logits);
+                    let Some(i) = place_of(&self.running, part.task) else {
+                        break;
+                    };
                     if let Err(error) = copied {
-                        if let Some(i) = place_of(&self.running, part.task) {
-                            self.end(i, Some(Err(error.into())));
-                        }
+                        self.end(i, Some(Err(error.into())));
                         break;
                     }
-                    // Whoever drew from them has seen that they are numbers.
-                    row.logprobs = logprobs(&logits, token, (most, &told)).ok();
+                    self.running[i].look(row, &logits);
                 }
             }
             before += part.logit_rows();
@@ -398,6 +396,27 @@ impl Part {
 }
 
 impl Task {
+    /// Draws from a row's logits in place of the device where that is asked for, and reports of them.
+    fn look(&mut self, row: &mut RowResult, logits: &[f32]) {
+        let Goal::Answer(answer) = &self.goal else {
+            return;
+        };
+        if let Some(mark) = answer.sampling.mark() {
+            let seen = (&self.tokens[..=row.position as usize], self.prompt_len);
+            row.status = match answer.draw((mark, row.position), seen, logits) {
+                Ok(token) => RowStatus::Drawn(token),
+                Err(BadLogits::NotANumber) => RowStatus::NotANumber,
+                Err(BadLogits::NoCandidate) => RowStatus::NoCandidate,
+            };
+            // The slot has counted the device's own token, which may even have ended it.
+            self.tried = true;
+        }
+        if let (RowStatus::Drawn(token), Some(told)) = (row.status, answer.tells_of_rows()) {
+            // Whoever drew from them has seen that they are numbers.
+            row.logprobs = logprobs(logits, token, told).ok();
+        }
+    }
+
     /// Whether a row drew, without a mask, a token that the mask forbids.
     pub(super) fn refuses(&mut self, row: &RowResult) -> bool {
         match (row.status, self.answer_mut()) {

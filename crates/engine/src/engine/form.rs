@@ -390,7 +390,7 @@ impl Engine {
             return 0;
         };
         let ahead = part.draws == 1 && part.tried == 0 && self.runs_ahead(answer);
-        let alone = ahead && (part.answer || !recurrent) && answer.tells_of_rows().is_none();
+        let alone = ahead && (part.answer || !recurrent) && !answer.reads_rows();
         if !alone {
             return 0;
         }
@@ -523,7 +523,7 @@ impl Engine {
                 work.keep.push(read.value);
             }
             if let Some(logits) = self.ports.logits
-                && self.tells_of_rows(part).is_some()
+                && self.reads_rows(part)
                 && !work.keep.contains(&logits)
             {
                 work.keep.push(logits);

@@ -13,3 +13,4 @@ mod serving;
 #[path = "../../../audio/tests/signals/mod.rs"]
 mod signals;
 mod tools;
+mod watermark;

@@ -28,6 +28,7 @@ use crate::kernels::attention::{
 use crate::memory::Aligned;
 use crate::pool::Worker;
 use cut::{Cut, Pieces, SPAN, pieces, within};
+use fetch::Held;
 use keys::Keys;
 
 /// T5's bias by distance.
@@ -80,6 +81,7 @@ pub(crate) struct Scratch {
     whole: Gathered,
     pub(crate) keys: Vec<f32>,
     pub(crate) values: Vec<f32>,
+    held: Held,
 }
 
 impl Scratch {
@@ -95,6 +97,7 @@ impl Scratch {
             whole: Gathered::new(dim_v),
             keys: vec![0.0; TILE * dim_k],
             values: vec![0.0; TILE * dim_v],
+            held: Held::default(),
         }
     }
 }
@@ -192,7 +195,7 @@ impl Attention {
                 (item, keys),
                 (first, until),
                 &span,
-                (&mut scratch.keys, &mut scratch.values),
+                (&scratch.held, (&mut scratch.keys, &mut scratch.values)),
             );
             let biased = self.fill_bias(cx, (item, keys), &span, (first, &mut scratch.bias));
             let mut rows = Rows {
@@ -357,13 +360,21 @@ impl Kernel for Attention {
         // SAFETY: the scratch of this worker, borrowed once.
         let scratch = unsafe { &mut cx.scratch(worker).attention };
         let parts = cut.parts();
+        let holds = self.holds(cx, &cut);
+        scratch.held.of = None;
         loop {
             let ticket = cx.ticket(self.tickets);
             if ticket >= cut.items * parts {
                 break;
             }
             match &cut.pieces {
-                None => self.run_item(cx, &self.item(cx, &cut, ticket), scratch),
+                None => {
+                    let item = self.item(cx, &cut, ticket);
+                    if holds {
+                        self.hold(cx, &item, &mut scratch.held);
+                    }
+                    self.run_item(cx, &item, scratch);
+                }
                 Some(pieces) => {
                     let piece = pieces.dealt(ticket, cut.items);
                     self.run_piece(cx, (&cut, pieces), piece, scratch);

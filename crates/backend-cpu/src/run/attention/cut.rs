@@ -7,6 +7,8 @@
 
 use std::ops::Range;
 
+use tokkata_ir::Mask;
+
 use super::super::cx::Cx;
 use super::{Attention, CHUNK, Item, MAX_ROWS};
 
@@ -14,6 +16,8 @@ use super::{Attention, CHUNK, Item, MAX_ROWS};
 pub(super) const SPAN: usize = 8 * CHUNK;
 /// Chunks of a span.
 const SPAN_CHUNKS: usize = SPAN / CHUNK;
+/// Bytes of a head's keys and values that a worker keeps at most: about what lies near to it.
+const HELD: usize = 2 << 20;
 /// Whole items that each worker should have: with fewer, it is seen when one worker has one more than others.
 const MANY: usize = 4;
 /// Share of the time of all workers that whole items must use.
@@ -147,32 +151,42 @@ impl Attention {
     }
 
     pub(super) fn item(&self, cx: &Cx<'_>, cut: &Cut, index: usize) -> Item {
-        let (mut tile, head) = (
-            index / (self.kv_heads * cut.subs),
-            index % (self.kv_heads * cut.subs),
-        );
-        let (kv_head, sub) = (head / cut.subs, head % cut.subs);
+        let heads = self.kv_heads * cut.subs;
         let group = self.heads / self.kv_heads;
-        let first = kv_head * group + sub * cut.heads;
-        let heads = first..(first + cut.heads).min((kv_head + 1) * group);
+        let mut left = index;
         for seq in 0..cx.step.n_seqs() {
             let (start, count) = (cx.step.first_row(seq), cx.step.row_count(seq));
             let tiles = count.div_ceil(cut.rows);
-            if tile < tiles {
+            let Some(behind) = left.checked_sub(tiles * heads) else {
+                // What is held of a head serves all rows.
+                let (tile, head) = match self.own {
+                    Some(_) => (left % tiles, left / tiles),
+                    None => (left / heads, left % heads),
+                };
+                let (kv_head, sub) = (head / cut.subs, head % cut.subs);
+                let first = kv_head * group + sub * cut.heads;
                 // Last rows first: they see most.
                 let most = count.div_ceil(tiles);
                 let at = (tiles - 1 - tile) * most;
-                let rows = start + at..start + (at + most).min(count);
                 return Item {
                     seq,
-                    rows,
+                    rows: start + at..start + (at + most).min(count),
                     kv_head,
-                    heads,
+                    heads: first..(first + cut.heads).min((kv_head + 1) * group),
                 };
-            }
-            tile -= tiles;
+            };
+            left = behind;
         }
         unreachable!("items are counted over the same sequences")
+    }
+
+    /// Whether a worker copies all that a head's rows may read of the step's own rows, and not what each item reads.
+    pub(super) fn holds(&self, cx: &Cx<'_>, cut: &Cut) -> bool {
+        let wide = matches!(self.mask, Mask::Full | Mask::Causal);
+        let longest = (0..cx.step.n_seqs()).map(|s| cx.step.row_count(s)).max();
+        let floats = longest.unwrap_or(0) * (self.form.dim_k + self.form.dim_v);
+        let few = floats * size_of::<f32>() <= HELD;
+        self.own.is_some() && self.chosen.is_none() && cut.pieces.is_none() && wide && few
     }
 }
 

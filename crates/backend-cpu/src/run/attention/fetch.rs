@@ -26,10 +26,13 @@ impl Attention {
         (item, keys): (&Item, &Keys<'_>),
         (first, end): (usize, usize),
         span: &Range<usize>,
-        copies: Copies<'_>,
+        (held, copies): (&Held, Copies<'_>),
     ) -> Tile {
         let (From::Positions(slot) | From::Entries(slot, _)) = keys.from else {
-            return self.own_rows(cx, (item, keys), first, span, copies);
+            return match held.of {
+                Some(_) => held.tile(first, (self.form.dim_k, self.form.dim_v)),
+                None => self.own_rows(cx, (item, keys), (first, span), copies),
+            };
         };
         for &plane in &self.cached {
             cx.watch.note(plane, (0, 0..0), None, false);
@@ -102,29 +105,113 @@ impl Attention {
         )
     }
 
+    /// Keys and values of the step's own rows, copied.
     fn own_rows(
         &self,
         cx: &Cx<'_>,
         (item, keys): (&Item, &Keys<'_>),
-        first: usize,
-        span: &Range<usize>,
+        (first, span): (usize, &Range<usize>),
         (key_copy, value_copy): Copies<'_>,
     ) -> Tile {
+        let (dim_k, dim_v) = (self.form.dim_k, self.form.dim_v);
+        for g in groups(first, span) {
+            let start = first + g * N;
+            let run = start.max(span.start)..(start + N).min(span.end);
+            let run = run.map(|n| (keys.at(n), n - start));
+            let to = (
+                &mut key_copy[g * N * dim_k..],
+                &mut value_copy[g * N * dim_v..],
+            );
+            self.own_group(cx, item, run, to);
+        }
+        copied_tile(first, (dim_k, dim_v), key_copy, value_copy)
+    }
+
+    /// Up to sixteen positions of the step's own rows, each with its lane.
+    fn own_group(
+        &self,
+        cx: &Cx<'_>,
+        item: &Item,
+        positions: impl Iterator<Item = (usize, usize)> + Clone,
+        (keys, values): (&mut [f32], &mut [f32]),
+    ) {
         let (dim_k, dim_v) = (self.form.dim_k, self.form.dim_v);
         let (k, v) = self.own.expect("own rows come with keys");
         let stride_v = if v.is_some() { self.dim_v } else { dim_k };
         let row_of = |p: usize| cx.step.first_row(item.seq) + p - cx.step.past_len(item.seq);
-        for number in span.clone() {
-            let (g, lane) = ((number - first) / N, (number - first) % N);
-            let row = row_of(keys.at(number));
-            let key = &cx.row(k, row)[item.kv_head * dim_k..][..dim_k];
-            for (d, &x) in key.iter().enumerate() {
-                key_copy[(g * dim_k + d) * N + lane] = x;
+        let key = |p: usize| &cx.row(k, row_of(p))[item.kv_head * dim_k..][..dim_k];
+        let Some((first, _)) = positions.clone().next() else {
+            return;
+        };
+        // Rows are read sixteen columns at a time.
+        if dim_k.is_multiple_of(N) {
+            let mut rows = [Row::Floats(key(first).as_ptr()); N];
+            for (p, lane) in positions.clone() {
+                rows[lane] = Row::Floats(key(p).as_ptr());
             }
-            let value = &cx.row(v.unwrap_or(k), row)[item.kv_head * stride_v..][..self.dim_v];
-            value_copy[(number - first) * dim_v..][..self.dim_v].copy_from_slice(value);
+            // SAFETY: the rows above; no one writes them before the next barrier.
+            unsafe { panel_of_rows(cx.kernel, &rows, dim_k, keys) };
+        } else {
+            for (p, lane) in positions.clone() {
+                for (d, &x) in key(p).iter().enumerate() {
+                    keys[d * N + lane] = x;
+                }
+            }
         }
-        copied_tile(first, (dim_k, dim_v), key_copy, value_copy)
+        for (p, lane) in positions {
+            let value = &cx.row(v.unwrap_or(k), row_of(p))[item.kv_head * stride_v..];
+            values[lane * dim_v..][..self.dim_v].copy_from_slice(&value[..self.dim_v]);
+        }
+    }
+
+    /// Copies all keys and values of an item's head, unless they are there from an item before.
+    pub(super) fn hold(&self, cx: &Cx<'_>, item: &Item, held: &mut Held) {
+        let of = Some((item.seq, item.kv_head));
+        if held.of == of {
+            return;
+        }
+        let (dim_k, dim_v) = (self.form.dim_k, self.form.dim_v);
+        let past = cx.step.past_len(item.seq);
+        let end = past + cx.step.row_count(item.seq);
+        (held.of, held.first) = (of, past / TILE * TILE);
+        let rows = (end - held.first).next_multiple_of(N);
+        held.keys.resize(rows * dim_k, 0.0);
+        held.values.resize(rows * dim_v, 0.0);
+        for start in (held.first..end).step_by(N) {
+            let run = start.max(past)..(start + N).min(end);
+            let at = start - held.first;
+            let to = (&mut held.keys[at * dim_k..], &mut held.values[at * dim_v..]);
+            self.own_group(cx, item, run.map(|p| (p, p - start)), to);
+        }
+    }
+}
+
+/// All keys and values of one head of a sequence, which rows of several items read.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// The sequence and the key head.
+    pub(super) of: Option<(usize, usize)>,
+    /// The position of the first.
+    first: usize,
+    /// Panels `[positions / 16][dim_k][16]`.
+    keys: Vec<f32>,
+    /// `[positions, dim_v]`.
+    values: Vec<f32>,
+}
+
+impl Held {
+    /// The tile at `first`, of which those positions are there that the sequence has.
+    fn tile(&self, first: usize, (dim_k, dim_v): (usize, usize)) -> Tile {
+        let at = first - self.first;
+        let group = |all: &[f32], dim: usize| {
+            let of = |g| all.as_ptr().wrapping_add((at + g * N) * dim).cast();
+            from_fn(of)
+        };
+        Tile {
+            keys: group(&self.keys, dim_k),
+            values: group(&self.values, dim_v),
+            ..copied_tile(first, (dim_k, dim_v), &[], &[])
+        }
     }
 }
 

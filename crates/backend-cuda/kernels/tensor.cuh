@@ -37,6 +37,18 @@ static __device__ __forceinline__ u32 load_word(u32 at) {
     return v;
 }
 
+static __device__ __forceinline__ float2 load_floats(u32 at) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
+    return v;
+}
+
+static __device__ __forceinline__ uint4 load_piece(u32 at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+    return v;
+}
+
 // Bytes: 16 x 32 by 32 x 8, added to `c` (rows of a thread: c[0] and c[1]).
 static __device__ __forceinline__ void mma32(i32 *d, const u32 *a, u32 b0, u32 b1, i32 top, i32 low) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%11,%11};"

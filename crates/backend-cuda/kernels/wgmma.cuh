@@ -95,4 +95,30 @@ static __device__ __forceinline__ void wgmma_turned(float (&d)[8][4], const u32 
           "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
 }
+#define FOUR(x) "+f"((x)[0]), "+f"((x)[1]), "+f"((x)[2]), "+f"((x)[3])
+#define WGMMA_OWN(N, TYPE, D, A, B, ADDS, ...)                                                                              \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\nwgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE \
+                 " {" D "}, {" A "}, " B ", p, 1, 1, 0;\n}" : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds))
+#define D8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define D16 D8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define D32 D16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define OWN_16(TYPE) WGMMA_OWN("16", TYPE, D8, "%8, %9, %10, %11", "%12", "%13", FOUR(d[0]), FOUR(d[1]))
+#define OWN_32(TYPE) WGMMA_OWN("32", TYPE, D16, "%16, %17, %18, %19", "%20", "%21", FOUR(d[0]), FOUR(d[1]), FOUR(d[2]), FOUR(d[3]))
+#define OWN_64(TYPE)                                                                                                        \
+    WGMMA_OWN("64", TYPE, D32, "%32, %33, %34, %35", "%36", "%37", FOUR(d[0]), FOUR(d[1]), FOUR(d[2]), FOUR(d[3]), FOUR(d[4]), \
+              FOUR(d[5]), FOUR(d[6]), FOUR(d[7]))
+
+// 64 rows of 16 columns, which lie in registers, by as many rows of 16 columns as `d` has columns.
+template <bool BFLOATS> static __device__ __forceinline__ void wgmma_own(float (&d)[2][4], const u32 *a, u64 b, int adds) {
+    if (BFLOATS) OWN_16("bf16");
+    else OWN_16("f16");
+}
+template <bool BFLOATS> static __device__ __forceinline__ void wgmma_own(float (&d)[4][4], const u32 *a, u64 b, int adds) {
+    if (BFLOATS) OWN_32("bf16");
+    else OWN_32("f16");
+}
+template <bool BFLOATS> static __device__ __forceinline__ void wgmma_own(float (&d)[8][4], const u32 *a, u64 b, int adds) {
+    if (BFLOATS) OWN_64("bf16");
+    else OWN_64("f16");
+}
 #endif

@@ -421,18 +421,21 @@ impl Lowering<'_, '_> {
             self.one_row((lead, x, k), (end, bytes, gate.is_some()), &params)?;
         }
         for &format in &crowds {
-            let tiles = self.crowds(format, &shapes, gate.is_some())?;
-            self.when = When::Counts(lead, CROWD, u32::MAX);
-            let grid = [Extent::ONE; 3];
-            let params = match is_sixteen(format) {
-                true => self.cut_replies((lead, k), format, &params)?,
-                false => params.clone(),
-            };
-            if is_sixteen(format) {
-                self.mode = self.early();
+            for crowds in self.crowds(format) {
+                let tiles = self.crowd_tiles((format, crowds), &shapes, gate.is_some())?;
+                let [least, most] = crowds.rows;
+                self.when = When::Counts(lead, least, most);
+                let grid = [Extent::ONE; 3];
+                let params = match is_sixteen(format) {
+                    true => self.cut_replies((lead, k), (format, crowds), &params)?,
+                    false => params.clone(),
+                };
+                if is_sixteen(format) {
+                    self.mode = self.early();
+                }
+                self.push(Kernel::Fitting(lead, tiles), grid, (0, 0), &params);
+                self.mode = Mode::Plain;
             }
-            self.push(Kernel::Fitting(lead, tiles), grid, (0, 0), &params);
-            self.mode = Mode::Plain;
         }
         let least = if alone { 2 } else { 1 };
         let most = if crowds.is_empty() {

@@ -34,18 +34,30 @@ impl Lowering<'_, '_> {
     pub(super) fn cut_replies(
         &mut self,
         (lead, k): (Lead, u32),
-        format: DType,
+        (format, crowds): (DType, &Crowds),
         params: &Params,
     ) -> Result<Params, BackendError> {
         let rows = u64::from(self.most(lead));
-        let apart = rows * u64::from(k);
-        let units = rows * u64::from(k.div_ceil(32)) * 4;
-        let at = self.shared_scratch(2 * apart * 2 + units)?;
-        let params = params.clone().u64s(&[at, at + 2 * apart * 2, apart]);
+        let columns = u64::from(k);
         let threads = k.div_ceil(8).next_multiple_of(32).min(256);
         let blocks = Extent::fixed(k.div_ceil(threads * 8));
         let grid = [blocks, Extent::rows(lead), Extent::ONE];
-        let name = format!("cut_{format}");
+        let params = params.clone();
+        let (name, params) = if crowds.quarters() {
+            let apart = rows.next_multiple_of(ROWS_BESIDE.into());
+            let pieces = columns.div_ceil(64) * apart;
+            let (parts, units) = (pieces * 64 * 4, pieces * 2 * 4);
+            let at = self.shared_scratch(parts + units + SUMS + COUNTS)?;
+            let sums = at + parts + units;
+            let params = params.u64s(&[at, at + parts, apart, sums, sums + SUMS]);
+            (format!("cut_wide_{format}"), params)
+        } else {
+            let apart = rows * columns;
+            let units = rows * columns.div_ceil(32) * 4;
+            let at = self.shared_scratch(2 * apart * 2 + units)?;
+            let params = params.u64s(&[at, at + 2 * apart * 2, apart]);
+            (format!("cut_{format}"), params)
+        };
         self.launch_early(("replies16", &name), grid, (threads, 0), &params)?;
         Ok(params)
     }
@@ -95,10 +107,19 @@ impl Lowering<'_, '_> {
         }
     }
 
+    /// Which kernels rows of replies have with one format.
+    pub(super) fn crowds(&self, format: DType) -> &'static [Crowds] {
+        match (is_sixteen(format), self.ground.kernels.has_words()) {
+            (false, _) => &CROWDS,
+            (true, false) => &CROWDS_16,
+            (true, true) => &CROWDS_90,
+        }
+    }
+
     /// Kernels of `replies.cu` or `replies16.cu` for the parts of one format.
-    pub(super) fn crowds(
+    pub(super) fn crowd_tiles(
         &self,
-        format: DType,
+        (format, crowds): (DType, &Crowds),
         parts: &[Shape],
         gated: bool,
     ) -> Result<Box<[Tile]>, BackendError> {
@@ -113,22 +134,22 @@ impl Lowering<'_, '_> {
             let function = self.ground.kernels.function(source, &name);
             let function = function.map_err(lost)?;
             function.allow_shared(shared).map_err(lost)?;
+            let blocks = blocks_of(format, parts, gated, outputs);
+            let (blocks, threads, most) = match kind.quarters {
+                true => (4 * blocks, 640, Some(self.ground.processors)),
+                false => (blocks, 256, None),
+            };
             Ok(Tile {
                 function,
                 rows,
-                blocks: kind.cluster * blocks_of(format, parts, gated, outputs),
-                threads: 256,
+                blocks,
+                threads,
                 shared,
                 least: 0,
-                most: None,
+                most,
             })
         };
-        let kinds: &[Crowd] = match (is_sixteen(format), self.ground.kernels.has_words()) {
-            (false, _) => &CROWDS,
-            (true, false) => &CROWDS_16,
-            (true, true) => &CROWDS_90,
-        };
-        kinds.iter().map(crowd).collect()
+        crowds.kinds.iter().map(crowd).collect()
     }
 
     /// Kernels of `gemm.cu` for the parts of one format.
@@ -217,12 +238,30 @@ fn tile_bytes(format: DType, (rows, outputs): (u32, u32), wide: bool) -> u32 {
     copies.max(rows / 2 * (outputs + 8) * 4)
 }
 
-/// A kernel for rows of replies: tiles of so many rows by outputs, each by so many blocks, and copies under way.
+/// Kernels for at least and at most so many rows of replies.
+pub(super) struct Crowds {
+    pub(super) rows: [u32; 2],
+    kinds: &'static [Crowd],
+}
+
+impl Crowds {
+    const fn new(least: u32, most: u32, kinds: &'static [Crowd]) -> Crowds {
+        let rows = [least, most];
+        Crowds { rows, kinds }
+    }
+
+    /// Whether quarters of the columns are items of work.
+    fn quarters(&self) -> bool {
+        self.kinds.iter().any(|k| k.quarters)
+    }
+}
+
+/// A kernel for rows of replies: tiles of so many rows by outputs, and copies under way.
 struct Crowd {
     name: &'static str,
     rows: u32,
     outputs: u32,
-    cluster: u32,
+    quarters: bool,
     stages: u32,
 }
 
@@ -233,30 +272,32 @@ impl Crowd {
             name: "replies",
             rows,
             outputs: 32,
-            cluster: 1,
+            quarters: false,
             stages,
         }
     }
 
-    /// Tiles of 128 outputs by four blocks.
+    /// Tiles of 128 outputs whose columns blocks take quarters of.
     const fn wide(rows: u32, stages: u32) -> Crowd {
         Crowd {
             name: "wide",
             rows,
             outputs: 128,
-            cluster: 4,
+            quarters: true,
             stages,
         }
     }
 
     /// Shared memory: copies under way, scales as floats, sums that are not complete; or the four parts of its sums. Of
-    /// `replies16.cu`: stretches of 256 columns, a few bytes between their rows, or a quarter of those.
+    /// `replies16.cu`: stretches of 256 columns, a few bytes between their rows; or a quarter of those, and a run's sums.
     fn bytes(&self, format: DType) -> u32 {
         use DType::{Q4_K, Q5_K, Q6_K, Q8_0};
         let &Crowd { rows, outputs, .. } = self;
+        if self.quarters {
+            return self.stages * ((outputs + 2 * rows) * 128 + rows * 8) + rows * outputs * 4;
+        }
         if is_sixteen(format) {
-            let (pitch, runs) = if self.cluster > 1 { (128, 2) } else { (576, 8) };
-            return self.stages * ((outputs + 2 * rows) * pitch + rows * runs * 4);
+            return self.stages * ((outputs + 2 * rows) * 576 + rows * 32);
         }
         let (columns, pitch, floats) = match format {
             Q4_K => (256, 144, 64),
@@ -271,20 +312,39 @@ impl Crowd {
     }
 }
 
-const CROWDS: [Crowd; 3] = [
-    Crowd::narrow(8, 6),
-    Crowd::narrow(16, 5),
-    Crowd::narrow(32, 4),
+const CROWDS: [Crowds; 1] = [Crowds::new(
+    CROWD,
+    u32::MAX,
+    &[
+        Crowd::narrow(8, 6),
+        Crowd::narrow(16, 5),
+        Crowd::narrow(32, 4),
+    ],
+)];
+const CROWDS_16: [Crowds; 1] = [Crowds::new(
+    CROWD,
+    u32::MAX,
+    &[
+        Crowd::narrow(8, 4),
+        Crowd::narrow(16, 3),
+        Crowd::narrow(32, 4),
+    ],
+)];
+/// With tensor cores of 9.0.
+const CROWDS_90: [Crowds; 2] = [
+    Crowds::new(CROWD, 8, &[Crowd::narrow(8, 4)]),
+    Crowds::new(
+        9,
+        u32::MAX,
+        &[
+            Crowd::wide(16, 9),
+            Crowd::wide(32, 7),
+            Crowd::wide(ROWS_BESIDE, 5),
+        ],
+    ),
 ];
-const CROWDS_16: [Crowd; 3] = [
-    Crowd::narrow(8, 4),
-    Crowd::narrow(16, 3),
-    Crowd::narrow(32, 4),
-];
-/// With clusters of blocks.
-const CROWDS_90: [Crowd; 4] = [
-    Crowd::narrow(8, 4),
-    Crowd::wide(16, 5),
-    Crowd::wide(32, 4),
-    Crowd::wide(64, 3),
-];
+/// Most rows of a tile.
+const ROWS_BESIDE: u32 = 64;
+/// Bytes of the sums of 96 tiles' quarters, and of what says how often they were written and read.
+const SUMS: u64 = 96 * 4 * ROWS_BESIDE as u64 * 128 * 4;
+const COUNTS: u64 = (1 + 96 * 16) * 4;

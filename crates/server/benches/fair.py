@@ -82,8 +82,9 @@ def measured(port: int, prompt: int) -> dict[str, float]:
     times = [t for t in answer.times if asked.began <= t <= asked.began + long_first]
     answer.leave()
     gaps = sorted(b - a for a, b in zip([asked.began, *times], times))
-    # At most as many as tell its pace well.
-    alone = Stream(port, ids(SHORT), BEFORE + min(len(times), 400))
+    # As many as tell its pace well, about the middle of those: behind more tokens each takes longer.
+    told_by = min(len(times), 400)
+    alone = Stream(port, ids(SHORT + (len(times) - told_by) // 2), BEFORE + told_by)
     alone.join()
     pace = (alone.times[-1] - alone.times[BEFORE - 1]) / (len(alone.times) - BEFORE)
     return {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
+use serde_json::{Map, Value};
 use tokkata::drafts::STATES;
 use tokkata::placement::{GpuLayers, Placement, Tensors};
 use tokkata::{AdapterSource, DType, DraftKind, Drafts, OpenOptions, Preset};
@@ -623,6 +624,11 @@ pub(crate) fn read_stdin() -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut std::io::stdin(), &mut bytes)?;
     Ok(bytes)
+}
+
+/// A JSON object.
+pub(crate) fn object(text: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(text).map_err(|e| format!("found no JSON object: {e}"))
 }
 
 /// Token ids written `1,2,3` or `[1, 2, 3]`.

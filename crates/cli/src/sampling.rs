@@ -219,6 +219,12 @@ impl SamplingArgs {
         let pick = |sampler, value: f32, off: f32| if used(sampler) { value } else { off };
         let top_k = u32::try_from(self.top_k).unwrap_or(0);
         let random = u64::try_from(self.seed).is_err().then(random_seed);
+        let dry = if used(Sampler::Dry) && self.dry_multiplier != 0.0 {
+            let nobody = || usage("DRY wants a model that is named");
+            Some(self.dry(tokenizer.ok_or_else(nobody)?))
+        } else {
+            None
+        };
         let sampling = Sampling {
             temperature: pick(Sampler::Temperature, self.temp, 1.0),
             top_k: if used(Sampler::TopK) { top_k } else { 0 },
@@ -232,12 +238,7 @@ impl SamplingArgs {
             frequency_penalty: pick(Sampler::Penalties, self.frequency_penalty, 0.0),
             presence_penalty: pick(Sampler::Penalties, self.presence_penalty, 0.0),
             repeat_last_n: usize::try_from(self.repeat_last_n).ok(),
-            dry: match used(Sampler::Dry) && self.dry_multiplier != 0.0 {
-                true => Some(
-                    self.dry(tokenizer.ok_or_else(|| usage("DRY wants a model that is named"))?),
-                ),
-                false => None,
-            },
+            dry,
             bias: self.bias()?,
             seed: random.unwrap_or(self.seed as u64),
             watermark: self.watermark_config,

@@ -1,7 +1,9 @@
 //! A watermark as a flag says it, under vLLM's names.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokkata::{Repeats, Watermark};
+
+use crate::args::object;
 
 /// JSON, or the name of a file that holds it.
 pub(crate) fn parse(text: &str) -> Result<Watermark, String> {
@@ -14,8 +16,7 @@ pub(crate) fn parse(text: &str) -> Result<Watermark, String> {
 }
 
 fn read(text: &str) -> Result<Watermark, String> {
-    let mut fields: Map<String, Value> =
-        serde_json::from_str(text).map_err(|e| format!("found no JSON object: {e}"))?;
+    let mut fields = object(text)?;
     let mut take = |name: &str| fields.remove(name);
     let wrong = |name: &str, wanted: &str| format!("expected {wanted} for {name}");
     for (name, known) in [("algorithm", "gumbel"), ("prf", "philox")] {

@@ -58,7 +58,7 @@ pub(crate) struct RunArgs {
     )]
     chat_template_file: Option<PathBuf>,
     /// Further names for the template, as a JSON object
-    #[arg(long, value_name = "JSON", value_parser = object, hide_short_help = true)]
+    #[arg(long, value_name = "JSON", value_parser = crate::args::object, hide_short_help = true)]
     chat_template_kwargs: Option<Map<String, Value>>,
     /// Tokens of an answer at most; -1 until the model ends or the context is full
     #[arg(short = 'n', long = "predict", visible_alias = "n-predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
@@ -109,10 +109,6 @@ enum Color {
     Always,
     /// Never.
     Never,
-}
-
-pub(super) fn object(text: &str) -> Result<Map<String, Value>, String> {
-    serde_json::from_str(text).map_err(|e| format!("found no JSON object: {e}"))
 }
 
 /// Asks a server.

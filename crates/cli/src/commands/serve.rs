@@ -62,7 +62,7 @@ pub(crate) struct ServeArgs {
     )]
     chat_template_file: Option<PathBuf>,
     /// Further names for the template, as a JSON object, behind those of a request
-    #[arg(long, value_name = "JSON", value_parser = super::run::object, hide_short_help = true)]
+    #[arg(long, value_name = "JSON", value_parser = crate::args::object, hide_short_help = true)]
     chat_template_kwargs: Option<Map<String, Value>>,
     /// What the answer's reasoning is called: auto for both names, deepseek for reasoning_content, vllm for reasoning, none to
     /// leave it in the content

@@ -163,7 +163,8 @@ impl Engine {
         let mut before = 0;
         for part in &flight.parts {
             let own = rows.iter_mut().filter(|r| r.slot == part.slot);
-            if self.reads_rows(part) {
+            let task = place_of(&self.running, part.task);
+            if let Some(i) = task.filter(|_| self.reads_rows(part)) {
                 let main = self.program.plan(PlanRole::Main).map(|(_, plan)| plan);
                 logits.resize(main.map_or(0, |plan| plan.value(value).shape.width()), 0.0);
                 for (at, row) in (before..).zip(own) {
@@ -171,9 +172,6 @@ impl Engine {
                         continue;
                     }
                     let copied = self.executor.read(ticket, value, at..at + 1, &mut logits);
-                    let Some(i) = place_of(&self.running, part.task) else {
-                        break;
-                    };
                     if let Err(error) = copied {
                         self.end(i, Some(Err(error.into())));
                         break;

@@ -53,9 +53,6 @@ fn fetch<const HALF: bool>(p: *const u8, element: usize) {
     let _ = at;
 }
 
-/// Rows that wait for memory rather than for arithmetic.
-const FEW: usize = 4;
-
 /// Scores of `R` rows from `row` on and the given groups, `P` groups at a time while there are as many.
 ///
 /// # Safety
@@ -71,6 +68,7 @@ pub(super) unsafe fn scores<L: Lanes, const R: usize, const P: usize>(
         here: &tile.keys[groups.clone()],
         next: &tile.next_keys[groups.clone()],
         dim_k,
+        ahead: row == 0,
     };
     // SAFETY: the caller's promise.
     unsafe {
@@ -90,6 +88,8 @@ struct Keys<'a> {
     here: &'a [*const u8],
     next: &'a [*const u8],
     dim_k: usize,
+    /// Those after them are asked for: once by all rows of a tile, which may be done with it before memory brings them.
+    ahead: bool,
 }
 
 #[inline(always)]
@@ -128,8 +128,7 @@ unsafe fn dots<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         let (here, next) = (&keys.here[group..][..P], &keys.next[group..][..P]);
-        // Few rows finish a tile before memory can bring the next.
-        let ahead = R <= FEW && next.iter().all(|p| !p.is_null());
+        let ahead = keys.ahead && next.iter().all(|p| !p.is_null());
         for first in (0..dim_k).step_by(N) {
             let q = q.add(first * MAX_ROWS);
             for d in first..dim_k.min(first + N) {
@@ -178,6 +177,7 @@ pub(super) unsafe fn mix<L: Lanes, const R: usize, const P: usize>(
             keep: (!rows.gathered.fresh).then_some(keep.as_ptr()),
             mix: rows.gathered.mix.as_mut_ptr().add(row * dim_v),
             dim_v,
+            ahead: row == 0,
         };
         if tile.half_values {
             columns::<L, true, R, P>(at, tile, span);
@@ -195,6 +195,8 @@ struct Mix {
     keep: Option<*const f32>,
     mix: *mut f32,
     dim_v: usize,
+    /// As for keys.
+    ahead: bool,
 }
 
 #[inline(always)]
@@ -241,7 +243,7 @@ unsafe fn gather<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
         }
         for g in lo / N..hi.div_ceil(N) {
             let (values, next) = (tile.values[g], tile.next_values[g]);
-            let ahead = R <= FEW && !next.is_null();
+            let ahead = at.ahead && !next.is_null();
             for j in lo.max(g * N)..hi.min(g * N + N) {
                 let from = (j - g * N) * tile.value_stride + column;
                 let mut v = [L::zero(); P];

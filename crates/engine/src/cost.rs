@@ -16,7 +16,7 @@ use cold::Cold;
 const NEWEST: f64 = 0.25;
 /// Prompt rows that a slice has at least: with fewer, what rows share (weights, keys that lie far back) is read too
 /// often.
-const LEAST_ROWS: usize = 32;
+const LEAST_ROWS: usize = 48;
 /// Rows come in multiples of this, as kernels take them.
 const EVEN_ROWS: usize = 8;
 /// Steps of answers that a slice lasts.
@@ -298,7 +298,8 @@ mod tests {
         let mut costs = Costs::default();
         let ms = Duration::from_millis;
         assert!(costs.slice(false, None).is_none());
-        assert_eq!(costs.slice(true, None).unwrap().rows(&costs, 0, 1), 32);
+        let first = costs.slice(true, None).unwrap();
+        assert_eq!(first.rows(&costs, 0, 1), LEAST_ROWS);
         costs.saw(1, &[], ms(20));
         costs.saw(1, &[at(0, 32)], ms(52));
         let slice = costs.slice(true, None).unwrap();
@@ -336,8 +337,8 @@ mod tests {
             (costs.owed_ns / 1e6 - owed).abs() < 1.0,
             "one token of 150 ms"
         );
-        let patience = costs.slice(false, Some(ms(70))).unwrap();
-        assert_eq!(patience.rows(&costs, 0, 1), 40, "40 ms are left for rows");
+        let patience = costs.slice(false, Some(ms(100))).unwrap();
+        assert_eq!(patience.rows(&costs, 0, 1), 64, "70 ms are left for rows");
         costs.compared((8, ms(10)), (8, ms(16)));
         assert_eq!(costs.prompt(50), ms(100), "one number tells of rows only");
     }
@@ -396,8 +397,8 @@ mod tests {
             "depth says nothing of others"
         );
         assert_eq!(slice.rows(&costs, 1000, 1), 64, "160 ms at 2.5 ms a row");
-        slice.take(&costs, at(0, 120));
-        assert_eq!(slice.rows(&costs, 0, 1), 40, "40 ms are left");
+        slice.take(&costs, at(0, 100));
+        assert_eq!(slice.rows(&costs, 0, 1), 56, "60 ms are left");
         slice.take(&costs, at(0, 80));
         assert!(!slice.is_left());
     }

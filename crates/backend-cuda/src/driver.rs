@@ -538,6 +538,15 @@ impl Stream {
         call!(cuEventRecord(event.event, self.stream))
     }
 
+    /// As [`Stream::record`], each time a capture is replayed too.
+    pub(crate) fn record_replayed(&self, event: &Event, captured: bool) -> Result<()> {
+        let flags = match captured {
+            true => sys::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32,
+            false => 0,
+        };
+        call!(cuEventRecordWithFlags(event.event, self.stream, flags))
+    }
+
     /// What `launches` asks of this stream, to be replayed.
     pub(crate) fn capture(&self, launches: impl FnOnce() -> Result<()>) -> Result<Graph> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -618,6 +627,13 @@ impl Event {
             return Ok(false);
         }
         check("cuEventQuery", code).map(|()| true)
+    }
+
+    /// Nanoseconds of the device from another event to this one; both have passed.
+    pub(crate) fn since(&self, before: &Event) -> Result<u64> {
+        let mut ms = 0.0f32;
+        call!(cuEventElapsedTime(&raw mut ms, before.event, self.event))?;
+        Ok((f64::from(ms) * 1e6) as u64)
     }
 
     /// Waits until it has passed; at once where it was never recorded.

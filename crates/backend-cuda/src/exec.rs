@@ -1,5 +1,6 @@
 //! The executor: works in order on one stream, their steps launched a few ahead of their results.
 
+mod laps;
 mod launching;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -9,8 +10,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokkata_ir::{
-    ArenaLayout, BackendError, Delta, Executor, Progress, Refusal, SeqSlot, Source, Ticket,
-    ValType, ValueId, Work,
+    ArenaLayout, BackendError, Delta, Executor, Progress, Refusal, SeqSlot, Source, StepTime,
+    Ticket, ValType, ValueId, Work,
 };
 
 use crate::device::Resident;
@@ -21,6 +22,7 @@ use crate::launch::Bucket;
 use crate::lower::Lowered;
 use crate::params::Params;
 use crate::work::{Record, SlotLists, Step, Words, record_words};
+use laps::Laps;
 
 /// Works that are taken before the first of them is done.
 const DEPTH: usize = 4;
@@ -69,6 +71,8 @@ struct Job {
     /// Results that were read.
     read: u32,
     failure: Option<BackendError>,
+    /// Of its last step, where works are measured.
+    laps: Option<Arc<Laps>>,
 }
 
 impl Job {
@@ -86,6 +90,12 @@ impl Job {
     }
 }
 
+/// Launches that are replayed together, and the events between them where they are measured.
+struct Replay {
+    graph: Graph,
+    laps: Option<Arc<Laps>>,
+}
+
 /// A step that was launched.
 struct Flight {
     number: u32,
@@ -98,7 +108,9 @@ struct Flight {
 pub(crate) struct CudaExecutor {
     queue: VecDeque<Job>,
     flights: VecDeque<Flight>,
-    graphs: BTreeMap<(usize, Bucket), Graph>,
+    graphs: BTreeMap<(usize, Bucket), Replay>,
+    /// Whether works are measured.
+    measured: bool,
     plans: Vec<Lowered>,
     staging: Vec<Arc<Staging>>,
     lists: Vec<SlotLists>,
@@ -152,6 +164,7 @@ impl CudaExecutor {
             queue: VecDeque::new(),
             flights: VecDeque::new(),
             graphs: BTreeMap::new(),
+            measured: false,
             plans,
             staging: Vec::new(),
             lists,
@@ -230,6 +243,7 @@ impl CudaExecutor {
             ended: false,
             read: 0,
             failure: None,
+            laps: None,
         })
     }
 
@@ -438,6 +452,11 @@ impl CudaExecutor {
         let steps = self.queue[0].steps();
         self.queue[0].launched = steps;
         self.end(0)?;
+        if let Some(laps) = self.queue[0].laps.take() {
+            let times = self.times_of(self.queue[0].work.plan, &laps);
+            let times = self.note(times)?;
+            self.queue[0].kept.measured(times);
+        }
         Ok(self.close(rows, None))
     }
 
@@ -576,6 +595,14 @@ impl Executor for CudaExecutor {
 
     fn memory_bytes(&self) -> u64 {
         self.resident.bytes() + self.cache.bytes()
+    }
+
+    fn measure(&mut self, on: bool) {
+        self.measured = on;
+    }
+
+    fn times(&self, ticket: &Ticket) -> Vec<StepTime> {
+        ticket.kept::<Kept>().map(Kept::times).unwrap_or_default()
     }
 }
 

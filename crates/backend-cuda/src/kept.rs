@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokkata_ir::{BackendError, ValType, ValueId};
+use tokkata_ir::{BackendError, StepTime, ValType, ValueId};
 
 use crate::driver::{Buffer, Context, Event, Result};
 
@@ -59,6 +59,8 @@ struct Inner {
     /// Passed when the device has written everything; there once all of it was asked for.
     written: Option<Arc<Event>>,
     done: bool,
+    /// Times of its last step, where they were taken.
+    times: Vec<StepTime>,
 }
 
 impl Kept {
@@ -115,6 +117,14 @@ impl Kept {
 
     pub(crate) fn launched(&self, written: Event) {
         self.inner().written = Some(Arc::new(written));
+    }
+
+    pub(crate) fn measured(&self, times: Vec<StepTime>) {
+        self.inner().times = times;
+    }
+
+    pub(crate) fn times(&self) -> Vec<StepTime> {
+        self.inner().times.clone()
     }
 
     pub(crate) fn done(&self) {

@@ -16,6 +16,8 @@ pub(crate) struct Bucket {
     pub(crate) singles: bool,
     /// Of steps that a tape serves, whether more is cached than a block for each split takes.
     pub(crate) deep: bool,
+    /// Whether the time of each item is taken, which no tape tells.
+    pub(crate) measured: bool,
 }
 
 /// Kinds of rows that a step has: their sums have orders of their own.
@@ -35,7 +37,7 @@ pub(crate) enum RowKind {
 impl Bucket {
     /// Whether a tape serves such steps: one row, and no prompt's.
     pub(crate) fn is_taped(self) -> bool {
-        self.singles && self.rows == 1 && self.logits <= 1
+        self.singles && self.rows == 1 && self.logits <= 1 && !self.measured
     }
 
     fn of(self, lead: Lead) -> u64 {
@@ -172,6 +174,8 @@ impl When {
 /// A kernel with its parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
+    /// The item that it does, or does a part of.
+    pub(crate) item: Option<usize>,
     pub(crate) when: When,
     /// Made for steps with such rows; `None`: for all.
     pub(crate) kind: Option<RowKind>,
@@ -190,7 +194,8 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    pub(crate) fn run(&self, stream: &Stream, bucket: Bucket) -> Result<()> {
+    /// Whether steps of a bucket have it.
+    pub(crate) fn is_of(&self, bucket: Bucket) -> bool {
         let made = self.when.holds(bucket);
         let wanted = match self.kind {
             None => true,
@@ -202,7 +207,12 @@ impl Launch {
             .is_none_or(|(is, most)| is == (bucket.singles && bucket.rows <= most));
         let taped = self.taped.is_none_or(|is| is == bucket.is_taped());
         let deep = self.deep.is_none_or(|is| is == bucket.deep);
-        if !made || !wanted || !fits || !taped || !deep {
+        made && wanted && fits && taped && deep
+    }
+
+    /// Launches it, if steps of the bucket have it.
+    pub(crate) fn run(&self, stream: &Stream, bucket: Bucket) -> Result<()> {
+        if !self.is_of(bucket) {
             return Ok(());
         }
         let mut grid = self.grid.map(|extent| extent.of(bucket));
@@ -259,6 +269,7 @@ mod tests {
             },
             singles: true,
             deep: false,
+            measured: false,
         }
     }
 
@@ -284,6 +295,7 @@ mod tests {
             },
             singles: false,
             deep: false,
+            measured: false,
         };
         assert_eq!(Extent::elements(Lead::Rows, 100, 256).of(bucket), 2);
         assert_eq!(

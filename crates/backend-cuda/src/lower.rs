@@ -107,6 +107,8 @@ pub(crate) struct Watch {
 #[derive(Debug)]
 pub(crate) struct Lowered {
     pub(crate) launches: Vec<Launch>,
+    /// The nodes that each item does, with their parts of its time.
+    pub(crate) items: Vec<Vec<(usize, f64)>>,
     /// Reports of log-probabilities per logit row; 0 where the plan has none.
     pub(crate) reports: u64,
     /// Positions from which on caches are deep for its tapes.
@@ -120,6 +122,8 @@ pub(crate) struct Lowering<'a, 'g> {
     places: &'a ValuePlaces,
     scratch: &'a mut Scratch,
     launches: Vec<Launch>,
+    /// The item that is lowered.
+    item: Option<usize>,
     /// For which buckets the next launches are.
     when: When,
     /// For which kind of rows they are.
@@ -163,6 +167,7 @@ pub(crate) fn lower<'a>(
         places,
         scratch,
         launches: Vec::new(),
+        item: None,
         when: When::Always,
         kind: None,
         mode: Mode::Plain,
@@ -183,6 +188,7 @@ pub(crate) fn lower<'a>(
     for (i, item) in items.iter().enumerate() {
         let before = lowering.launches.len();
         lowering.ahead = &items[i + 1..];
+        lowering.item = Some(i);
         match item {
             Item::Node(i) => lowering.node(&plan.nodes[*i])?,
             Item::Prepare {
@@ -196,11 +202,13 @@ pub(crate) fn lower<'a>(
         }
         lowering.tape_item(item, before);
     }
+    lowering.item = None;
     lowering.wind_tapes()?;
     let reports = lowering.report()?;
     lowering.first.append(&mut lowering.launches);
     Ok(Lowered {
         launches: lowering.first,
+        items: items.iter().map(|item| parts_of(plan, item)).collect(),
         reports,
         near: lowering.tape.near(),
     })
@@ -338,6 +346,7 @@ impl Lowering<'_, '_> {
         params: &Params,
     ) {
         self.launches.push(Launch {
+            item: self.item,
             when: self.when,
             kind: self.kind,
             mode: self.mode,
@@ -427,6 +436,24 @@ impl Lowering<'_, '_> {
 
     fn most(&self, lead: Lead) -> u32 {
         most(self.limits(), lead)
+    }
+}
+
+/// The nodes that an item does with their parts of its time: products share it by their outputs.
+fn parts_of(plan: &Plan, item: &Item) -> Vec<(usize, f64)> {
+    match item {
+        Item::Node(n) => vec![(*n, 1.0)],
+        Item::Heads(heads) => vec![(heads.rope_q, 1.0)],
+        Item::Prepare { norm, x, .. } => {
+            let reads = |node: &Node| node.ins.contains(x);
+            let node = norm.or_else(|| plan.nodes.iter().position(reads));
+            node.map(|n| (n, 1.0)).into_iter().collect()
+        }
+        Item::Products { nodes, .. } => {
+            let width = |n: usize| plan.value(plan.nodes[n].outs[0]).shape.width() as f64;
+            let all: f64 = nodes.iter().map(|&n| width(n)).sum();
+            nodes.iter().map(|&n| (n, width(n) / all)).collect()
+        }
     }
 }
 

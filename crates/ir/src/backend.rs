@@ -149,7 +149,7 @@ impl Default for LoadOptions {
     }
 }
 
-/// Time that the first worker spent in a step of the last replay.
+/// Time that the first worker spent in a step of the last replay, or that a device took for it.
 #[derive(Clone, Debug)]
 pub struct StepTime {
     /// The plan.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tokkata_ir::{ArenaLayout, GroupId, Lead, Source, ValType, ValueId};
 
-use super::{CAPTURED, CAPTURED_DRAFTS, CudaExecutor, Feed, Flight, From, RECORDS};
+use super::laps::Laps;
+use super::{CAPTURED, CAPTURED_DRAFTS, CudaExecutor, Feed, Flight, From, RECORDS, Replay};
 use crate::driver::{Event, Fault};
 use crate::launch::{Bucket, Kinds};
 use crate::layout::Plane;
@@ -153,7 +154,8 @@ impl CudaExecutor {
         self.launch(self.kernels.prepare, [1; 3], threads, &params)?;
         let behind = step.parts.iter().map(|p| self.lengths[p.slot.index()]);
         let behind = behind.max().unwrap_or(0);
-        self.replay(plan, [rows, seqs, logits], (kinds, behind))?;
+        let laps = self.replay(plan, [rows, seqs, logits], (kinds, behind))?;
+        self.queue[i].laps = laps;
         for (value, to) in self.queue[i].kept.places() {
             self.keep(plan, (value, to), plan_at, (index, [rows, seqs, logits]))?;
         }
@@ -210,12 +212,13 @@ impl CudaExecutor {
     }
 
     /// Runs the launches of a plan: those of decode steps as a graph. `behind` is the most that a sequence has cached.
+    /// Gives the events between items, where works are measured.
     fn replay(
         &mut self,
         plan: usize,
         [rows, seqs, logits]: [usize; 3],
         (kinds, behind): (Kinds, u32),
-    ) -> Result<(), Fault> {
+    ) -> Result<Option<Arc<Laps>>, Fault> {
         let limits = &self.resident.program.limits;
         let up = |n: usize, most: u32| (n.next_power_of_two() as u32).min(most.max(1));
         let mut bucket = Bucket {
@@ -225,24 +228,40 @@ impl CudaExecutor {
             kinds,
             singles: rows == seqs && !kinds.prompts,
             deep: false,
+            measured: self.measured,
         };
         bucket.deep = bucket.is_taped() && behind >= self.plans[plan].near;
         let launches = &self.plans[plan].launches;
         let stream = &self.stream;
-        let run = || launches.iter().try_for_each(|l| l.run(stream, bucket));
+        let laps = match self.measured {
+            true => Some(Arc::new(Laps::new(
+                &self.resident.context,
+                launches,
+                bucket,
+            )?)),
+            false => None,
+        };
+        let run = |captured: bool| match &laps {
+            Some(laps) => laps.run(launches, (stream, captured)),
+            None => launches.iter().try_for_each(|l| l.run(stream, bucket)),
+        };
         let most = match rows == seqs {
             true => CAPTURED,
             false if kinds.prompts => 0,
             false => CAPTURED_DRAFTS,
         };
         if rows > most || !self.resident.captures {
-            return run();
+            return run(false).map(|()| laps);
         }
-        let key = (plan, bucket);
-        match self.graphs.entry(key) {
-            Entry::Occupied(graph) => stream.replay(graph.get()),
-            Entry::Vacant(place) => stream.replay(place.insert(stream.capture(run)?)),
-        }
+        let replay = match self.graphs.entry((plan, bucket)) {
+            Entry::Occupied(replay) => replay.into_mut(),
+            Entry::Vacant(place) => {
+                let graph = stream.capture(|| run(true))?;
+                place.insert(Replay { graph, laps })
+            }
+        };
+        stream.replay(&replay.graph)?;
+        Ok(replay.laps.clone())
     }
 
     pub(super) fn end_on_device(&mut self, i: usize) -> Result<(), Fault> {

@@ -21,10 +21,10 @@ pub(super) fn page(report: &Report) -> String {
         "<!doctype html><meta charset=\"utf-8\"><title>{0}</title><style>{STYLE}</style><h1>{0}</h1>\n",
         escaped(&report.model)
     );
-    let machine = &report.rates;
+    let machine = escaped(&report.machine());
     let _ = writeln!(
         text,
-        "<p>{machine} measured. Widths are time; point at a bar for its figures.</p>"
+        "<p>On {machine}. Widths are time; point at a bar for its figures.</p>"
     );
     for section in &report.sections {
         text += &phase(section);
@@ -100,15 +100,21 @@ fn line(blocks: &[String]) -> String {
 fn kernel(row: &Row, widest: u64) -> String {
     let spent = row.run_ns + row.wait_ns;
     let bytes = row.cost.weight_bytes + row.cost.cache_bytes;
+    let share = match row.roofs.is_empty() {
+        true => String::new(),
+        false => {
+            let share = 100.0 * row.least_ns / spent.max(1) as f64;
+            format!(", {share:.0} % of the roofline")
+        }
+    };
     let facts = format!(
-        "{} {}: run {:.1} µs, wait {:.1} µs, {:.1} GB/s, {:.1} GFLOP/s, {:.0} % of the roofline",
+        "{} {}: run {:.1} µs, wait {:.1} µs, {:.1} GB/s, {:.1} GFLOP/s{share}",
         row.kernel,
         row.role,
         row.run_ns as f64 / 1e3,
         row.wait_ns as f64 / 1e3,
         bytes as f64 / row.run_ns.max(1) as f64,
         row.cost.flops as f64 / row.run_ns.max(1) as f64,
-        100.0 * row.least_ns / spent.max(1) as f64,
     );
     block(&row.role, &facts, spent, widest)
 }

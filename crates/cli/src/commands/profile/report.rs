@@ -40,7 +40,10 @@ pub(super) struct Section {
 /// Everything that is shown.
 pub(super) struct Report {
     pub(super) model: String,
-    pub(super) rates: Rates,
+    /// Where it ran.
+    pub(super) device: &'static str,
+    /// Those of the processor, where that is what it ran on.
+    pub(super) rates: Option<Rates>,
     pub(super) sections: Vec<Section>,
 }
 
@@ -49,16 +52,18 @@ impl Report {
         let program = model.program();
         let weights = FileWeights::new(model.checkpoint().file(), None);
         let costs = Costs::new(program, &weights);
-        let rates = Rates::measure(threads, &costs.formats());
+        let own = model.device() == "cpu";
+        let rates = own.then(|| Rates::measure(threads, &costs.formats()));
         let section = |phase: &Phase| Section {
             name: phase.name,
             tokens: phase.tokens,
             wall_ns: phase.wall_ns,
-            rows: rows(program, &costs, phase, &rates),
+            rows: rows(program, &costs, phase, rates.as_ref()),
         };
         let sections = phases.iter().map(section).collect();
         Report {
             model: load::name_of(model.checkpoint().path()),
+            device: model.device(),
             rates,
             sections,
         }
@@ -66,12 +71,21 @@ impl Report {
 
     /// Columns of text; what took longest comes first, layers in order.
     pub(super) fn table(&self, by: Group, out: &mut impl Write) -> Result<()> {
-        let (model, machine) = (&self.model, &self.rates);
-        writeln!(out, "{model} on a machine of {machine}")?;
+        writeln!(out, "{} on {}", self.model, self.machine())?;
         for section in &self.sections {
             section.table(by, out)?;
         }
         Ok(())
+    }
+
+    /// Where it ran, and how fast that is as far as it was measured.
+    pub(super) fn machine(&self) -> String {
+        let timed = self.sections.iter().any(|s| !s.rows.is_empty());
+        match &self.rates {
+            Some(rates) => format!("a machine of {rates}"),
+            None if timed => format!("{}, whose own rates are not measured", self.device),
+            None => format!("{}, which does not tell the time of an op", self.device),
+        }
     }
 
     /// The same, with every node.
@@ -89,18 +103,26 @@ impl Report {
                 "steps": s.rows.iter().map(row).collect::<Vec<_>>(),
             })
         };
-        json!({
+        let mut report = json!({
             "model": self.model,
-            "bytes_per_s": self.rates.memory(),
-            "reads": self.rates.reads.iter().map(|(bytes, rate)| json!({"set_bytes": bytes, "bytes_per_s": rate})).collect::<Vec<_>>(),
-            "flops_per_s": self.rates.flops_per_s,
-            "products_per_s": self.rates.products.iter().map(|(d, rate)| (d.name().to_owned(), json!(rate))).collect::<serde_json::Map<_, _>>(),
+            "device": self.device,
             "phases": self.sections.iter().map(phase).collect::<Vec<_>>(),
-        })
+        });
+        if let Some(rates) = &self.rates {
+            let reads = rates.reads.iter();
+            let reads = reads.map(|(bytes, rate)| json!({"set_bytes": bytes, "bytes_per_s": rate}));
+            let products = rates.products.iter();
+            let products = products.map(|(d, rate)| (d.name().to_owned(), json!(rate)));
+            report["bytes_per_s"] = json!(rates.memory());
+            report["reads"] = reads.collect();
+            report["flops_per_s"] = json!(rates.flops_per_s);
+            report["products_per_s"] = Json::Object(products.collect());
+        }
+        report
     }
 }
 
-fn rows(program: &Program, costs: &Costs<'_>, phase: &Phase, rates: &Rates) -> Vec<Row> {
+fn rows(program: &Program, costs: &Costs<'_>, phase: &Phase, rates: Option<&Rates>) -> Vec<Row> {
     let main = &program.plans[0];
     let sets = phase.classes.iter().map(|&c| (c, costs.set_bytes(main, c)));
     let sets: Vec<_> = sets.collect();
@@ -113,9 +135,10 @@ fn rows(program: &Program, costs: &Costs<'_>, phase: &Phase, rates: &Rates) -> V
         if kernel == node.op.name() {
             for &(class, set) in &sets {
                 let step = costs.node(plan, node, class);
-                let least = step.least(rates, set);
                 cost += &step;
-                add(&mut roofs, least.bound, 1e9 * least.seconds);
+                if let Some(least) = rates.map(|rates| step.least(rates, set)) {
+                    add(&mut roofs, least.bound, 1e9 * least.seconds);
+                }
             }
         }
         Row {
@@ -172,15 +195,19 @@ impl Sum {
     fn line(&self, name: &str, all_ns: u64) -> String {
         let spent = (self.run_ns + self.wait_ns).max(1) as f64;
         let rate = |units: u64| units as f64 / self.run_ns.max(1) as f64;
+        let least: f64 = self.roofs.iter().map(|r| r.1).sum();
+        let share = match self.roofs.is_empty() {
+            true => "-".to_owned(),
+            false => format!("{:.1}", 100.0 * least / spent),
+        };
         format!(
-            "  {name:<30} {:>5} {:>10.2} {:>9.2} {:>6.1} {:>8.1} {:>9.1} {:>9.1}  {}",
+            "  {name:<30} {:>5} {:>10.2} {:>9.2} {:>6.1} {:>8.1} {:>9.1} {share:>9}  {}",
             self.steps,
             self.run_ns as f64 / 1e6,
             self.wait_ns as f64 / 1e6,
             100.0 * spent / all_ns.max(1) as f64,
             rate(self.bytes),
             rate(self.flops),
-            100.0 * self.roofs.iter().map(|r| r.1).sum::<f64>() / spent,
             bound_of(&self.roofs).map_or("-".to_owned(), |b| b.to_string()),
         )
     }
@@ -196,6 +223,9 @@ impl Section {
             self.tokens,
             self.tokens as f64 / seconds
         )?;
+        if self.rows.is_empty() {
+            return Ok(());
+        }
         writeln!(
             out,
             "  {:<30} {:>5} {:>10} {:>9} {:>6} {:>8} {:>9} {:>9}  bound by",

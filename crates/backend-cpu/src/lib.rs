@@ -5,7 +5,8 @@
 //! few barriers as its data flow allows.
 //!
 //! Invariants: a row's numbers depend on that row and its sequence alone, never on the batch, the threads or how a
-//! prompt is cut; every kernel set gives the same bits; a replay allocates nothing for the shapes it has seen.
+//! prompt is cut; every kernel set gives the same bits, but for products by AMX; a replay allocates nothing for the
+//! shapes it has seen.
 //!
 //! Reading order: [`caps`], [`pool`], [`layout`], [`kernels`], `select` (which steps, which barriers), `arena`
 //! (where values lie), `run` (the steps and the loop), [`device`].

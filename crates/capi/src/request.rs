@@ -338,7 +338,7 @@ impl Inner {
 
     fn told(&mut self, kind: EventKind) -> tokkata_event {
         match kind {
-            EventKind::Prompt { cached, total } => tokkata_event {
+            EventKind::Prompt { cached, total, .. } => tokkata_event {
                 n_cached: cached as u32,
                 n_prompt: total as u32,
                 ..self.event(PROGRESS)

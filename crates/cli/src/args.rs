@@ -57,7 +57,7 @@ pub(crate) struct ModelArgs {
         conflicts_with = "model"
     )]
     hf_repo: Option<String>,
-    /// The file of that repository (also -hff)
+    /// The file of that repository; a star stands for anything (also -hff)
     #[arg(
         long,
         value_name = "FILE",
@@ -193,7 +193,7 @@ pub(crate) fn refuse(rest: &[OsString]) -> Result<()> {
 /// How a model is run.
 #[derive(Debug, Args)]
 pub(crate) struct DeviceArgs {
-    /// Where to compute: cpu, cuda:N for an NVIDIA GPU, wgpu:N for a GPU of any maker, auto, or ref for the slow reference
+    /// Where to compute: cpu, cuda:N (NVIDIA), wgpu:N (a GPU of any maker), auto or ref (slow) [default: cpu; auto with -ngl]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Layers of the model that the device takes, the last ones: a number, all, or auto for as many as it has memory for [default: auto]
@@ -324,9 +324,17 @@ impl DeviceArgs {
             adapters: plain.chain(self.lora_scaled.iter().cloned()).collect(),
             no_fuse: self.no_fuse,
             no_repack: self.no_repack,
-            tuning: crate::tuned::load(path),
+            tuning: crate::tuned::load(path, self.is_for_gpu()),
             ..OpenOptions::default()
         })
+    }
+
+    /// Whether all of the model is asked for on a GPU.
+    fn is_for_gpu(&self) -> bool {
+        let device = self.device.as_deref().unwrap_or_default();
+        let gpu = ["cuda", "wgpu"].iter().any(|kind| device.starts_with(kind));
+        let all = matches!(self.gpu_layers, None | Some(GpuLayers::All));
+        gpu && all
     }
 
     fn placement(&self) -> Placement {
@@ -464,7 +472,7 @@ enum Guesses {
 }
 
 /// Kinds of drafters that others have, with or without "draft-" before them.
-const OTHERS: &str = "dspark";
+const OTHERS: &str = "dspark dflash2";
 
 fn draft_kind(text: &str) -> Result<Guesses, String> {
     let other = text.strip_prefix("draft-").unwrap_or(text);
@@ -527,7 +535,7 @@ impl DraftArgs {
 /// Where a prompt comes from.
 #[derive(Debug, Args)]
 pub(crate) struct PromptArgs {
-    /// The prompt; given again, each is another turn
+    /// The prompt; given again, each is another turn of a chat
     #[arg(short, long, value_name = "TEXT")]
     prompt: Vec<OsString>,
     /// Read the prompt from a file (less one newline at its end); - for standard input

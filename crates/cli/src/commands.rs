@@ -45,7 +45,7 @@ pub(crate) enum Command {
     /// Chat with a model, or ask it once with -p
     #[command(visible_alias = "chat")]
     Run(run::RunArgs),
-    /// Answer over HTTP, as OpenAI's, Anthropic's, Ollama's and llama.cpp's servers do
+    /// Answer over HTTP, as OpenAI's, Anthropic's, Cohere's, Ollama's and llama.cpp's servers do
     #[command(visible_alias = "server")]
     Serve(serve::ServeArgs),
     /// Continue a text

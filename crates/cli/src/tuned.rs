@@ -58,12 +58,12 @@ fn path() -> Option<PathBuf> {
 const SMALL_BYTES: u64 = 64 << 20;
 
 /// What was kept; the first time that a model is not small, what a quick check of an idle machine finds, which is kept
-/// then. `None` where nothing is known.
-pub(crate) fn load(model: &Path) -> Option<String> {
+/// then. `None` where nothing is known. Nothing is measured for a model that a GPU computes.
+pub(crate) fn load(model: &Path, on_gpu: bool) -> Option<String> {
     if let Ok(text) = fs::read_to_string(path()?) {
         return Some(text.trim().to_owned());
     }
-    if is_small(model) {
+    if on_gpu || is_small(model) {
         return None;
     }
     let found = {

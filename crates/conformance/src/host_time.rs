@@ -152,9 +152,9 @@ pub fn measured(shape: Served) -> Result<f64, Failure> {
     let mut answering = 0;
     while answering < shape.seqs {
         let events = engine.step();
-        let prompts = events
-            .iter()
-            .filter(|e| matches!(e.kind, EventKind::Prompt { cached, total } if cached == total));
+        let prompts = events.iter().filter(
+            |e| matches!(e.kind, EventKind::Prompt { cached, total, .. } if cached == total),
+        );
         answering += prompts.count();
     }
     let before = thread_ns()?;

@@ -17,7 +17,7 @@ pub enum EngineError {
     #[error("token {token} is not in the vocabulary of {n_vocab} tokens")]
     UnknownToken { token: u32, n_vocab: u32 },
     #[error(
-        "the cache is full: {needed} more blocks of group {group} are needed and {available} are free; use a larger context (-c) or fewer sequences"
+        "the cache is full: {needed} more blocks of group {group} are needed and {available} are free; use a larger context (-c), more memory for it (--kv-memory) or fewer sequences"
     )]
     CacheFull {
         group: usize,

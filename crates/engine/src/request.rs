@@ -242,6 +242,8 @@ pub enum EventKind {
     Prompt {
         /// Tokens cached.
         cached: usize,
+        /// Those of them that were cached before it came.
+        reused: usize,
         /// Tokens in all.
         total: usize,
     },

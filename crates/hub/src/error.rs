@@ -46,7 +46,7 @@ pub enum HubError {
         expected: &'static str,
     },
     #[error(
-        "{repo} is not in the cache at {cache}, and HF_HUB_OFFLINE is set; download it first with `tokkata pull {repo}`"
+        "{repo} is not in the cache at {cache}, and no hub is to be asked (--offline or HF_HUB_OFFLINE); download it first with `tokkata pull {repo}`"
     )]
     Offline { repo: String, cache: String },
     #[error("{repo}: found no GGUF file of type {quant}, expected one of {known}")]
@@ -55,7 +55,7 @@ pub enum HubError {
         quant: String,
         known: String,
     },
-    #[error("{repo}: found no file {file}, expected one of {known}")]
+    #[error("{repo}: found no one model as {file}, expected one of {known}")]
     NoFile {
         repo: String,
         file: String,

@@ -1,5 +1,6 @@
 //! What is asked for: a repository, perhaps one of its quantised files.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use crate::error::{HubError, Result};
@@ -103,24 +104,50 @@ pub fn choose(wanted: &Wanted, files: &[String]) -> Result<Vec<String>> {
     Ok(files.iter().filter(beside).cloned().collect())
 }
 
-/// The file of that name, and where it is one of several parts, all of them.
+/// The file of that name, in which a star stands for anything, and where it is one of several parts, all of them.
 fn choose_file(wanted: &Wanted, file: &str, files: &[String]) -> Result<Vec<String>> {
     let stem = |name: &str| part_stem(name).map(str::to_owned);
-    let same = |name: &&String| *name == file || stem(file).is_some_and(|s| stem(name) == Some(s));
-    let found: Vec<String> = files.iter().filter(same).cloned().collect();
-    if found.is_empty() {
-        let gguf: Vec<&str> = files
-            .iter()
-            .map(String::as_str)
-            .filter(|f| is_model(f))
-            .collect();
+    let named: Vec<&String> = files.iter().filter(|name| is_like(name, file)).collect();
+    let models: BTreeSet<&str> = named
+        .iter()
+        .map(|name| part_stem(name).unwrap_or(name))
+        .collect();
+    if models.len() != 1 {
+        let known: Vec<&str> = match models.is_empty() {
+            true => files
+                .iter()
+                .map(String::as_str)
+                .filter(|f| is_model(f))
+                .collect(),
+            false => named.iter().map(|name| name.as_str()).collect(),
+        };
         return Err(HubError::NoFile {
             repo: wanted.repo.clone(),
             file: file.to_owned(),
-            known: gguf.join(", "),
+            known: known.join(", "),
         });
     }
-    Ok(found)
+    let first = named[0];
+    let same =
+        |name: &&String| *name == first || stem(first).is_some_and(|s| stem(name) == Some(s));
+    Ok(files.iter().filter(same).cloned().collect())
+}
+
+/// Whether a name is that of a file, in which each star stands for anything.
+fn is_like(name: &str, file: &str) -> bool {
+    let Some((start, mut rest)) = file.split_once('*') else {
+        return name == file;
+    };
+    let Some(mut name) = name.strip_prefix(start) else {
+        return false;
+    };
+    while let Some((part, behind)) = rest.split_once('*') {
+        let Some((_, left)) = name.split_once(part) else {
+            return false;
+        };
+        (name, rest) = (left, behind);
+    }
+    name.ends_with(rest)
 }
 
 /// What stands before `-00001-of-00002.gguf`.
@@ -250,6 +277,15 @@ mod tests {
         );
         let parts = pick("b/a-Q8_0-00001-of-00002.gguf").expect("it is there");
         assert_eq!(parts, all[1..]);
+        assert_eq!(
+            pick("*q4_k_m*").unwrap_or_default(),
+            [""; 0],
+            "as it is written"
+        );
+        assert_eq!(pick("*Q4_K_M.gguf").expect("one"), [all[0].clone()]);
+        assert_eq!(pick("b/*-Q8*of*.gguf").expect("one"), all[1..]);
+        let error = pick("*a-*.gguf").expect_err("two").to_string();
+        assert!(error.contains("a-Q4_K_M.gguf, b/a-Q8_0"), "{error}");
         let error = pick("c.gguf").expect_err("it is not there").to_string();
         assert!(
             error.contains("c.gguf") && error.contains("a-Q4_K_M.gguf"),

@@ -138,6 +138,7 @@ impl Answer {
                     None if answer.is_over() => None,
                     None => Some(EventKind::Prompt {
                         cached: 0,
+                        reused: 0,
                         total: 0,
                     }),
                 })

@@ -27,8 +27,10 @@ def test_llama_cpp_s_calls(path: str) -> None:
     assert len(llm.embed("a cat")) == llm.n_embd() and len(llm.embed(["a", "b"])) == 2
     grammar = LlamaGrammar.from_string('root ::= "yes" | "no"')
     assert llm("x", grammar=grammar, max_tokens=8)["choices"][0]["text"] in ("yes", "no")
-    with pytest.raises(ValueError, match="lora_path"):
-        Llama(model_path=path, lora_path="x")
+    with pytest.raises(ValueError, match="lora_base"):
+        Llama(model_path=path, lora_base="x")
+    with pytest.raises(tokkata.TokkataError, match="no-adapter"):
+        Llama(model_path=path, lora_path="no-adapter")
     with pytest.raises(TypeError, match="nonsense"):
         Llama(model_path=path, nonsense=1)
 

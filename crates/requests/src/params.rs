@@ -130,7 +130,7 @@ impl Params {
         }
         fields.refuse(
             &["lora", "adapters", "lora_path", "lora_request"],
-            "adapters are not supported; use a model that they are merged into",
+            "a request cannot choose adapters; give them to the server (--lora), or use a model that they are merged into",
         )?;
         let penalty = fields
             .number(&["length_penalty"])?

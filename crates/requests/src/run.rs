@@ -93,9 +93,9 @@ struct Choice {
     cut: bool,
     ended: bool,
     reasoning_tokens: usize,
-    /// Tokens of the prompt that are computed, and all of them.
-    prompt: (usize, usize),
-    /// Computed ones of which the caller knows.
+    /// Tokens of the prompt that are cached, those that were before it came, and all of them.
+    prompt: (usize, usize, usize),
+    /// Cached ones of which the caller knows.
     told: usize,
     tokens: usize,
     begun: Option<Instant>,
@@ -337,8 +337,9 @@ impl Run {
     pub fn news_of_prompt(&mut self, step: &Step) -> Option<Value> {
         let so_far = self.so_far(step.choice);
         let told = &mut self.choices[step.choice].told;
-        let is_news = so_far.computed_tokens > *told;
-        *told = (*told).max(so_far.computed_tokens);
+        let cached = so_far.reused_tokens + so_far.computed_tokens;
+        let is_news = cached > *told;
+        *told = (*told).max(cached);
         (is_news && (step.progress.is_some() || step.token.is_some())).then(|| progress(&so_far))
     }
 
@@ -346,12 +347,16 @@ impl Run {
     pub fn so_far(&self, choice: usize) -> Stats {
         let choice = &self.choices[choice];
         let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-        let (done, total) = choice.prompt;
+        let (cached, reused, total) = choice.prompt;
         let begun = self.arrived;
         let now = choice.begun.map(|_| Instant::now());
         Stats {
             prompt_tokens: total,
-            computed_tokens: choice.first.map_or(done, |_| total),
+            reused_tokens: reused,
+            computed_tokens: choice
+                .first
+                .map_or(cached, |_| total)
+                .saturating_sub(reused),
             generated_tokens: choice.tokens,
             prompt_ns: choice.first.or(now).map_or(0, |t| nanos(t - begun)),
             generate_ns: choice.first.map_or(0, |first| nanos(choice.last - first)),
@@ -369,9 +374,13 @@ impl Run {
             ..Step::default()
         };
         match event {
-            EventKind::Prompt { cached, total } => {
+            EventKind::Prompt {
+                cached,
+                reused,
+                total,
+            } => {
                 let choice = &mut self.choices[at];
-                choice.prompt = (cached, total);
+                choice.prompt = (cached, reused, total);
                 choice.begun.get_or_insert_with(Instant::now);
                 step.progress = Some((cached, total));
             }
@@ -507,7 +516,7 @@ impl Choice {
             cut: false,
             ended: false,
             reasoning_tokens: 0,
-            prompt: (0, 0),
+            prompt: (0, 0, 0),
             told: 0,
             tokens: 0,
             begun: None,
@@ -583,12 +592,12 @@ pub fn metrics(end: &End) -> Value {
     metrics
 }
 
-/// How far a prompt has come. What of it was cached before is known, and told, at the end of the answer.
+/// How far a prompt has come, with what of it was cached before.
 fn progress(stats: &Stats) -> Value {
     json!({
         "total": stats.prompt_tokens,
-        "cache": 0,
-        "processed": stats.computed_tokens,
+        "cache": stats.reused_tokens,
+        "processed": stats.reused_tokens + stats.computed_tokens,
         "time_ms": stats.prompt_ns / 1_000_000,
     })
 }

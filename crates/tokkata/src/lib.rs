@@ -88,7 +88,7 @@ pub use tokkata_formats::{
     ShardLimit, TensorInfo, copy_gguf, remove_unfinished,
 };
 pub use tokkata_ir::sample;
-pub use tokkata_ir::{BackendError, ConstData, Limits, ModelSpec, Program, StepTime};
+pub use tokkata_ir::{BackendError, ConstData, Limits, ModelSpec, Program, StepTime, WeightSource};
 pub use tokkata_plan::{BuildOptions, dump};
 pub use tokkata_quant::mix::{MixOptions, PRESETS, Preset};
 pub use tokkata_speech as transcript;

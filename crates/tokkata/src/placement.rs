@@ -102,6 +102,11 @@ impl Placement {
         first
     }
 
+    /// Whether anything is to stay with the processor.
+    fn keeps_any(&self) -> bool {
+        self.cpu_experts > 0 || self.cpu_ffn > 0 || !self.cpu_tensors.is_empty()
+    }
+
     fn keeps(&self, weight: &WeightDef) -> bool {
         let below = |most: u32| weight.site.layer.is_some_and(|layer| layer < most);
         let ffn = weight.name.contains(".ffn_");
@@ -130,6 +135,19 @@ fn sources(recipe: &Recipe) -> Vec<&str> {
         | Recipe::Transpose { of, .. } => sources(of),
         Recipe::Zeros { .. } => Vec::new(),
     }
+}
+
+/// Says in a program what runs where, as options ask for; gives the device's name and notes.
+///
+/// # Errors
+/// A device that is not known or cannot be used.
+pub fn places(
+    program: &mut Program,
+    weights: &dyn WeightSource,
+    options: &OpenOptions,
+) -> Result<(&'static str, Vec<String>)> {
+    let placed = Placed::new(program, weights, options)?;
+    Ok((placed.name, placed.notes))
 }
 
 /// A device for a program that says what runs where.
@@ -161,7 +179,13 @@ impl Placed {
         };
         let device = crate::device::device(wanted)?;
         if device.name() == "cpu" {
-            return Ok(Placed::alone(device));
+            let mut placed = Placed::alone(device);
+            if placement.keeps_any() {
+                let note =
+                    "there is no other device: what was to stay with the processor changes nothing";
+                placed.notes.push(note.to_owned());
+            }
+            return Ok(placed);
         }
         placement.divide(program, weights, device.available_bytes());
         let nodes = program.plans.iter().flat_map(|p| &p.nodes);

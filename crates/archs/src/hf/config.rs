@@ -316,10 +316,14 @@ fn expect(path: &str, value: &Json, values: &[toml::Value]) -> Result<(), ArchEr
         return Ok(());
     }
     let expected: Vec<String> = values.iter().map(ToString::to_string).collect();
+    let expected = match expected.is_empty() {
+        true => "none, or null".to_owned(),
+        false => expected.join(" or "),
+    };
     Err(ArchError::ConfigValue {
         key: path.to_owned(),
         value: shown(value),
-        expected: expected.join(" or "),
+        expected,
     })
 }
 

@@ -2,13 +2,15 @@
 
 use std::io::Write;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use tokkata::cost::{Cost, Costs, StepClass, usual_classes};
 use tokkata::measure::Rates;
 use tokkata::memory::{MemoryNeed, available};
+use tokkata::placement::places;
+use tokkata::recast::Target;
 use tokkata::weights::FileWeights;
-use tokkata::{BuildOptions, Bytes, DType, Program, dump};
+use tokkata::{BuildOptions, Bytes, DType, Program, WeightSource, dump};
 
 use super::examples;
 use crate::args::{DeviceArgs, ModelArgs, SizeArgs};
@@ -38,19 +40,36 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let checkpoint = load::checkpoint(path, &args.model.arch_files)?;
     let mut options = args.device.options(&args.model, DType::F16)?;
     args.sizes.apply(&mut options, checkpoint.trained_ctx())?;
+    if !options.adapters.is_empty() {
+        bail!("a plan tells nothing of adapters; leave --lora out");
+    }
     let limits = options.limits_of(&checkpoint)?;
-    let program = checkpoint.program(&limits, &BuildOptions::default())?;
+    let recast = options
+        .quantize
+        .map(|p| checkpoint.recast(Target::Preset(p)));
+    let recast = recast.transpose()?;
+    let plain = FileWeights::new(checkpoint.file(), None);
+    let (spec, weights): (_, &dyn WeightSource) = match &recast {
+        Some(recast) => (checkpoint.spec_of(recast, limits.ctx)?, recast),
+        None => (checkpoint.spec(limits.ctx)?, &plain),
+    };
+    let mut program = checkpoint.program_of(&spec, &limits, &BuildOptions::default())?;
+    let (device, notes) = places(&mut program, weights, &options)?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     write!(out, "{}", dump::program(&program))?;
     if !args.dump {
-        let weights = FileWeights::new(checkpoint.file(), None);
-        let costs = Costs::new(&program, &weights);
+        for line in notes.iter().filter(|_| device != "cpu") {
+            writeln!(out, "{line}")?;
+        }
+        let costs = Costs::new(&program, weights);
         if args.ops {
             ops(&program, &costs, &mut out)?;
         }
-        memory(MemoryNeed::of(&program, &weights), &mut out)?;
-        let threads = options.load_options().threads;
-        roofline(&program, &costs, threads, &mut out)?;
+        memory(MemoryNeed::of(&program, weights), &mut out)?;
+        if device == "cpu" {
+            let threads = options.load_options().threads;
+            roofline(&program, &costs, threads, &mut out)?;
+        }
     }
     Ok(out.flush()?)
 }

@@ -16,7 +16,7 @@ pub(crate) struct PullArgs {
     /// What to download, such as user/name, user/name:q4_k_m, user/name@revision or llama3.2:1b
     #[arg(value_name = "USER/NAME[:QUANT]")]
     repo: String,
-    /// The file of that repository (also -hff)
+    /// The file of that repository; a star stands for anything (also -hff)
     #[arg(long, value_name = "FILE")]
     hf_file: Option<String>,
     #[command(flatten)]

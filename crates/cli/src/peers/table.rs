@@ -87,7 +87,7 @@ const SAME: &[Flag] = &[
     ),
 ];
 
-/// Flags that change no answer: what they ask for is so anyway, or a processor has no use for it.
+/// Flags that change no answer: what they ask for is so anyway, or nothing here does it.
 const IDLE: &[Flag] = &[
     ("-fa --flash-attn", Maybe(SWITCH), Harmless),
     ("-tb --threads-batch", Value, Harmless),

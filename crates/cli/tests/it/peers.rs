@@ -184,6 +184,9 @@ fn descriptors_are_explained_with_their_place() {
     );
     let shown = stdout(&["archs", "llama"]);
     assert!(shown.contains("LlamaForCausalLM"), "{shown}");
+    assert!(shown.contains("Transformers"), "{shown}");
+    let speech = stdout(&["archs", "whisper"]);
+    assert!(speech.contains("openai/whisper"), "{speech}");
     let output = run(&["archs", "lama"]);
     assert!(stderr(&output).contains("did you mean 'llama'"));
 }

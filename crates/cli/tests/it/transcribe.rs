@@ -1,7 +1,8 @@
 //! `transcribe` from outside, on a small model whose weights follow from names: what it says means nothing, but is the same
 //! everywhere.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
@@ -228,4 +229,46 @@ fn mistakes_are_one_line() {
         );
         assert_eq!(told.lines().count(), 1, "{args:?}: {told}");
     }
+}
+
+/// A server's models of a folder, as it lists them before any is loaded.
+#[test]
+fn models_of_a_folder_are_known_to_hear_by_what_they_hold() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.at("models")).unwrap();
+    let converted = tokkata()
+        .current_dir(folder.0.path())
+        .args(["convert", "model.bin", "models/hears.gguf"])
+        .output()
+        .expect("the command starts");
+    said(&converted);
+    std::fs::write(folder.at("models/broken.gguf"), "GGUF").unwrap();
+    let mut server = tokkata()
+        .current_dir(folder.0.path())
+        .args(["serve", "--models-dir", "models", "--port", "0"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    let lines = BufReader::new(server.stderr.take().expect("its errors")).lines();
+    let address = lines.map_while(Result::ok).find_map(|line| {
+        let (_, address) = line.split_once("listening on http://")?;
+        Some(address.split_whitespace().next()?.to_owned())
+    });
+    let mut asked = TcpStream::connect(address.expect("it listens")).expect("a connection");
+    asked
+        .write_all(b"GET /v1/models HTTP/1.0\r\nhost: localhost\r\n\r\n")
+        .unwrap();
+    let mut text = String::new();
+    asked.read_to_string(&mut text).unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let (_, body) = text.split_once("\r\n\r\n").expect("a body");
+    let listed: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    let kind = |name: &str| {
+        let models = listed["models"].as_array().expect("a list");
+        let found = models.iter().find(|m| m["name"] == name);
+        found.unwrap_or_else(|| panic!("{name}: {body}"))["capabilities"].clone()
+    };
+    assert_eq!(kind("hears"), serde_json::json!(["transcription"]));
+    assert_eq!(kind("broken"), serde_json::json!(["completion"]));
 }

@@ -209,7 +209,13 @@ impl Engine {
             self.cache.snapshot(&mut task.seq);
         }
         let read_all = matches!(task.goal, Goal::Read(_)) && cached == total;
-        self.say(request, EventKind::Prompt { cached, total });
+        let reused = task.stats.reused_tokens;
+        let prompt = EventKind::Prompt {
+            cached,
+            reused,
+            total,
+        };
+        self.say(request, prompt);
         if read_all {
             self.end(i, Some(Ok(FinishReason::EndOfText)));
         }

@@ -187,6 +187,21 @@ def sample(
     return _tokkata.sample(logits, _picking(**sampling), position, list(recent), mask)
 
 
+def pulled(name: str, file: str | None = None) -> str:
+    """Where ``user/name`` (or ``user/name:Q4_K_M``), or a file of it, lies after it was downloaded if need be."""
+    import subprocess
+    import sys
+
+    chosen = [] if file is None else ["--hf-file", file]
+    # A process of its own, so that its progress and its signals are those of the command.
+    command = [sys.executable, "-m", "tokkata", "pull", name, *chosen]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        raise TokkataError(f"{name}: cannot be downloaded")
+    return lines[-1]
+
+
 class Model:
     """A loaded model, for any number of threads and tasks.
 
@@ -257,17 +272,7 @@ class Model:
     @classmethod
     def from_hub(cls, name: str, **options: Any) -> Model:
         """Downloads ``user/name`` (or ``user/name:Q4_K_M``) into the cache if need be, and loads it."""
-        import subprocess
-        import sys
-
-        # A process of its own, so that its progress and its signals are those of the command.
-        pulled = subprocess.run(
-            [sys.executable, "-m", "tokkata", "pull", name], stdout=subprocess.PIPE, text=True, check=False
-        )
-        lines = pulled.stdout.strip().splitlines()
-        if pulled.returncode != 0 or not lines:
-            raise TokkataError(f"{name}: cannot be downloaded")
-        return cls(lines[-1], **options)
+        return cls(pulled(name), **options)
 
     @property
     def n_vocab(self) -> int:

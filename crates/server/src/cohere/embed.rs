@@ -7,7 +7,7 @@ use tokkata_requests::prompts::Given;
 
 use crate::app::{Call, Json, Shared};
 use crate::error::{ApiError, Result};
-use crate::fields::{Fields, wrong};
+use crate::fields::Fields;
 use crate::names::LABELS;
 use crate::openai::embeddings::{Cut, Shape, embed as vectors, encoded};
 use crate::run::id;
@@ -159,7 +159,11 @@ fn forms(fields: &mut Fields) -> Result<Vec<Form>> {
     };
     let one = |name: &Value| {
         let known = Form::ALL.into_iter().find(|form| name == form.name());
-        known.ok_or_else(|| wrong("embedding_types", name, "float, base64, binary or ubinary"))
+        let unknown = || {
+            let message = format!("found {name}, expected float, base64, binary or ubinary");
+            ApiError::field("embedding_types", message)
+        };
+        known.ok_or_else(unknown)
     };
     names.iter().map(one).collect()
 }

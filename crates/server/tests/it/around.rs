@@ -110,13 +110,18 @@ fn progress_ends_with_the_whole_prompt() {
     body["return_progress"] = true.into();
     body["timings_per_token"] = true.into();
     let chunks = stream("/v1/chat/completions", &body);
-    let progress: Vec<&Value> = chunks
-        .iter()
-        .map(|c| &c["prompt_progress"])
-        .filter(|p| p.is_object())
-        .collect();
-    let last = progress.last().expect("progress");
+    let progress = |chunks: &[Value]| -> Vec<Value> {
+        let all = chunks.iter().map(|c| c["prompt_progress"].clone());
+        all.filter(Value::is_object).collect()
+    };
+    let first = progress(&chunks);
+    let last = first.last().expect("progress");
     assert_eq!(last["processed"], last["total"]);
+    let again = progress(&stream("/v1/chat/completions", &body));
+    let reused = again[0]["cache"].as_u64().expect("a number");
+    assert!(reused > 0 && reused < again[0]["processed"].as_u64().expect("a number"));
+    let all = |cached: &Value| again.iter().all(|p| p["cache"] == *cached);
+    assert!(all(&again[0]["cache"]), "{again:?}");
     assert!(chunks[0].get("timings").is_none() && chunks[chunks.len() - 1]["timings"].is_object());
 }
 

@@ -1,6 +1,6 @@
 //! Masks over a real vocabulary: that what they allow is accepted, and what they cost. For the cost run it alone and
 //! optimised:
-//! `cargo test --release -p tokkata-text --test grammar_cost -- --ignored --nocapture`.
+//! `cargo test --release -p tokkata-text --test it grammar_cost:: -- --ignored --nocapture`.
 
 use std::path::PathBuf;
 use std::sync::Arc;

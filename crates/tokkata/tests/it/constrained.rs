@@ -1,6 +1,6 @@
 //! A thousand answers of a random model at temperature 1, each after a schema of the JSON-Schema-Test-Suite.
 //!
-//! `cargo test -p tokkata --test constrained -- --nocapture` prints the figures.
+//! `cargo test -p tokkata --test it constrained:: -- --nocapture` prints the figures.
 
 use crate::json_prefix::is_prefix;
 use crate::tiny::{Tiny, tiny};

@@ -36,6 +36,13 @@ fn layers_and_experts_beside_the_processor_change_no_token() {
         let (want, device, notes) = written(name, &on("cpu", layers(2)));
         assert_eq!((device, notes), ("cpu", Vec::new()));
         assert_eq!(want.len(), 24);
+        let experts = Placement {
+            cpu_experts: 1,
+            ..layers(2)
+        };
+        let (got, device, notes) = written(name, &on("cpu", experts));
+        assert_eq!((got, device, notes.len()), (want.clone(), "cpu", 1));
+        assert!(notes[0].contains("changes nothing"), "{notes:?}");
         let (got, device, notes) = written(name, &on("ref", layers(3)));
         assert_eq!((&got, device), (&want, "composite"), "{name}");
         let begins = "ref has 3 of 4 layers, with ";

@@ -1,6 +1,6 @@
 //! Drafts over models of every family, on the processor: texts and caches are those of a run without. The usual run is a
 //! cover of the choices, in which every family meets every drafter and every way to draw and end meets every drafter;
-//! the product of all is `cargo test --release -p tokkata --test speculation -- --ignored`.
+//! the product of all is `cargo test --release -p tokkata --test it speculation:: -- --ignored`.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;

@@ -1,14 +1,17 @@
 //! A folder of models that a server offers, and what callers may do to it.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use anyhow::{Result, anyhow, bail};
-use tokkata_server::{Library, Offer};
+use tokkata_server::{Kind, Library, Offer};
 
 use super::ServeArgs;
-use super::models::Opener;
+use super::models::{Opener, kind_of};
 use crate::args::Source;
+use crate::load;
 
 /// Where files lie that callers sent.
 const UPLOADS: &str = ".uploads";
@@ -24,6 +27,8 @@ pub(super) struct Shelf {
     folder: Option<PathBuf>,
     /// Paths that were pulled, with the repository of each.
     pulled: Mutex<Vec<(PathBuf, String)>>,
+    /// What models are asked for, as they were when they last changed.
+    kinds: Mutex<HashMap<PathBuf, (Option<SystemTime>, Kind)>>,
 }
 
 impl Shelf {
@@ -40,7 +45,32 @@ impl Shelf {
             args: Arc::clone(args),
             folder,
             pulled: Mutex::default(),
+            kinds: Mutex::default(),
         }))
+    }
+
+    /// One of its models, of which only the head is read.
+    fn offer(&self, path: &Path, name: String) -> Offer {
+        Opener::unread(&self.args, path, name, self.kind(path)).offer()
+    }
+
+    /// What a model is asked for; what cannot be read is told when it is.
+    fn kind(&self, path: &Path) -> Kind {
+        let head = match path.is_dir() {
+            true => &path.join("config.json"),
+            false => path,
+        };
+        let changed = head.metadata().and_then(|m| m.modified()).ok();
+        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&(then, kind)) = kinds.get(path)
+            && then == changed
+        {
+            return kind;
+        }
+        let checkpoint = load::checkpoint(path, self.args.model.arch_files());
+        let kind = checkpoint.map_or(Kind::Text, |checkpoint| kind_of(&checkpoint));
+        kinds.insert(path.to_owned(), (changed, kind));
+        kind
     }
 
     /// Where a model of this name lies in the folder.
@@ -97,9 +127,7 @@ impl Library for Shelf {
         let mut paths: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
         paths.sort();
         let named = paths.iter().filter_map(|path| Some((path, name_of(path)?)));
-        named
-            .map(|(path, name)| Opener::unread(&self.args, path, name).offer())
-            .collect()
+        named.map(|(path, name)| self.offer(path, name)).collect()
     }
 
     fn pull(
@@ -111,7 +139,8 @@ impl Library for Shelf {
         let path = fetched.map_err(|e| format!("{e:#}"))?;
         let mut pulled = self.pulled.lock().unwrap_or_else(PoisonError::into_inner);
         pulled.push((path.clone(), name.to_owned()));
-        Ok(Opener::unread(&self.args, &path, name.to_owned()).offer())
+        drop(pulled);
+        Ok(self.offer(&path, name.to_owned()))
     }
 
     fn link(&self, file: &Path, name: &str) -> std::result::Result<(), String> {

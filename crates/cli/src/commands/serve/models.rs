@@ -90,26 +90,21 @@ impl Open for Opener {
 impl Opener {
     fn new(args: &Arc<ServeArgs>, path: &Path, alias: Option<&String>) -> Result<Self> {
         let checkpoint = load::checkpoint(path, args.model.arch_files())?;
-        let kind = match tokkata::speech::hears(&checkpoint) {
-            true => Kind::Speech,
-            false => Kind::Text,
-        };
         Ok(Opener {
             args: Arc::clone(args),
             path: path.to_owned(),
             names: names(path, alias),
-            kind,
+            kind: kind_of(&checkpoint),
         })
     }
 
-    /// One of a folder, of which nothing is read before it is asked for.
-    pub(super) fn unread(args: &Arc<ServeArgs>, path: &Path, name: String) -> Self {
-        let speaks = path.extension().is_some_and(|e| e == "bin");
+    /// One of a folder, of which no weights are read before it is asked for.
+    pub(super) fn unread(args: &Arc<ServeArgs>, path: &Path, name: String, kind: Kind) -> Self {
         Opener {
             args: Arc::clone(args),
             path: path.to_owned(),
             names: vec![name],
-            kind: if speaks { Kind::Speech } else { Kind::Text },
+            kind,
         }
     }
 
@@ -223,6 +218,14 @@ impl Opener {
             service: Box::new(service),
             borrowed_template,
         })
+    }
+}
+
+/// What a model is asked for.
+pub(super) fn kind_of(checkpoint: &Checkpoint) -> Kind {
+    match tokkata::speech::hears(checkpoint) {
+        true => Kind::Speech,
+        false => Kind::Text,
     }
 }
 

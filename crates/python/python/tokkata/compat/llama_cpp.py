@@ -10,14 +10,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from tokkata._model import Completion, Message, Model
+from tokkata._model import Completion, Message, Model, pulled
 
 _SILENT = frozenset(
-    "n_gpu_layers split_mode main_gpu tensor_split use_mmap use_mlock n_threads_batch n_ubatch offload_kqv flash_attn "
+    "split_mode main_gpu tensor_split use_mmap use_mlock n_threads_batch n_ubatch offload_kqv flash_attn "
     "op_offload swa_full numa verbose logits_all vocab_only last_n_tokens_size mul_mat_q no_perf chat_format".split()
 )
 _REFUSED = frozenset(
-    "lora_path lora_base chat_handler draft_model tokenizer rope_scaling_type rope_freq_base rope_freq_scale "
+    "lora_base chat_handler draft_model tokenizer rope_scaling_type rope_freq_base rope_freq_scale "
     "kv_overrides yarn_ext_factor yarn_attn_factor yarn_beta_fast yarn_beta_slow yarn_orig_ctx".split()
 )
 
@@ -32,6 +32,9 @@ class Llama:
         n_ctx: int = 512,
         n_batch: int = 512,
         n_threads: int | None = None,
+        n_gpu_layers: int = 0,
+        lora_path: str | None = None,
+        lora_scale: float = 1.0,
         seed: int | None = None,
         embedding: bool = False,
         **options: Any,
@@ -49,17 +52,17 @@ class Llama:
             n_ctx=n_ctx or None,
             n_rows=n_batch,
             threads=n_threads,
+            # As there, none go to a GPU unless they are asked for, and a negative number stands for all.
+            device="auto" if n_gpu_layers else None,
+            gpu_layers="auto" if not n_gpu_layers else "all" if n_gpu_layers < 0 else n_gpu_layers,
+            adapters=[] if lora_path is None else [(lora_path, lora_scale)],
             purpose="both" if embedding else "text",
         )
 
     @classmethod
     def from_pretrained(cls, repo_id: str, filename: str | None = None, **options: Any) -> Llama:
-        """Downloads a model into the cache if need be, and loads it."""
-        del filename
-        model = Model.from_hub(repo_id, n_seqs=1)
-        path = model.path
-        del model
-        return cls(path, **options)
+        """Downloads a model, or the file of that name in its repository, into the cache if need be, and loads it."""
+        return cls(pulled(repo_id, filename), **options)
 
     def __call__(self, prompt: str, **fields: Any) -> Any:
         """As :meth:`create_completion`."""

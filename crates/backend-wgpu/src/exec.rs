@@ -197,7 +197,7 @@ impl WgpuExecutor {
                 self.begin(i)?;
             }
             while self.queue[i].launched < self.queue[i].steps() {
-                if self.submissions.len() >= AHEAD {
+                if self.under_way() >= AHEAD {
                     return self.flush();
                 }
                 let launched = self.add_step(i);
@@ -209,6 +209,12 @@ impl WgpuExecutor {
             self.end(i)?;
         }
         self.flush()
+    }
+
+    /// Submissions whose results have not arrived.
+    fn under_way(&self) -> usize {
+        let waits = |s: &&Submission| s.readback.is_some();
+        self.submissions.iter().filter(waits).count()
     }
 
     fn flush(&mut self) -> Result<(), BackendError> {

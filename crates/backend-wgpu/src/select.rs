@@ -34,8 +34,10 @@ pub(crate) struct Heads {
 /// Products of one value, and what is done with them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Products {
-    /// The norm of the value, where nobody else reads it.
+    /// The norm of the value, where only products read it.
     pub(crate) norm: Option<usize>,
+    /// Other products come before, which make the norm of prompts' rows.
+    pub(crate) again: bool,
     pub(crate) nodes: Vec<usize>,
     /// The first product goes through an activation and multiplies the second.
     pub(crate) gate: Option<usize>,
@@ -154,8 +156,8 @@ impl Uses<'_> {
         (other != out && alike && self.is_there(other, node)).then_some((add, other))
     }
 
-    /// The norm that makes a value, where these alone read it.
-    fn norm(&self, value: ValueId, nodes: &[usize]) -> Option<usize> {
+    /// The norm that makes a value, where only products read it: each makes it anew.
+    fn norm(&self, value: ValueId) -> Option<usize> {
         let norm = self.producer(value)?;
         let node = &self.plan.nodes[norm];
         let Op::Norm {
@@ -169,7 +171,8 @@ impl Uses<'_> {
             return None;
         };
         let whole = self.plan.value(value).shape.width() == width as usize;
-        let own = !self.is_output(value) && self.readers(value).iter().all(|n| nodes.contains(n));
+        let own =
+            !self.is_output(value) && self.readers(value).iter().all(|&n| self.form(n).is_some());
         (whole && own).then_some(norm)
     }
 
@@ -258,7 +261,8 @@ impl Uses<'_> {
     fn products(&self, i: usize, done: &BTreeSet<usize>) -> Products {
         let x = self.plan.nodes[i].ins[0];
         let mut found = Products {
-            norm: None,
+            norm: self.norm(x),
+            again: self.readers(x).iter().any(|n| done.contains(n)),
             nodes: vec![i],
             gate: None,
             add: None,
@@ -283,7 +287,6 @@ impl Uses<'_> {
             let readers = self.readers(x).iter().copied();
             found.nodes.extend(readers.filter(beside).take(PARTS - 1));
         }
-        found.norm = self.norm(x, &found.nodes);
         found
     }
 }
@@ -379,8 +382,11 @@ impl Item {
                 let x = found.norm.unwrap_or(found.nodes[0]);
                 let mut ins = vec![node(x).ins[0]];
                 ins.extend(found.add.map(|a| a.1));
+                let made = found.norm.filter(|_| found.again);
+                ins.extend(made.map(|n| node(n).outs[0]));
                 let ends = found.gate.into_iter().chain(found.add.map(|a| a.0));
-                let nodes = found.norm.into_iter().chain(found.nodes.iter().copied());
+                let norm = found.norm.filter(|_| !found.again);
+                let nodes = norm.into_iter().chain(found.nodes.iter().copied());
                 let outs = nodes.chain(ends).map(|n| node(n).outs[0]);
                 Traffic {
                     ins,

@@ -3,11 +3,12 @@
 use tokkata_archs::{FileWeights, Registry, ResolveOptions};
 use tokkata_conformance::generate;
 use tokkata_conformance::golden::Golden;
-use tokkata_core::Value;
+use tokkata_core::{DType, Value};
 use tokkata_formats::ModelFile;
-use tokkata_ir::{Delta, GroupId, Limits, LogitRow, RowInput, SeqRows, SeqSlot, Work};
+use tokkata_ir::{Delta, GroupId, Limits, LogitRow, RowInput, SeqRows, SeqSlot, WeightId, Work};
 
 use super::*;
+use crate::select::{self, Item};
 
 /// Positions of a context.
 const CTX: u32 = 512;
@@ -68,55 +69,105 @@ fn load(file: &ModelFile, fuse: bool) -> Resident {
     .expect("a load")
 }
 
-/// What a step of one sequence is dispatched as, behind so many positions, and what else steps ask for: dispatches, buffers, groups.
-fn steps(resident: Resident, behind: u32) -> [u64; 3] {
-    let gpu = Arc::clone(&resident.gpu);
-    let program = Arc::clone(&resident.program);
-    let groups = &program.caches;
-    let lens: Vec<usize> = groups
-        .iter()
-        .map(|g| g.table_len(&program.limits))
-        .collect();
-    let counts: Vec<u64> = lens.iter().map(|&l| l as u64).collect();
-    let arena = ArenaLayout::for_counts(&resident.block_bytes(), &counts);
-    let mut executor = Box::new(resident).open(arena).expect("an executor");
-    let slot = SeqSlot(0);
-    let logits = vec![LogitRow::default()];
-    let mut deltas = vec![(slot, Delta::Clear), (slot, Delta::Length(behind))];
-    let tables = (0..).zip(&lens).map(|(g, &len)| Delta::Table {
-        group: GroupId(g),
-        first: 0,
-        blocks: (0..len as u32).collect(),
-    });
-    deltas.extend(tables.map(|t| (slot, t)));
-    let mut run = |deltas: Vec<(SeqSlot, Delta)>| {
+/// A sequence on a device that computes nothing.
+struct Alone {
+    executor: Box<dyn Executor>,
+    gpu: Arc<Gpu>,
+    /// What tells the device of the sequence.
+    deltas: Vec<(SeqSlot, Delta)>,
+}
+
+impl Alone {
+    fn behind(resident: Resident, positions: u32) -> Self {
+        let gpu = Arc::clone(&resident.gpu);
+        let program = Arc::clone(&resident.program);
+        let groups = &program.caches;
+        let lens: Vec<usize> = groups
+            .iter()
+            .map(|g| g.table_len(&program.limits))
+            .collect();
+        let counts: Vec<u64> = lens.iter().map(|&l| l as u64).collect();
+        let arena = ArenaLayout::for_counts(&resident.block_bytes(), &counts);
+        let executor = Box::new(resident).open(arena).expect("an executor");
+        let slot = SeqSlot(0);
+        let mut deltas = vec![(slot, Delta::Clear), (slot, Delta::Length(positions))];
+        let tables = (0..).zip(&lens).map(|(g, &len)| Delta::Table {
+            group: GroupId(g),
+            first: 0,
+            blocks: (0..len as u32).collect(),
+        });
+        deltas.extend(tables.map(|t| (slot, t)));
+        Alone {
+            executor,
+            gpu,
+            deltas,
+        }
+    }
+
+    /// Submits a step.
+    fn submit(&mut self) {
         let rows = SeqRows {
             input: RowInput::Drawn,
-            logits: logits.clone(),
+            logits: vec![LogitRow::default()],
             prompt: false,
-            ..SeqRows::tokens(slot, &[])
+            ..SeqRows::tokens(SeqSlot(0), &[])
         };
         let work = Work {
-            deltas,
+            deltas: std::mem::take(&mut self.deltas),
             rows: vec![rows],
             ..Work::default()
         };
-        let asked = |gpu: &Gpu| {
-            let a = &gpu.asked;
-            [&a.dispatches, &a.buffers, &a.groups]
-                .map(|n| n.load(std::sync::atomic::Ordering::Relaxed))
-        };
-        let before = asked(&gpu);
-        assert!(executor.submit(work).is_ok());
-        while executor.wait().expect("news").is_some_and(|n| !n.done) {}
-        let after = asked(&gpu);
+        assert!(self.executor.submit(work).is_ok());
+    }
+
+    /// Whether the work goes on.
+    fn goes_on(&mut self) -> bool {
+        let news = self.executor.wait().expect("news");
+        news.is_some_and(|n| !n.done)
+    }
+
+    /// Dispatches, buffers and groups so far.
+    fn asked(&self) -> [u64; 3] {
+        let a = &self.gpu.asked;
+        [&a.dispatches, &a.buffers, &a.groups].map(|n| n.load(std::sync::atomic::Ordering::Relaxed))
+    }
+}
+
+/// What a step of one sequence is dispatched as, behind so many positions, and what else steps ask for: dispatches, buffers, groups.
+fn steps(resident: Resident, behind: u32) -> [u64; 3] {
+    let mut alone = Alone::behind(resident, behind);
+    let mut run = || {
+        let before = alone.asked();
+        alone.submit();
+        while alone.goes_on() {}
+        let after = alone.asked();
         [0, 1, 2].map(|i| after[i] - before[i])
     };
     // Where nothing is computed, sequences have no positions afterwards.
-    let [dispatches, ..] = run(deltas);
-    run(Vec::new());
-    let [_, buffers, groups] = run(Vec::new());
+    let [dispatches, ..] = run();
+    run();
+    let [_, buffers, groups] = run();
     [dispatches, buffers, groups]
+}
+
+/// Two submissions are under way; when results of one are here, the next is submitted before they are looked at.
+#[test]
+fn a_submission_is_under_way_while_another_is_read() {
+    let mut alone = Alone::behind(load(&dense("llama", 2), true), 16);
+    let mut dispatched = Vec::new();
+    for _ in 0..3 {
+        alone.submit();
+        dispatched.push(alone.asked()[0]);
+    }
+    assert_eq!(dispatched[1], dispatched[2], "a third submission");
+    for _ in 0..3 {
+        let news = alone.executor.poll().expect("news");
+        assert!(news.is_some_and(|n| n.done));
+        dispatched.push(alone.asked()[0]);
+    }
+    assert_eq!(dispatched[3], dispatched[2], "the first news");
+    assert!(dispatched[4] > dispatched[3], "the second news");
+    assert_eq!(dispatched[5], dispatched[4], "the third news");
 }
 
 #[test]
@@ -133,6 +184,39 @@ fn a_step_takes_few_dispatches_and_no_memory() {
         let [plain, ..] = steps(load(&file, false), 16);
         assert!(plain > 12 * 28, "{arch}: {plain} one by one");
     }
+}
+
+/// Weights of several formats read one norm: each dispatch of products makes it for replies, the first for prompts.
+#[test]
+fn products_of_several_formats_share_a_norm() {
+    let file = dense("llama", 1);
+    let spec = Registry::builtin().resolve(&file, &ResolveOptions { ctx: CTX });
+    let program = tokkata_plan::build(&spec.expect("a spec"), &Limits::default());
+    let program = program.expect("a program");
+    let plan = &program.plans[0];
+    let form = |weight: WeightId| {
+        let is_value = program.weights[weight.index()].name.contains("attn_v");
+        Some((if is_value { DType::Q6_K } else { DType::Q4_K }, 0))
+    };
+    let items = select::items(plan, Some(true), &form);
+    let is_norm = |i: &Item| matches!(i, Item::Node(n) if plan.nodes[*n].op.name() == "norm");
+    assert!(!items.iter().any(is_norm), "{items:?}");
+    let normed: Vec<_> = items
+        .iter()
+        .filter_map(|item| match item {
+            Item::Products(p) if p.norm.is_some() => Some((p.nodes.len(), p.again)),
+            _ => None,
+        })
+        .collect();
+    // Queries and keys, values, gate and up, the head.
+    assert_eq!(normed, [(2, false), (1, true), (2, false), (1, false)]);
+    let traffic: Vec<_> = items.iter().map(|i| i.traffic(plan)).collect();
+    let of = |again| {
+        let found = |i: &Item| matches!(i, Item::Products(p) if p.again == again);
+        &traffic[items.iter().position(found).expect("products")]
+    };
+    let norm = of(false).outs[0];
+    assert!(of(true).ins.contains(&norm) && !of(true).outs.contains(&norm));
 }
 
 /// Modules that lowering asks for are among those that naga and others read.

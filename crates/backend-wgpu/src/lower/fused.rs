@@ -16,7 +16,7 @@ const THREADS: u32 = 256;
 const TEAMS: u32 = THREADS / 32;
 
 /// Workgroups that leave none of a GPU idle.
-const ENOUGH: u32 = 256;
+const ENOUGH: u32 = 512;
 
 /// Workgroups that go on with what others would do, rather than make ready as many more.
 const MOST_GROUPS: u32 = 512;
@@ -30,7 +30,8 @@ impl Lowering<'_, '_> {
     pub(super) fn products(&mut self, found: &Products) -> Result<(), BackendError> {
         let nodes = &self.plan.nodes;
         self.prompts_only = true;
-        let before = found.norm.into_iter().chain(found.nodes.iter().copied());
+        let norm = found.norm.filter(|_| !found.again);
+        let before = norm.into_iter().chain(found.nodes.iter().copied());
         let after = found.gate.into_iter().chain(found.add.map(|a| a.0));
         for n in before.chain(after) {
             self.node(&nodes[n])?;

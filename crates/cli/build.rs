@@ -9,9 +9,15 @@ use std::{env, fs};
 fn main() {
     facts();
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-    let mut found: Vec<(String, String)> = Vec::new();
-    // The suite of speech has no goldens of this kind.
-    found.push(("whisper".to_owned(), "openai/whisper".to_owned()));
+    let others = root.join("../conformance/data/other_oracles.txt");
+    println!("cargo:rerun-if-changed={}", others.display());
+    let others = fs::read_to_string(others).unwrap_or_default();
+    let lines = others.lines().filter(|line| !line.starts_with('#'));
+    let pair = |line: &str| {
+        let (name, oracle) = line.split_once(' ')?;
+        Some((name.to_owned(), oracle.to_owned()))
+    };
+    let mut found: Vec<(String, String)> = lines.filter_map(pair).collect();
     for dir in ["goldens", "goldens-hf"] {
         let dir = root.join("../conformance").join(dir);
         println!("cargo:rerun-if-changed={}", dir.display());

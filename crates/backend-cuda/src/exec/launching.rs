@@ -233,15 +233,10 @@ impl CudaExecutor {
         bucket.deep = bucket.is_taped() && behind >= self.plans[plan].near;
         let launches = &self.plans[plan].launches;
         let stream = &self.stream;
-        let laps = match self.measured {
-            true => Some(Arc::new(Laps::new(
-                &self.resident.context,
-                launches,
-                bucket,
-            )?)),
-            false => None,
-        };
-        let run = |captured: bool| match &laps {
+        let context = &self.resident.context;
+        let laps = || Laps::new(context, launches, bucket).map(Arc::new);
+        let laps = || bucket.measured.then(laps).transpose();
+        let run = |laps: Option<&Arc<Laps>>, captured: bool| match laps {
             Some(laps) => laps.run(launches, (stream, captured)),
             None => launches.iter().try_for_each(|l| l.run(stream, bucket)),
         };
@@ -251,12 +246,15 @@ impl CudaExecutor {
             false => CAPTURED_DRAFTS,
         };
         if rows > most || !self.resident.captures {
-            return run(false).map(|()| laps);
+            let laps = laps()?;
+            run(laps.as_ref(), false)?;
+            return Ok(laps);
         }
         let replay = match self.graphs.entry((plan, bucket)) {
             Entry::Occupied(replay) => replay.into_mut(),
             Entry::Vacant(place) => {
-                let graph = stream.capture(|| run(true))?;
+                let laps = laps()?;
+                let graph = stream.capture(|| run(laps.as_ref(), true))?;
                 place.insert(Replay { graph, laps })
             }
         };

@@ -16,7 +16,7 @@ use cold::Cold;
 const NEWEST: f64 = 0.25;
 /// Prompt rows that a slice has at least: with fewer, what rows share (weights, keys that lie far back) is read too
 /// often.
-const LEAST_ROWS: usize = 48;
+const LEAST_ROWS: usize = 64;
 /// Rows come in multiples of this, as kernels take them.
 const EVEN_ROWS: usize = 8;
 /// Steps of answers that a slice lasts.
@@ -24,7 +24,7 @@ const SLICE: f64 = 8.0;
 /// What a slice that is longer than that may last, in nanoseconds: a reader sees it as a gap.
 const LONGEST: f64 = 40e6;
 /// Speed that answers keep beside no more prompts than themselves, as a share of what they have alone.
-const KEPT: f64 = 0.525;
+const KEPT: f64 = 0.52;
 /// The least part of that which they keep beside any number of prompts.
 const LEAST_KEPT: f64 = 1.0 / 8.0;
 /// A prompt is short if it takes no longer than so many steps of answers.

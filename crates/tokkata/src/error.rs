@@ -91,10 +91,10 @@ pub enum Error {
         needed: Bytes,
         available: Bytes,
     },
-    #[error("{file}: found pooling '{found}', expected one of {known}: {why}")]
+    #[error("{file}: found {found}, expected one of {known}: {why}")]
     Pooling {
         file: String,
-        found: &'static str,
+        found: String,
         known: String,
         why: &'static str,
     },

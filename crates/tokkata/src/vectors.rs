@@ -179,7 +179,10 @@ impl Checkpoint {
             let known: Vec<&str> = Pooling::ALL[..4].iter().map(|p| p.0).collect();
             return Err(Error::Pooling {
                 file: file(),
-                found: pooling.name(),
+                found: match asked {
+                    Some(_) => format!("pooling '{}'", pooling.name()),
+                    None => format!("pooling '{}' in {key}", pooling.name()),
+                },
                 known: known.join(", "),
                 why: "the model has no classifier",
             });

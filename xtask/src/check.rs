@@ -6,7 +6,7 @@ use crate::{bindings, features, licences, notices, rules, shell};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     ("format", format),
     ("size and name rules", rules::check),
     ("features of xtask", features::check),
@@ -15,6 +15,7 @@ const STEPS: [Step; 10] = [
     ("notices", notices::check),
     ("lints", lints),
     ("the command without its model", without_demo),
+    ("a release without features", release),
     ("documentation", documentation),
     ("fast tests", tests),
 ];
@@ -48,6 +49,14 @@ fn without_demo() -> Result<()> {
     let package = ["clippy", "-p", "tokkata-cli", "--no-default-features"];
     let strict = ["--all-targets", "--locked", "--", "-D", "warnings"];
     shell::run(&mut shell::cargo(&[&package[..], &strict].concat()))
+}
+
+/// What only releases compile: tests are built for developers.
+fn release() -> Result<()> {
+    let package = ["--package", "tokkata-cli", "--no-default-features"];
+    shell::run(&mut shell::cargo(
+        &[&["check", "--locked", "--release"], &package[..]].concat(),
+    ))
 }
 
 fn documentation() -> Result<()> {

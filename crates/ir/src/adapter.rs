@@ -4,10 +4,15 @@
 //! comes after loading: an [`Adapter`] holds a pair of matrices for some of the weights, an executor attaches it and gives
 //! it a number, and each row says which one it goes through.
 
+mod attached;
+mod ways;
+
 use crate::backend::BackendError;
 use crate::ids::WeightId;
 use crate::op::{AdaptForm, Op};
 use crate::program::Program;
+pub use attached::Attached;
+pub use ways::{Ways, additions};
 
 /// What is added to a weight `[E, N, K]` (or `[N, K]`, where E is 1): `b[e] · a[e]` to each of its matrices.
 #[derive(Clone, Debug, PartialEq)]

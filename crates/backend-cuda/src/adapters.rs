@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use tokkata_ir::adapter::{Places, form_of, matrices};
-use tokkata_ir::{Adapter, BackendError, LowRank, Op, Plan, Program};
+use tokkata_ir::adapter::{Places, most_parts};
+use tokkata_ir::{Adapter, BackendError, Program};
 
 use crate::driver::{Buffer, Context};
 use crate::error::{lost, out_of_memory};
-use crate::layout::most;
 use crate::params::Params;
 
 /// Ops of a launch, as `adapt.cu` has room for.
@@ -36,49 +35,13 @@ pub(crate) struct Adapters {
     bytes: Vec<u64>,
 }
 
-/// Runs of inputs that an op takes of a row: one, or one for each head or expert.
-pub(crate) fn parts(program: &Program, plan: &Plan, node: usize) -> u32 {
-    let node = &plan.nodes[node];
-    let Op::Adapt { weight, form } = node.op else {
-        return 0;
-    };
-    let (_, rows, _) = matrices(form, &program.weights[weight.index()].shape);
-    (plan.value(node.outs[0]).shape.width() / rows.max(1)) as u32
-}
-
-/// Most runs of an op of any plan.
-fn most_runs(program: &Program) -> u32 {
-    let of_plan = |plan: &Plan| {
-        let of = |n: usize| {
-            let lead = |out| plan.value(out).shape.lead;
-            let rows = plan.nodes[n].outs.first().map(|&out| lead(out));
-            rows.map_or(0, |lead| most(&program.limits, lead)) * parts(program, plan, n)
-        };
-        (0..plan.nodes.len()).map(of).max().unwrap_or(0)
-    };
-    program.plans.iter().map(of_plan).max().unwrap_or(0)
-}
-
-/// Floats of a pair as kernels read them: those of `a`, and of `b` with its columns as rows, from matrix to matrix.
-fn turned(program: &Program, pair: &LowRank) -> [Vec<f32>; 2] {
-    let form = form_of(program, pair.weight).expect("an adapter is checked before");
-    let (_, rows, _) = matrices(form, &program.weights[pair.weight.index()].shape);
-    let rank = pair.rank as usize;
-    let matrices = pair.b.chunks_exact((rows * rank).max(1));
-    let b = matrices.flat_map(|b| {
-        let column = move |j: usize| b.iter().skip(j).step_by(rank).copied();
-        (0..rank).flat_map(column)
-    });
-    [pair.a.clone(), b.collect()]
-}
-
 impl Adapters {
     /// Room for as many as the program's limits say.
     pub(crate) fn new(
         context: &Arc<Context>,
         program: &Arc<Program>,
     ) -> Result<Self, BackendError> {
-        let (count, runs) = (program.limits.adapters, most_runs(program));
+        let (count, runs) = (program.limits.adapters, most_parts(program));
         let bytes = HEAD + PAIR * u64::from(count) * program.weights.len() as u64;
         let table = || {
             let table = context.alloc(bytes).map_err(lost)?;
@@ -114,7 +77,7 @@ impl Adapters {
 
     /// Whether the device must be idle before this one is put anywhere: memory that steps use grows.
     pub(crate) fn grows(&self, adapter: &Adapter) -> bool {
-        rank_of(adapter) > self.rank
+        adapter.rank() > self.rank
     }
 
     /// Puts an adapter at a number that no step names.
@@ -122,7 +85,7 @@ impl Adapters {
         let Some(table) = &self.table else {
             return Ok(());
         };
-        let rank = rank_of(adapter);
+        let rank = adapter.rank();
         if rank > self.rank {
             let bytes = u64::from(self.runs) * u64::from(rank) * 4;
             let low = self.alloc("work space of adapters", bytes)?;
@@ -132,7 +95,8 @@ impl Adapters {
         }
         let (mut floats, mut places) = (Vec::new(), Vec::new());
         for pair in adapter.pairs() {
-            let place = turned(&self.program, pair).map(|part| {
+            let parts = [pair.a.clone(), pair.turned(&self.program)];
+            let place = parts.map(|part| {
                 floats.resize(floats.len().next_multiple_of(ALIGN), 0.0);
                 let at = floats.len() as u64 * 4;
                 floats.extend(part);
@@ -166,43 +130,5 @@ impl Adapters {
     fn alloc(&self, what: &str, bytes: u64) -> Result<Buffer, BackendError> {
         let buffer = self.context.alloc(bytes);
         buffer.map_err(|e| out_of_memory(&self.context, what, bytes, &e))
-    }
-}
-
-fn rank_of(adapter: &Adapter) -> u32 {
-    let ranks = adapter.pairs().iter().map(|pair| pair.rank);
-    ranks.max().unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use tokkata_ir::{AdaptForm, Lead, WeightId};
-
-    use super::*;
-
-    #[test]
-    fn pairs_are_turned_matrix_by_matrix() {
-        use tokkata_conformance::fixture::Fixture;
-        let mut f = Fixture::default();
-        let x = f.input(&[4]);
-        let weight = f.matrix(tokkata_core::DType::F32, &[2, 3, 2], &[0.0; 12]);
-        let heads = Op::HeadMatmul { weight, heads: 2 };
-        let y = f.op(heads, &[x], &[6]);
-        let form = AdaptForm::Heads;
-        f.op(Op::Adapt { weight, form }, &[x, y], &[6]);
-        let pair = LowRank {
-            weight: WeightId(0),
-            rank: 2,
-            a: (0..8u8).map(f32::from).collect(),
-            b: (0..12u8).map(f32::from).collect(),
-        };
-        let [a, b] = turned(f.program(), &pair);
-        assert_eq!(a, pair.a);
-        let want = [0u8, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11];
-        assert_eq!(b, want.map(f32::from));
-        let plan = &f.program().plans[0];
-        assert_eq!([0, 1].map(|n| parts(f.program(), plan, n)), [0, 2]);
-        assert_eq!(plan.value(y).shape.lead, Lead::Rows);
-        assert_eq!(most_runs(f.program()), 2 * f.program().limits.rows);
     }
 }

@@ -1,10 +1,10 @@
 //! What adapters add.
 
-use tokkata_ir::adapter::matrices;
+use tokkata_ir::adapter::{matrices, parts};
 use tokkata_ir::{AdaptForm, BackendError, Lead, Op};
 
 use super::{Lowering, unsupported};
-use crate::adapters::{OPS, parts};
+use crate::adapters::OPS;
 use crate::launch::{Extent, When};
 use crate::layout::lead_code;
 use crate::params::Params;
@@ -35,7 +35,7 @@ impl Lowering<'_, '_> {
             let shape = &self.ground.program.weights[weight.index()].shape;
             let (_, rows, columns) = matrices(form, shape);
             let (rows, columns) = (rows as u32, columns as u32);
-            let own = parts(self.ground.program, self.plan, n);
+            let own = parts(self.ground.program, self.plan, node);
             let [x, y] = [0, 1].map(|i| node.ins[i]);
             let x_stride = self.width(x);
             let x_part = if x_stride == columns { 0 } else { columns };

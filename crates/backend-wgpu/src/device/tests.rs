@@ -252,7 +252,8 @@ fn lowering_asks_for_known_variants() {
                 fuse,
             );
             let Ok(resident) = resident else { continue };
-            let launches = resident.plans.iter().flat_map(|p| &p.0.launches);
+            let launches = resident.plans.iter().flat_map(Ways::iter);
+            let launches = launches.flat_map(|p| &p.0.launches);
             for pipeline in launches.flat_map(|l| l.kernel.pipelines()) {
                 let found = known.iter().any(|v| pipeline.is_like(v));
                 if !found {

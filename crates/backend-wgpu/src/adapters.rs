@@ -64,9 +64,14 @@ impl Adapters {
         self.runs
     }
 
-    /// What kernels see: the pairs, and the parts of low rank. Nothing before an adapter was there.
-    pub(crate) fn buffers(&self) -> Option<[&wgpu::Buffer; 2]> {
-        Some([self.pairs.as_ref()?, self.low.as_ref()?])
+    /// What kernels see in the place of weights.
+    pub(crate) fn pairs(&self) -> Option<&wgpu::Buffer> {
+        self.pairs.as_ref()
+    }
+
+    /// Where parts of low rank go, once there is a pair.
+    pub(crate) fn low(&self) -> Option<&wgpu::Buffer> {
+        self.low.as_ref()
     }
 
     pub(crate) fn bytes(&self) -> u64 {

@@ -165,7 +165,10 @@ impl WgpuExecutor {
         let (r, nothing) = (&self.resident, &self.nothing);
         let [weights, other] = match r.arenas.get(arena) {
             Some(weights) => [weights, nothing],
-            None => r.adapters.buffers().unwrap_or([nothing; 2]),
+            None => {
+                let pairs = r.adapters.pairs().unwrap_or(&r.arenas[0]);
+                [pairs, r.adapters.low().unwrap_or(nothing)]
+            }
         };
         let mut groups = staging.groups();
         let made =

@@ -446,7 +446,7 @@ impl Resident {
             tape_space: 0,
             ..ground
         };
-        let plans = self.plans.iter().map(Ways::as_ref);
+        let plans = self.plans.iter().map(Ways::each_ref);
         let lowered = plans.map(|ways| {
             ways.try_map(|p, adapts| {
                 let ground = if adapts { &tapeless } else { &ground };

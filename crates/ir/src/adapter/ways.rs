@@ -38,7 +38,7 @@ impl<T> Ways<T> {
 
     /// References to all there are.
     #[must_use]
-    pub fn as_ref(&self) -> Ways<&T> {
+    pub fn each_ref(&self) -> Ways<&T> {
         Ways {
             bare: &self.bare,
             adapted: self.adapted.as_ref(),

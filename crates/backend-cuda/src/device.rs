@@ -266,11 +266,13 @@ fn placed(program: &Program, plan: &Plan, weights: &Weights, fuse: bool) -> Ways
     let columns = |id: WeightId| program.weights[id.index()].cols();
     let fast = |id: WeightId| weights.fast(id, columns(id));
     let ways = Ways::new(plan);
-    let items = select::items(&ways.bare, fuse, &fast);
+    let mut items = select::items(&ways.bare, fuse, &fast);
     let adapted = ways.adapted.map(|plan| {
         let items = select::adapted(&plan, &items);
         place(program, (plan, items), &fast)
     });
+    let adds = |n: usize| matches!(plan.nodes[n].op, Op::Adapt { .. });
+    items.retain(|item| !matches!(item, Item::Node(n) if adds(*n)));
     let mut bare = place(program, (ways.bare, items), &fast);
     for (out, of) in additions(plan) {
         bare.places.values[out.index()] = bare.places.values[of.index()];

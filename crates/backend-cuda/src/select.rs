@@ -332,9 +332,6 @@ pub(crate) fn items(
                 continue;
             }
         }
-        if node.op == Op::Prepare {
-            continue;
-        }
         if uses.fast(i).is_none() {
             items.push(Item::Node(i));
             continue;
@@ -473,9 +470,14 @@ pub(crate) fn adapted(plan: &Plan, items: &[Item]) -> Vec<Item> {
         .map(|n| (addition(&plan.nodes[n]).1, n))
         .collect();
     let name = |v: ValueId| by_addend.get(&v).map_or(v, |&n| plan.nodes[n].outs[0]);
-    let mut all = Vec::new();
+    let (mut all, mut done) = (Vec::new(), BTreeSet::new());
     for item in items {
         let (made, behind) = match item {
+            Item::Node(n) if adapts(n) => {
+                // What it adds to comes from elsewhere.
+                all.extend(done.insert(*n).then(|| Item::Adapts(vec![*n])));
+                continue;
+            }
             Item::Node(n) => (vec![*n], None),
             Item::Products {
                 nodes, gate, add, ..
@@ -505,6 +507,7 @@ pub(crate) fn adapted(plan: &Plan, items: &[Item]) -> Vec<Item> {
         });
         let outs = made.iter().flat_map(|&n| &plan.nodes[n].outs);
         let additions: Vec<usize> = outs.filter_map(|out| by_addend.get(out).copied()).collect();
+        done.extend(additions.iter().copied());
         if !additions.is_empty() {
             all.push(Item::Adapts(additions));
         }

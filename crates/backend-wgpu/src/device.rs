@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokkata_ir::adapter::{Ways, additions};
 use tokkata_ir::{
-    ArenaLayout, BackendError, CacheGroup, Device, Executor, LoadOptions, Loaded, Plan, Program,
+    ArenaLayout, BackendError, CacheGroup, Device, Executor, LoadOptions, Loaded, Op, Plan, Program,
     ValueId, WeightId, WeightSource,
 };
 
@@ -327,11 +327,13 @@ fn placed(
     };
     let turns = most.is_some_and(|a| a.turning && a.attend);
     let ways = Ways::new(plan);
-    let items = select::items(&ways.bare, most.map(|_| turns), &form);
+    let mut items = select::items(&ways.bare, most.map(|_| turns), &form);
     let adapted = ways.adapted.map(|plan| {
         let items = select::adapted(&plan, &items);
         place(program, plan, items)
     });
+    let adds = |n: usize| matches!(plan.nodes[n].op, Op::Adapt { .. });
+    items.retain(|item| !matches!(item, select::Item::Node(n) if adds(*n)));
     let mut bare = place(program, ways.bare, items);
     for (out, of) in additions(plan) {
         bare.places.values[out.index()] = bare.places.values[of.index()];

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use tokkata_ir::adapter::{Attached, Ways};
 use tokkata_ir::{
-    Adapter, ArenaLayout, BackendError, Delta, Executor, Progress, Refusal, SeqSlot, Source, StepTime,
-    Ticket, ValType, ValueId, Work,
+    Adapter, ArenaLayout, BackendError, Delta, Executor, Progress, Refusal, SeqSlot, Source,
+    StepTime, Ticket, ValType, ValueId, Work,
 };
 
 use crate::device::Resident;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use tokkata_ir::adapter::{Ways, additions};
 use tokkata_ir::{
-    ArenaLayout, BackendError, CacheGroup, Device, Executor, LoadOptions, Loaded, Op, Plan, Program,
-    ValueId, WeightId, WeightSource,
+    ArenaLayout, BackendError, CacheGroup, Device, Executor, LoadOptions, Loaded, Op, Plan,
+    Program, ValueId, WeightId, WeightSource,
 };
 
 use crate::adapters::Adapters;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use tokkata_ir::adapter::Attached;
 use tokkata_ir::{
-    Adapter, ArenaLayout, BackendError, Executor, Progress, Refusal, RowResult, SeqSlot, Source, Ticket,
-    ValType, ValueId, Work,
+    Adapter, ArenaLayout, BackendError, Executor, Progress, Refusal, RowResult, SeqSlot, Source,
+    Ticket, ValType, ValueId, Work,
 };
 
 use crate::device::Resident;

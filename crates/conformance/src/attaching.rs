@@ -69,10 +69,7 @@ impl Bench {
                 adapter,
                 ..SeqRows::tokens(slot, &[0; ROWS])
             }],
-            feeds: vec![(
-                ValueId(0),
-                Source::Host(noises("x", ROWS * K as usize)),
-            )],
+            feeds: vec![(ValueId(0), Source::Host(noises("x", ROWS * K as usize)))],
             keep: vec![self.y],
             ..Work::default()
         };
@@ -124,7 +121,8 @@ fn story(device: &dyn Device) -> Result<[Vec<f32>; 3], Failure> {
     let news = bench.finish()?;
     let of = |ticket: &Ticket| {
         let own = news.iter().find(|n| n.ticket == ticket.id());
-        own.and_then(|n| n.failure.as_ref()).map(ToString::to_string)
+        own.and_then(|n| n.failure.as_ref())
+            .map(ToString::to_string)
     };
     so(
         (of(&first), of(&second)) == (None, None),

@@ -49,7 +49,9 @@ impl Lowering<'_, '_> {
             params = params.u32s(&[weight.0, form, own, rows, columns, x_stride, x_part]);
             params = params.u32(i as u32 * (self.ground.adapters.runs() / OPS as u32));
             let (most_parts, most_rows, fours) = all;
-            let even = [columns, x_stride, x_part].iter().all(|n| n.is_multiple_of(4));
+            let even = [columns, x_stride, x_part]
+                .iter()
+                .all(|n| n.is_multiple_of(4));
             all = (own.max(most_parts), rows.max(most_rows), fours && even);
         }
         match all {

@@ -171,8 +171,7 @@ impl WgpuExecutor {
             }
         };
         let mut groups = staging.groups();
-        let made =
-            groups[arena].get_or_insert_with(|| self.bind(&staging.words, weights, other));
+        let made = groups[arena].get_or_insert_with(|| self.bind(&staging.words, weights, other));
         made.clone()
     }
 

@@ -101,7 +101,10 @@ mod tests {
         assert!(attached.check(&[rows(1)], 8).is_err(), "a later work");
         assert!(attached.free().is_err());
         assert_eq!(attached.ended(7), [1]);
-        let text = attached.check(&[rows(2), rows(1)], 8).unwrap_err().to_string();
+        let text = attached
+            .check(&[rows(2), rows(1)], 8)
+            .unwrap_err()
+            .to_string();
         assert_eq!(text, "adapters: number 1 is not attached");
         assert_eq!(attached.free().unwrap(), 1);
         attached.detach(1, 9);

@@ -73,7 +73,9 @@ impl Ways<Plan> {
                 _ => node.ins.iter_mut().for_each(name),
             }
         }
-        bare.outputs.iter_mut().for_each(|port| name(&mut port.value));
+        bare.outputs
+            .iter_mut()
+            .for_each(|port| name(&mut port.value));
         Ways {
             bare,
             adapted: (!names.is_empty()).then(|| plan.clone()),

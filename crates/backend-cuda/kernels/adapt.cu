@@ -110,7 +110,7 @@ static __device__ __forceinline__ void dots(const float *const (&a)[R], const fl
 template <int R, int T, bool FOURS> static __device__ __forceinline__ void down(const Step &s, const Adapts &all) {
     __shared__ float warps[R][T][WARPS];
     const Adapt &op = all.ops[blockIdx.z];
-    u32 count = rows_of(s, all.lead) * op.parts, first = blockIdx.y * T, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    u32 count = rows_of(s, all.lead) * op.parts, first = blockIdx.x * T, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     if (first >= count) return;
     Own own[T];
     const float *x[T];
@@ -125,7 +125,7 @@ template <int R, int T, bool FOURS> static __device__ __forceinline__ void down(
         alike &= own[t].a == own[0].a;
     }
     float *low = all.all->low + op.first + first;
-    for (u32 r0 = blockIdx.x * R; r0 < most; r0 += gridDim.x * R) {
+    for (u32 r0 = blockIdx.y * R; r0 < most; r0 += gridDim.y * R) {
         float sum[R][T];
         if (T == 1 || alike) {
             const float *a[R];
@@ -170,7 +170,7 @@ template <int R, int T, bool FOURS> static __device__ __forceinline__ void down(
 // Adds to T runs from `first` on; a thread has a column.
 template <int T> static __device__ __forceinline__ void up(const Step &s, const Adapts &all) {
     const Adapt &op = all.ops[blockIdx.z];
-    u32 count = rows_of(s, all.lead) * op.parts, first = blockIdx.y * T, c = blockIdx.x * blockDim.x + threadIdx.x;
+    u32 count = rows_of(s, all.lead) * op.parts, first = blockIdx.x * T, c = blockIdx.y * blockDim.x + threadIdx.x;
     if (first >= count || c >= op.n) return;
     Own own[T];
     float sum[T];

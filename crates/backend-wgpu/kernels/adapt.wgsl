@@ -63,41 +63,47 @@ fn share(a: u32, x: u32, k: u32, lid: u32) -> f32 {
     return sum;
 }
 
-// Grid: workgroups that share a run's ranks, runs, ops.
+// Grid: workgroups that share a run's ranks, runs, of which workgroups go on to further ones, ops.
 @compute @workgroup_size(THREADS)
 fn down(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
     let op = FIRST_OP + wg.z * OP_WORDS;
     let parts = p(op + OP_PARTS);
     let k = p(op + OP_K);
-    let run = wg.y;
-    var own = Own();
-    if (run < rows_of(p(0u)) * parts) { own = own_of(op, run); }
-    let rank = same(own.rank, lid);
-    let x = p(op + OP_X) + run / parts * p(op + OP_X_STRIDE) + run % parts * p(op + OP_X_PART);
-    for (var r = wg.x; r < rank; r += groups.x) {
-        let sum = sum_block(share(own.a + r * k, x, k, lid), lid);
-        if (lid == 0u) { other[r * p(2u) + p(op + OP_FIRST) + run] = bitcast<u32>(sum); }
+    let count = same(rows_of(p(0u)) * parts, lid);
+    for (var run = wg.y; run < count; run += groups.y) {
+        let own = own_of(op, run);
+        let x = p(op + OP_X) + run / parts * p(op + OP_X_STRIDE) + run % parts * p(op + OP_X_PART);
+        workgroupBarrier();
+        let rank = same(own.rank, lid);
+        for (var r = wg.x; r < rank; r += groups.x) {
+            let sum = sum_block(share(own.a + r * k, x, k, lid), lid);
+            if (lid == 0u) { other[r * p(2u) + p(op + OP_FIRST) + run] = bitcast<u32>(sum); }
+        }
     }
 }
 
 // Grid: columns, runs, ops.
 @compute @workgroup_size(256)
-fn up(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>) {
+fn up(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
     let op = FIRST_OP + wg.z * OP_WORDS;
-    let run = wg.y;
     let c = wg.x * 256u + lid;
     let n = p(op + OP_N);
-    if (run >= rows_of(p(0u)) * p(op + OP_PARTS) || c >= n) { return; }
-    let own = own_of(op, run);
-    let at = run * n + c;
-    if (own.rank == 0u) {
-        if (p(op + OP_OUT) != p(op + OP_Y)) { set_wu(p(op + OP_OUT) + at, wu(p(op + OP_Y) + at)); }
-        return;
+    let y = p(op + OP_Y);
+    let out = p(op + OP_OUT);
+    let count = rows_of(p(0u)) * p(op + OP_PARTS);
+    if (c >= n) { return; }
+    for (var run = wg.y; run < count; run += groups.y) {
+        let own = own_of(op, run);
+        let at = run * n + c;
+        if (own.rank != 0u) {
+            let low = p(op + OP_FIRST) + run;
+            var sum = 0.0;
+            for (var r = 0u; r < own.rank; r++) { sum = fma(pair_word(own.b + r * n + c), bitcast<f32>(other[r * p(2u) + low]), sum); }
+            set_wf(out + at, wf(y + at) + sum);
+        } else if (out != y) {
+            set_wu(out + at, wu(y + at));
+        }
     }
-    let low = p(op + OP_FIRST) + run;
-    var sum = 0.0;
-    for (var r = 0u; r < own.rank; r++) { sum = fma(pair_word(own.b + r * n + c), bitcast<f32>(other[r * p(2u) + low]), sum); }
-    set_wf(p(op + OP_OUT) + at, wf(p(op + OP_Y) + at) + sum);
 }
 
 // A look-up by token, a workgroup for each row: 0 lead, 1 weights, 2 columns, 3 weight, 4 rows of the table, 5 y, 6 out.

@@ -89,9 +89,9 @@ impl Lowering<'_, '_> {
                 true => format!("down_{name}_fours"),
                 false => format!("down_{name}"),
             };
-            let grid = [Extent::fixed(ranks), runs[0], ops];
+            let grid = [runs[0], Extent::fixed(ranks), ops];
             self.launch(("adapt", &down), grid, (DOWN, 0), &params)?;
-            let grid = [Extent::fixed(rows.div_ceil(UP)), runs[1], ops];
+            let grid = [runs[1], Extent::fixed(rows.div_ceil(UP)), ops];
             self.launch(("adapt", &format!("up_{name}")), grid, (UP, 0), &params)?;
         }
         self.when = When::Always;

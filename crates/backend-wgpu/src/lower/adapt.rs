@@ -13,6 +13,8 @@ use crate::params::{NONE, Params};
 const DOWN: u32 = 128;
 const UP: u32 = 256;
 const RANKS: u32 = 32;
+/// Most workgroups for runs: less than every adapter takes.
+const MOST_RUNS: u32 = 32768;
 
 /// What ops of a dispatch have in common: most runs of a row, most outputs of one, whether columns come in fours.
 struct All {
@@ -68,7 +70,7 @@ impl Lowering<'_, '_> {
         let weights = self.ground.program.weights.len() as u32;
         let params = Params::new().u32s(&[lead_code(lead), weights]);
         let params = params.u32s(&[self.ground.adapters.runs(), 0]).u32s(ops);
-        let runs = Extent::elements(lead, all.parts.into(), 1);
+        let runs = Extent::elements(lead, all.parts.into(), 1).at_most(MOST_RUNS);
         let ops = Extent::fixed(nodes.len() as u32);
         for (kernel, across) in [("down", RANKS), ("up", all.rows.div_ceil(UP))] {
             let grid = [Extent::fixed(across), runs, ops];

@@ -73,7 +73,6 @@ fn down(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: ve
     for (var run = wg.y; run < count; run += groups.y) {
         let own = own_of(op, run);
         let x = p(op + OP_X) + run / parts * p(op + OP_X_STRIDE) + run % parts * p(op + OP_X_PART);
-        workgroupBarrier();
         let rank = same(own.rank, lid);
         for (var r = wg.x; r < rank; r += groups.x) {
             let sum = sum_block(share(own.a + r * k, x, k, lid), lid);

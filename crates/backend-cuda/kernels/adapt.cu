@@ -77,7 +77,7 @@ static __device__ __forceinline__ void dots(const float *const (&a)[R], const fl
     for (int r = 0; r < R; r++)
         #pragma unroll
         for (int t = 0; t < T; t++) sum[r][t] = 0.0f;
-    if (FOURS) {
+    if constexpr (FOURS) {
         #pragma unroll 4
         for (u32 c = threadIdx.x * 4; c < k; c += blockDim.x * 4) {
             float4 w[R], v[T];
@@ -95,13 +95,13 @@ static __device__ __forceinline__ void dots(const float *const (&a)[R], const fl
                     sum[r][t] = __fmaf_rn(w[r].w, v[t].w, sum[r][t]);
                 }
         }
-        return;
-    }
-    for (u32 c = threadIdx.x; c < k; c += blockDim.x)
-        #pragma unroll
-        for (int r = 0; r < R; r++)
+    } else {
+        for (u32 c = threadIdx.x; c < k; c += blockDim.x)
             #pragma unroll
-            for (int t = 0; t < T; t++) sum[r][t] = __fmaf_rn(a[r][c], x[t][c], sum[r][t]);
+            for (int r = 0; r < R; r++)
+                #pragma unroll
+                for (int t = 0; t < T; t++) sum[r][t] = __fmaf_rn(a[r][c], x[t][c], sum[r][t]);
+    }
 }
 
 #define WARPS 4 // of a block of `down`

@@ -23,6 +23,8 @@ typedef long long i64;
 #define ROW_LOGITS 4u
 #define ROW_PROMPT 8u
 #define ROW_KEEPS 16u
+// Above them stands the row's adapter; 0 is none.
+#define ADAPTER_SHIFT 8
 
 // Leads of values; also the places of their counts in `Step::head`.
 #define LEAD_ROWS 0u

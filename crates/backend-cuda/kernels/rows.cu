@@ -88,9 +88,9 @@ KERNEL pool(Step s, u32 width, u32 kind, const float *x, float *y) {
 
 #define KEPT 16 // columns that a thread asks for before it waits for any
 
-// A block for each run of a row: x = run of blockIdx.x, y = row.
+// A block for each run of a row: x = run of blockIdx.x, y = row. Rows of prompts may be left to another kernel.
 KERNEL normalise(Step s, u32 lead, u32 width, u32 run, u32 kind, float eps, const float *w, u32 w_len, const float *b,
-            u32 b_len, const float *x, float *y) {
+            u32 b_len, const float *x, float *y, u32 replies) {
     __shared__ float shared[33];
     u32 first = blockIdx.x * run, tid = threadIdx.x, threads = blockDim.x;
     x += (u64)blockIdx.y * width + first;
@@ -100,7 +100,7 @@ KERNEL normalise(Step s, u32 lead, u32 width, u32 run, u32 kind, float eps, cons
         #pragma unroll
         for (u32 i = 0; i < KEPT; i++) scale[i] = w && tid + i * threads < run ? w[(first + tid + i * threads) % w_len] : 1.0f;
         wait_before();
-        if (blockIdx.y >= rows_of(s, lead)) return;
+        if (blockIdx.y >= rows_of(s, lead) || (replies && (s.flags[blockIdx.y] & ROW_PROMPT))) return;
         #pragma unroll
         for (u32 i = 0; i < KEPT; i++) v[i] = tid + i * threads < run ? x[tid + i * threads] : 0.0f;
         if (kind == NORM_LAYER) {
@@ -125,7 +125,7 @@ KERNEL normalise(Step s, u32 lead, u32 width, u32 run, u32 kind, float eps, cons
         return;
     }
     wait_before();
-    if (blockIdx.y >= rows_of(s, lead)) return;
+    if (blockIdx.y >= rows_of(s, lead) || (replies && (s.flags[blockIdx.y] & ROW_PROMPT))) return;
     float mean = 0.0f;
     if (kind == NORM_LAYER) {
         for (u32 c = threadIdx.x; c < run; c += blockDim.x) mean += x[c];

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
+use tokkata_core::DType;
+use tokkata_ir::adapter::{Ways, additions};
 use tokkata_ir::{
     ArenaLayout, BackendError, CacheGroup, Device, Executor, LoadOptions, Loaded, Op, Plan,
     Program, ValueId, WeightId, WeightSource,
 };
 
+use crate::adapters::Adapters;
 use crate::driver::{self, Buffer, Context};
 use crate::error::{lost, out_of_memory, unsupported};
 use crate::exec::CudaExecutor;
@@ -237,8 +240,8 @@ pub(crate) struct Resident {
     scratch: Scratch,
     work_space: Buffer,
     step_state: Buffer,
-    /// Per plan: what is launched, and addresses of values.
-    plans: Vec<(Vec<Item>, ValuePlaces)>,
+    plans: Vec<Ways<Placed>>,
+    pub(crate) adapters: Adapters,
     pub(crate) step: StepLayout,
     pub(crate) groups: Vec<GroupLayout>,
     pub(crate) program: Arc<Program>,
@@ -251,25 +254,47 @@ pub(crate) struct Resident {
     pub(crate) context: Arc<Context>,
 }
 
-/// What is launched for a plan, and places of its values.
-fn placed(
-    program: &Program,
-    plan: &Plan,
-    weights: &Weights,
-    fuse: bool,
-) -> (Vec<Item>, ValuePlaces) {
+/// A plan, what is launched for it, and places of its values.
+struct Placed {
+    plan: Plan,
+    items: Vec<Item>,
+    places: ValuePlaces,
+}
+
+/// A plan for steps without adapters, and for others where it has them.
+fn placed(program: &Program, plan: &Plan, weights: &Weights, fuse: bool) -> Ways<Placed> {
     let columns = |id: WeightId| program.weights[id.index()].cols();
     let fast = |id: WeightId| weights.fast(id, columns(id));
-    let items = select::items(plan, fuse, &fast);
+    let ways = Ways::new(plan);
+    let mut items = select::items(&ways.bare, fuse, &fast);
+    let adapted = ways.adapted.map(|plan| {
+        let items = select::adapted(&plan, &items);
+        place(program, (plan, items), &fast)
+    });
+    let adds = |n: usize| matches!(plan.nodes[n].op, Op::Adapt { .. });
+    items.retain(|item| !matches!(item, Item::Node(n) if adds(*n)));
+    let mut bare = place(program, (ways.bare, items), &fast);
+    for (out, of) in additions(plan) {
+        bare.places.values[out.index()] = bare.places.values[of.index()];
+    }
+    Ways { bare, adapted }
+}
+
+/// Places of a plan's values, of which items are launched.
+fn place(
+    program: &Program,
+    (plan, items): (Plan, Vec<Item>),
+    fast: &dyn Fn(WeightId) -> Option<DType>,
+) -> Placed {
     let bytes = |node: usize| match plan.nodes[node].op {
         Op::Matmul { weight, .. } | Op::Experts { weight, .. } => {
             fast(weight).is_some_and(select::in_bytes)
         }
         _ => false,
     };
-    let mut traffic: Vec<_> = items.iter().map(|i| i.traffic(plan, &bytes)).collect();
+    let mut traffic: Vec<_> = items.iter().map(|i| i.traffic(&plan, &bytes)).collect();
     // Products of one row go back to what their bytes come from.
-    let sources = select::sources(plan, &items);
+    let sources = select::sources(&plan, &items);
     for t in &mut traffic {
         let source = t.bytes_in.and_then(|x| Some((x, sources.get(&x)?)));
         if let Some((x, norm)) = source {
@@ -294,14 +319,18 @@ fn placed(
     // So does attention of single rows, to what heads are made of.
     for i in 1..items.len() {
         if let Item::Heads(heads) = &items[i - 1]
-            && select::reader(plan, heads, items.get(i)).is_some()
+            && select::reader(&plan, heads, items.get(i)).is_some()
         {
             let v = plan.nodes[heads.write].ins[1];
             traffic[i].ins.extend([heads.q, heads.k, v]);
         }
     }
-    let places = layout::values(plan, &traffic, &program.limits);
-    (items, places)
+    let places = layout::values(&plan, &traffic, &program.limits);
+    Placed {
+        plan,
+        items,
+        places,
+    }
 }
 
 impl Resident {
@@ -337,22 +366,22 @@ impl Resident {
         };
         let split = fuse.then_some(kernel);
         let weights = Weights::load(&context, &program, source, split, to_halves)?;
-        let plans: Vec<(Vec<Item>, ValuePlaces)> = program
+        let mut plans: Vec<Ways<Placed>> = program
             .plans
             .iter()
             .map(|plan| placed(&program, plan, &weights, fuse))
             .collect();
-        let bytes = plans.iter().map(|p| p.1.end).max().unwrap_or(0);
+        let ends = plans.iter().flat_map(Ways::iter).map(|p| p.places.end);
+        let bytes = ends.max().unwrap_or(0);
         let alloc = |what: &str, bytes: u64| {
             let buffer = context.alloc(bytes);
             buffer.map_err(|e| out_of_memory(&context, what, bytes, &e))
         };
         let work_space = alloc("work space", bytes)?;
         work_space.fill(0).map_err(lost)?;
-        let at = work_space.at();
-        let plans = plans
-            .into_iter()
-            .map(|(items, places)| (items, places.moved(at)));
+        for placed in plans.iter_mut().flat_map(Ways::iter_mut) {
+            placed.places.move_by(work_space.at());
+        }
         let step = StepLayout::new(&program);
         let step_state = alloc("the step's state", step.bytes)?;
         Ok(Resident {
@@ -360,7 +389,8 @@ impl Resident {
             scratch: Scratch::default(),
             work_space,
             step_state,
-            plans: plans.collect(),
+            plans,
+            adapters: Adapters::new(&context, &program)?,
             step,
             groups,
             program,
@@ -378,17 +408,18 @@ impl Resident {
         self.step_state.at()
     }
 
-    pub(crate) fn value_at(&self, plan: usize, value: ValueId) -> u64 {
-        self.plans[plan].1.values[value.index()]
+    /// Where a value of a plan lies in steps that go through adapters, or that do not.
+    pub(crate) fn value_at(&self, (plan, adapts): (usize, bool), value: ValueId) -> u64 {
+        self.plans[plan].of(adapts).places.values[value.index()]
     }
 
     pub(crate) fn bytes(&self) -> u64 {
         let space = self.work_space.bytes() + self.step_state.bytes();
-        self.weights.bytes() + self.scratch.bytes() + space
+        self.weights.bytes() + self.scratch.bytes() + self.adapters.bytes() + space
     }
 
     /// Every plan as launches, for caches that lie at `arena_at`.
-    fn lower(&mut self, arena_at: u64) -> Result<Vec<Lowered>, BackendError> {
+    fn lower(&mut self, arena_at: u64) -> Result<Vec<Ways<Lowered>>, BackendError> {
         self.context.bind().map_err(lost)?;
         let program = Arc::clone(&self.program);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -398,6 +429,7 @@ impl Resident {
             kernels: &self.kernels,
             program: &program,
             weights: &self.weights,
+            adapters: &self.adapters,
             groups: &self.groups,
             step: &self.step,
             step_at: self.step_state.at(),
@@ -411,9 +443,18 @@ impl Resident {
             deep: self.deep,
             watches: self.watches.as_deref(),
         };
-        let plans = program.plans.iter().zip(&self.plans);
-        let lowered = plans
-            .map(|(plan, (items, places))| lower(&ground, (plan, items), places, &mut scratch));
+        // Between any two products of a tape would stand what adapters add.
+        let tapeless = Ground {
+            tape_space: 0,
+            ..ground
+        };
+        let plans = self.plans.iter().map(Ways::each_ref);
+        let lowered = plans.map(|ways| {
+            ways.try_map(|p, adapts| {
+                let ground = if adapts { &tapeless } else { &ground };
+                lower(ground, (&p.plan, &p.items), &p.places, &mut scratch)
+            })
+        });
         let lowered = lowered.collect();
         self.scratch = scratch;
         lowered

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use tokkata_ir::adapter::{Attached, Ways};
 use tokkata_ir::{
-    ArenaLayout, BackendError, Delta, Executor, Progress, Refusal, SeqSlot, Source, StepTime,
-    Ticket, ValType, ValueId, Work,
+    Adapter, ArenaLayout, BackendError, Delta, Executor, Progress, Refusal, SeqSlot, Source,
+    StepTime, Ticket, ValType, ValueId, Work,
 };
 
 use crate::device::Resident;
@@ -72,7 +73,7 @@ struct Job {
     read: u32,
     failure: Option<BackendError>,
     /// Of its last step, where works are measured.
-    laps: Option<Arc<Laps>>,
+    laps: Option<(Way, Arc<Laps>)>,
 }
 
 impl Job {
@@ -96,6 +97,9 @@ struct Replay {
     laps: Option<Arc<Laps>>,
 }
 
+/// A plan, and whether rows of a step go through adapters.
+type Way = (usize, bool);
+
 /// A step that was launched.
 struct Flight {
     number: u32,
@@ -108,10 +112,11 @@ struct Flight {
 pub(crate) struct CudaExecutor {
     queue: VecDeque<Job>,
     flights: VecDeque<Flight>,
-    graphs: BTreeMap<(usize, Bucket), Replay>,
+    graphs: BTreeMap<(Way, Bucket), Replay>,
     /// Whether works are measured.
     measured: bool,
-    plans: Vec<Lowered>,
+    plans: Vec<Ways<Lowered>>,
+    attached: Attached,
     staging: Vec<Arc<Staging>>,
     lists: Vec<SlotLists>,
     /// What slots have cached at most: those that stopped inside of a chain have less.
@@ -136,7 +141,7 @@ pub(crate) struct CudaExecutor {
 impl CudaExecutor {
     pub(crate) fn new(
         resident: Box<Resident>,
-        plans: Vec<Lowered>,
+        plans: Vec<Ways<Lowered>>,
         (arena, cache): (ArenaLayout, Buffer),
     ) -> Result<Self, Fault> {
         let context = &resident.context;
@@ -166,6 +171,7 @@ impl CudaExecutor {
             graphs: BTreeMap::new(),
             measured: false,
             plans,
+            attached: Attached::new(limits.adapters),
             staging: Vec::new(),
             lists,
             lengths: vec![0; limits.seqs as usize],
@@ -316,7 +322,9 @@ impl CudaExecutor {
                 _ => {}
             }
         }
-        let prepared = self.prepare_feeds(i);
+        let job = &self.queue[i];
+        let there = self.attached.check(&job.work.rows, job.id);
+        let prepared = there.and_then(|()| self.prepare_feeds(i));
         let feeds = match prepared {
             Ok(feeds) => feeds,
             Err(error) => {
@@ -452,8 +460,8 @@ impl CudaExecutor {
         let steps = self.queue[0].steps();
         self.queue[0].launched = steps;
         self.end(0)?;
-        if let Some(laps) = self.queue[0].laps.take() {
-            let times = self.times_of(self.queue[0].work.plan, &laps);
+        if let Some((way, laps)) = self.queue[0].laps.take() {
+            let times = self.times_of(way, &laps);
             let times = self.note(times)?;
             self.queue[0].kept.measured(times);
         }
@@ -467,12 +475,21 @@ impl CudaExecutor {
     ) -> Progress {
         let job = self.queue.pop_front().expect("a work is under way");
         job.kept.done();
+        self.let_go(job.id);
         Progress {
             ticket: job.id,
             rows,
             done: true,
             failure,
         }
+    }
+
+    /// Takes away adapters that were detached before a later work than this came.
+    fn let_go(&mut self, done: u64) {
+        let ended = self.attached.ended(done);
+        ended
+            .into_iter()
+            .for_each(|n| self.resident.adapters.let_go(n));
     }
 
     /// Fails when the device has.
@@ -591,6 +608,26 @@ impl Executor for CudaExecutor {
         let idle = bound.and_then(|()| self.stream.synchronize());
         self.note(idle)?;
         kept.block(i)
+    }
+
+    fn attach(&mut self, adapter: &Arc<Adapter>) -> Result<u32, BackendError> {
+        self.alive()?;
+        let number = self.attached.free()?;
+        if self.resident.adapters.grows(adapter) {
+            let bound = self.resident.context.bind();
+            let idle = bound.and_then(|()| self.stream.synchronize());
+            self.note(idle)?;
+        }
+        self.resident.adapters.put(number, adapter)?;
+        self.attached.take(number);
+        Ok(number)
+    }
+
+    fn detach(&mut self, adapter: u32) {
+        self.attached.detach(adapter, self.next_id);
+        if self.queue.is_empty() {
+            self.let_go(self.next_id);
+        }
     }
 
     fn memory_bytes(&self) -> u64 {

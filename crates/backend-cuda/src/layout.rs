@@ -53,10 +53,9 @@ pub(crate) struct ValuePlaces {
 
 impl ValuePlaces {
     /// As these places are in a work space that begins here.
-    pub(crate) fn moved(mut self, by: u64) -> Self {
+    pub(crate) fn move_by(&mut self, by: u64) {
         self.values.iter_mut().for_each(|at| *at += by);
         self.bytes.iter_mut().for_each(|at| *at += by);
-        self
     }
 }
 
@@ -91,13 +90,21 @@ pub(crate) fn values(plan: &Plan, traffic: &[Traffic], limits: &Limits) -> Value
     }
     for (i, t) in traffic.iter().enumerate() {
         let outs = keys(&t.outs, t.bytes_out);
+        // What ends here may go on under another name.
+        let ends = |value: &usize| last[value] == i;
+        let same = t.same.iter().map(|(out, of)| (out.index(), of.index()));
+        let same: BTreeMap<usize, usize> = same.filter(|(_, of)| ends(of)).collect();
         for &out in &outs {
-            places[out] = space.take(size(out));
+            places[out] = match same.get(&out) {
+                Some(&of) => places[of],
+                None => space.take(size(out)),
+            };
         }
         let mut done = keys(&t.ins, t.bytes_in);
         done.extend(outs);
         done.sort_unstable();
         done.dedup();
+        done.retain(|key| same.values().all(|of| of != key));
         for key in done.into_iter().filter(|key| last[key] == i) {
             space.give(places[key], size(key));
         }

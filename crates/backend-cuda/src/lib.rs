@@ -9,8 +9,8 @@
 //! numbers follow from that row and its sequence alone, so the order of every sum follows from its length or from absolute
 //! positions.
 //!
-//! Reading order: `driver` (the calls), `images` (kernels), `weights`, `layout` (addresses), `lower` (ops to launches),
-//! `work` (works as words), `exec` (the executor), `device`.
+//! Reading order: `driver` (the calls), `images` (kernels), `weights`, `adapters`, `layout` (addresses), `lower` (ops to
+//! launches), `work` (works as words), `exec` (the executor), `device`.
 //!
 //! ```
 //! use tokkata_backend_cuda::CudaDevice;
@@ -20,6 +20,7 @@
 //! }
 //! ```
 
+mod adapters;
 mod device;
 mod driver;
 mod error;

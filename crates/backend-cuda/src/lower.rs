@@ -1,5 +1,6 @@
 //! Plans to launches: one kernel or a few for each op, in the order of the plan.
 
+mod adapt;
 mod attention;
 mod cuts;
 mod flash;
@@ -19,6 +20,7 @@ use tokkata_ir::{
     ValueId, WeightId,
 };
 
+use crate::adapters::Adapters;
 use crate::driver::{Buffer, Context, Mode};
 use crate::error::{lost, out_of_memory, unsupported};
 use crate::images::Kernels;
@@ -69,11 +71,13 @@ impl Scratch {
 }
 
 /// What lowering knows of a program on its device.
+#[derive(Clone, Copy)]
 pub(crate) struct Ground<'a> {
     pub(crate) context: &'a Arc<Context>,
     pub(crate) kernels: &'a Kernels,
     pub(crate) program: &'a Program,
     pub(crate) weights: &'a Weights,
+    pub(crate) adapters: &'a Adapters,
     pub(crate) groups: &'a [GroupLayout],
     pub(crate) step: &'a StepLayout,
     /// The step's state and the slots.
@@ -198,7 +202,13 @@ pub(crate) fn lower<'a>(
                 bytes,
             } => lowering.prepare_rows((*norm, *x), *floats, *bytes)?,
             Item::Heads(heads) => lowering.heads(heads, items.get(i + 1))?,
-            Item::Products { nodes, gate, add } => lowering.products(nodes, *gate, *add)?,
+            Item::Products {
+                nodes,
+                gate,
+                add,
+                paired,
+            } => lowering.products(nodes, *gate, *add, *paired)?,
+            Item::Adapts(nodes) => lowering.adapts(nodes)?,
         }
         lowering.tape_item(item, before);
     }
@@ -449,7 +459,7 @@ fn parts_of(plan: &Plan, item: &Item) -> Vec<(usize, f64)> {
             let node = norm.or_else(|| plan.nodes.iter().position(reads));
             node.map(|n| (n, 1.0)).into_iter().collect()
         }
-        Item::Products { nodes, .. } => {
+        Item::Products { nodes, .. } | Item::Adapts(nodes) => {
             let width = |n: usize| plan.value(plan.nodes[n].outs[0]).shape.width() as f64;
             let all: f64 = nodes.iter().map(|&n| width(n)).sum();
             nodes.iter().map(|&n| (n, width(n) / all)).collect()

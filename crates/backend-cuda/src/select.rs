@@ -43,7 +43,11 @@ pub(crate) enum Item {
         gate: Option<usize>,
         /// What a sum adds to the product.
         add: Option<(usize, ValueId)>,
+        /// The two go through a gate, but not here: they have the bits that they would have here.
+        paired: bool,
     },
+    /// What adapters add to products or look-ups that were launched together.
+    Adapts(Vec<usize>),
 }
 
 /// Formats that have kernels of their own, and those whose activations are bytes.
@@ -381,7 +385,12 @@ fn products(
     }
     let (nodes, gate, add) = item;
     done.extend(nodes.iter().copied().chain(gate).chain(add.map(|a| a.0)));
-    Item::Products { nodes, gate, add }
+    Item::Products {
+        nodes,
+        gate,
+        add,
+        paired: false,
+    }
 }
 
 /// Whether a product is what an earlier one gates.
@@ -442,6 +451,69 @@ pub(crate) struct Traffic {
     pub(crate) outs: Vec<ValueId>,
     pub(crate) bytes_in: Option<ValueId>,
     pub(crate) bytes_out: Option<ValueId>,
+    /// Values that may be made in the place of what they are made of.
+    pub(crate) same: Vec<(ValueId, ValueId)>,
+}
+
+/// What comes out of an addition, and what is added to.
+fn addition(node: &Node) -> (ValueId, ValueId) {
+    (node.outs[0], node.ins[node.ins.len().min(2) - 1])
+}
+
+/// Items of a plan in which adapters add to products and look-ups, from those of the plan in which none does: products are
+/// launched together as there, so that they have the same bits, and what came behind them in the same launch comes behind
+/// what adapters add.
+pub(crate) fn adapted(plan: &Plan, items: &[Item]) -> Vec<Item> {
+    let adapts = |n: &usize| matches!(plan.nodes[*n].op, Op::Adapt { .. });
+    let by_addend: BTreeMap<ValueId, usize> = (0..plan.nodes.len())
+        .filter(adapts)
+        .map(|n| (addition(&plan.nodes[n]).1, n))
+        .collect();
+    let name = |v: ValueId| by_addend.get(&v).map_or(v, |&n| plan.nodes[n].outs[0]);
+    let (mut all, mut done) = (Vec::new(), BTreeSet::new());
+    for item in items {
+        let (made, behind) = match item {
+            Item::Node(n) if adapts(n) => {
+                // What it adds to comes from elsewhere.
+                all.extend(done.insert(*n).then(|| Item::Adapts(vec![*n])));
+                continue;
+            }
+            Item::Node(n) => (vec![*n], None),
+            Item::Products {
+                nodes, gate, add, ..
+            } => (nodes.clone(), gate.or(add.map(|a| a.0))),
+            _ => (Vec::new(), None),
+        };
+        all.push(match item.clone() {
+            Item::Prepare { norm, x, bytes, .. } => Item::Prepare {
+                norm,
+                x: name(x),
+                // Adapters read what products read.
+                floats: norm.is_some(),
+                bytes,
+            },
+            Item::Heads(heads) => Item::Heads(Heads {
+                q: name(heads.q),
+                k: name(heads.k),
+                ..heads
+            }),
+            Item::Products { nodes, gate, .. } => Item::Products {
+                nodes,
+                gate: None,
+                add: None,
+                paired: gate.is_some(),
+            },
+            other => other,
+        });
+        let outs = made.iter().flat_map(|&n| &plan.nodes[n].outs);
+        let additions: Vec<usize> = outs.filter_map(|out| by_addend.get(out).copied()).collect();
+        done.extend(additions.iter().copied());
+        if !additions.is_empty() {
+            all.push(Item::Adapts(additions));
+        }
+        all.extend(behind.map(Item::Node));
+    }
+    all
 }
 
 impl Item {
@@ -461,15 +533,23 @@ impl Item {
             } => Traffic {
                 ins: norm.map_or(vec![*x], |n| node(n).ins.clone()),
                 outs: if *floats { vec![*x] } else { Vec::new() },
-                bytes_in: None,
                 bytes_out: bytes.then_some(*x),
+                ..Traffic::default()
             },
             Item::Heads(h) => Traffic {
                 ins: vec![h.q, h.k, node(h.write).ins[1]],
                 outs: node(h.rope_q).outs.clone(),
                 ..Traffic::default()
             },
-            Item::Products { nodes, gate, add } => {
+            Item::Adapts(nodes) => Traffic {
+                ins: nodes.iter().flat_map(|&n| node(n).ins.clone()).collect(),
+                outs: nodes.iter().flat_map(|&n| node(n).outs.clone()).collect(),
+                same: nodes.iter().map(|&n| addition(node(n))).collect(),
+                ..Traffic::default()
+            },
+            Item::Products {
+                nodes, gate, add, ..
+            } => {
                 let mut ins = Vec::new();
                 for &n in nodes {
                     ins.extend(node(n).ins.iter().skip(usize::from(bytes(n))));
@@ -485,7 +565,7 @@ impl Item {
                     ins,
                     outs,
                     bytes_in: nodes.iter().any(|&n| bytes(n)).then_some(x),
-                    bytes_out: None,
+                    ..Traffic::default()
                 }
             }
         }

@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// Words of a report of log-probabilities in a record.
 const REPORT_WORDS: usize = 42;
 
+/// Where a row's adapter stands among its flags.
+const ADAPTER_SHIFT: u32 = 8;
+
 /// In the place of a token: the row did not run.
 const STOPPED: i32 = -3;
 /// In the place of a token: the plan draws nothing.
@@ -167,7 +170,8 @@ impl Words {
             };
             let flags = flags
                 | (u32::from(part.prompt) * ROW_PROMPT)
-                | (u32::from(part.keeps_states) * ROW_KEEPS);
+                | (u32::from(part.keeps_states) * ROW_KEEPS)
+                | (part.adapter << ADAPTER_SHIFT);
             let n = part.len() as u32;
             parts.extend([part.slot.0, n, row, kind, tokens as u32, logit]);
             parts.extend([part.logits.len() as u32, flags, part.span_end]);
@@ -244,6 +248,11 @@ impl Step {
             parts: work.rows.iter().filter_map(next).collect(),
             chained: true,
         }
+    }
+
+    /// Whether a row goes through an adapter.
+    pub(crate) fn adapts(&self) -> bool {
+        self.parts.iter().any(|p| p.adapter > 0)
     }
 
     /// Rows, sequences and logit rows.

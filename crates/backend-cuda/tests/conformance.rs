@@ -25,7 +25,6 @@ fn subject(architecture: Option<&str>) -> Option<Subject> {
     let mut subject = Subject::new(Box::new(device.ok()?));
     subject.profile = Profile {
         matmul,
-        unsupported: &["adapt/"],
         ..Profile::default()
     };
     Some(subject)
@@ -39,10 +38,7 @@ fn plain() -> Option<Subject> {
             no_fuse: true,
             ..LoadOptions::default()
         },
-        profile: Profile {
-            unsupported: &["adapt/"],
-            ..Profile::default()
-        },
+        profile: Profile::default(),
         ..subject
     })
 }

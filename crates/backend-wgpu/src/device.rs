@@ -5,11 +5,13 @@ mod tests;
 
 use std::sync::Arc;
 
+use tokkata_ir::adapter::{Ways, additions};
 use tokkata_ir::{
-    ArenaLayout, BackendError, CacheGroup, Device, Executor, LoadOptions, Loaded, Plan, Program,
-    ValueId, WeightId, WeightSource,
+    ArenaLayout, BackendError, CacheGroup, Device, Executor, LoadOptions, Loaded, Op, Plan,
+    Program, ValueId, WeightId, WeightSource,
 };
 
+use crate::adapters::Adapters;
 use crate::check;
 use crate::error::unsupported;
 use crate::exec::WgpuExecutor;
@@ -289,7 +291,8 @@ pub(crate) struct Resident {
     /// Parameters of dispatches, and room behind them.
     pub(crate) params: wgpu::Buffer,
     pub(crate) params_bytes: u64,
-    pub(crate) plans: Vec<(Lowered, ValuePlaces)>,
+    pub(crate) plans: Vec<Ways<(Lowered, ValuePlaces)>>,
+    pub(crate) adapters: Adapters,
     pub(crate) step: StepLayout,
     pub(crate) groups: Vec<GroupLayout>,
     pub(crate) program: Arc<Program>,
@@ -300,12 +303,20 @@ pub(crate) struct Resident {
 /// Parameters of dispatches that a submission makes up.
 pub(crate) const ROOM: usize = 512;
 
+/// A plan, what is dispatched for it, and places of its values.
+struct Placed {
+    plan: Plan,
+    items: Vec<select::Item>,
+    places: ValuePlaces,
+}
+
+/// A plan for steps without adapters, and for others where it has them.
 fn placed(
     plan: &Plan,
     program: &Program,
     weights: &Weights,
     most: Option<Abilities>,
-) -> (Vec<select::Item>, ValuePlaces) {
+) -> Ways<Placed> {
     let form = |id: WeightId| {
         most.filter(|a| a.products)?;
         let columns = program.weights[id.index()].cols();
@@ -315,10 +326,30 @@ fn placed(
         }
     };
     let turns = most.is_some_and(|a| a.turning && a.attend);
-    let items = select::items(plan, most.map(|_| turns), &form);
-    let traffic: Vec<_> = items.iter().map(|i| i.traffic(plan)).collect();
-    let places = layout::values(plan, &traffic, &program.limits);
-    (items, places)
+    let ways = Ways::new(plan);
+    let mut items = select::items(&ways.bare, most.map(|_| turns), &form);
+    let adapted = ways.adapted.map(|plan| {
+        let items = select::adapted(&plan, &items);
+        place(program, plan, items)
+    });
+    let adds = |n: usize| matches!(plan.nodes[n].op, Op::Adapt { .. });
+    items.retain(|item| !matches!(item, select::Item::Node(n) if adds(*n)));
+    let mut bare = place(program, ways.bare, items);
+    for (out, of) in additions(plan) {
+        bare.places.values[out.index()] = bare.places.values[of.index()];
+    }
+    Ways { bare, adapted }
+}
+
+/// Places of a plan's values, of which items are dispatched.
+fn place(program: &Program, plan: Plan, items: Vec<select::Item>) -> Placed {
+    let traffic: Vec<_> = items.iter().map(|i| i.traffic(&plan)).collect();
+    let places = layout::values(&plan, &traffic, &program.limits);
+    Placed {
+        plan,
+        items,
+        places,
+    }
 }
 
 impl Resident {
@@ -343,9 +374,11 @@ impl Resident {
         constants.extend(places.iter().map(|t| (t.0.to_owned(), t.1)));
         constants.push(("SUBGROUPS".to_owned(), abilities.subgroups.into()));
         let weights = Weights::load(gpu, program, source, tables)?;
+        let adapters = Adapters::new(gpu, program)?;
         let ground = Ground {
             program,
             weights: &weights,
+            adapters: &adapters,
             groups: &groups,
             step: &step,
             constants: &constants,
@@ -354,11 +387,14 @@ impl Resident {
         let cut = program.plans.iter();
         let most = fuse.then_some(abilities);
         let cut: Vec<_> = cut.map(|p| placed(p, program, &weights, most)).collect();
-        let mut grown = Grown::behind(cut.iter().map(|c| c.1.end).max().unwrap_or(0));
+        let ends = cut.iter().flat_map(Ways::iter).map(|p| p.places.end);
+        let mut grown = Grown::behind(ends.max().unwrap_or(0));
         let mut plans = Vec::new();
-        for (plan, (items, places)) in program.plans.iter().zip(cut) {
-            let lowered = lower(&ground, (plan, &items), &places, &mut grown)?;
-            plans.push((lowered, places));
+        for ways in cut {
+            plans.push(ways.try_map(|p, _| {
+                let lowered = lower(&ground, (&p.plan, &p.items), &p.places, &mut grown)?;
+                Ok::<_, BackendError>((lowered, p.places))
+            })?);
         }
         let mut vectors = weights.vectors;
         vectors.extend(&grown.vectors);
@@ -370,6 +406,7 @@ impl Resident {
             params: gpu.params(&grown.params, ROOM)?,
             params_bytes: grown.params.len() as u64 * 4,
             arenas: weights.arenas,
+            adapters,
             plans,
             step,
             groups,
@@ -381,14 +418,15 @@ impl Resident {
         Ok(resident)
     }
 
-    pub(crate) fn value_at(&self, plan: usize, value: ValueId) -> u32 {
-        self.plans[plan].1.values[value.index()] as u32
+    /// Where a value of a plan lies in steps that go through adapters, or that do not.
+    pub(crate) fn value_at(&self, (plan, adapts): (usize, bool), value: ValueId) -> u32 {
+        self.plans[plan].of(adapts).1.values[value.index()] as u32
     }
 
     pub(crate) fn bytes(&self) -> u64 {
         let others = [&self.vectors, &self.work, &self.state, &self.params];
         let buffers = self.arenas.iter().chain(others);
-        buffers.map(wgpu::Buffer::size).sum()
+        buffers.map(wgpu::Buffer::size).sum::<u64>() + self.adapters.bytes()
     }
 
     /// Slots without sequences.

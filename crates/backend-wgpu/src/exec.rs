@@ -10,9 +10,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use tokkata_ir::adapter::Attached;
 use tokkata_ir::{
-    ArenaLayout, BackendError, Executor, Progress, Refusal, RowResult, SeqSlot, Source, Ticket,
-    ValType, ValueId, Work,
+    Adapter, ArenaLayout, BackendError, Executor, Progress, Refusal, RowResult, SeqSlot, Source,
+    Ticket, ValType, ValueId, Work,
 };
 
 use crate::device::Resident;
@@ -28,6 +29,9 @@ const DEPTH: usize = 4;
 const CHUNK: usize = 4;
 /// Submissions that are under way.
 const AHEAD: usize = 2;
+
+/// A plan, and whether rows of a step go through adapters.
+type Way = (usize, bool);
 
 /// A work under way.
 struct Job {
@@ -89,6 +93,7 @@ pub(crate) struct WgpuExecutor {
     kernels: StepKernels,
     /// In the place of kept values where there are none.
     nothing: wgpu::Buffer,
+    attached: Attached,
     /// Requests to stop, counted per slot.
     requests: Vec<u32>,
     /// Positions of each slot behind the steps that were added, or more: a sequence may have stopped.
@@ -118,6 +123,7 @@ impl WgpuExecutor {
             lists: Lists::new(&resident.step, seqs),
             kernels: StepKernels::new(&resident)?,
             nothing: resident.gpu.alloc("nothing", 256)?,
+            attached: Attached::new(limits.adapters),
             requests: vec![0; seqs],
             lengths: vec![0; seqs],
             pool: Arc::new(Pool::new(&resident.gpu)),
@@ -225,7 +231,9 @@ impl WgpuExecutor {
     /// What comes before the rows of a work.
     fn begin(&mut self, i: usize) -> Result<(), BackendError> {
         self.queue[i].begun = true;
-        let prepared = self.prepare_feeds(i);
+        let job = &self.queue[i];
+        let there = self.attached.check(&job.work.rows, job.id);
+        let prepared = there.and_then(|()| self.prepare_feeds(i));
         let prepared = self.note(prepared);
         let feeds = match prepared {
             Ok(feeds) => feeds,
@@ -392,12 +400,21 @@ impl WgpuExecutor {
     fn close(&mut self, rows: Vec<RowResult>, failure: Option<BackendError>) -> Progress {
         let job = self.queue.pop_front().expect("a work is under way");
         job.kept.done();
+        self.let_go(job.id);
         Progress {
             ticket: job.id,
             rows,
             done: true,
             failure,
         }
+    }
+
+    /// Takes away adapters that were detached before a later work than this came.
+    fn let_go(&mut self, done: u64) {
+        let ended = self.attached.ended(done);
+        ended
+            .into_iter()
+            .for_each(|n| self.resident.adapters.let_go(n));
     }
 
     /// Lets the device make progress, and fails when it has failed.
@@ -514,6 +531,25 @@ impl Executor for WgpuExecutor {
     fn exported(&mut self, ticket: &Ticket, i: usize) -> Result<Vec<f32>, BackendError> {
         self.alive()?;
         kept(ticket, ValueId(0))?.block(i)
+    }
+
+    fn attach(&mut self, adapter: &Arc<Adapter>) -> Result<u32, BackendError> {
+        self.alive()?;
+        let number = self.attached.free()?;
+        self.flush()?;
+        let put = self.resident.adapters.put(number, adapter);
+        if self.note(put)? {
+            self.staging.iter().for_each(|s| s.forget_adapters());
+        }
+        self.attached.take(number);
+        Ok(number)
+    }
+
+    fn detach(&mut self, adapter: u32) {
+        self.attached.detach(adapter, self.next_id);
+        if self.queue.is_empty() {
+            self.let_go(self.next_id);
+        }
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -26,6 +26,7 @@ macro_rules! sources {
 
 sources![
     "activations.wgsl",
+    "adapt.wgsl",
     "attend.wgsl",
     "attention.wgsl",
     "cache.wgsl",

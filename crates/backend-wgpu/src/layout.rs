@@ -57,13 +57,20 @@ pub(crate) fn values(plan: &Plan, traffic: &[Traffic], limits: &Limits) -> Value
         places[port.value.index()] = space.take(size(port.value.index()));
     }
     for (i, t) in traffic.iter().enumerate() {
+        // What ends here may go on under another name.
+        let same = t.same.iter().map(|(out, of)| (out.index(), of.index()));
+        let same: BTreeMap<usize, usize> = same.filter(|(_, of)| last[of] == i).collect();
         for out in t.outs.iter().map(|v| v.index()) {
-            places[out] = space.take(size(out));
+            places[out] = match same.get(&out) {
+                Some(&of) => places[of],
+                None => space.take(size(out)),
+            };
         }
         let done = t.ins.iter().chain(&t.outs);
         let mut done: Vec<usize> = done.map(|v: &ValueId| v.index()).collect();
         done.sort_unstable();
         done.dedup();
+        done.retain(|value| same.values().all(|of| of != value));
         for value in done.into_iter().filter(|value| last[value] == i) {
             space.give(places[value], size(value));
         }

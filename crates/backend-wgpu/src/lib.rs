@@ -9,8 +9,8 @@
 //! numbers follow from that row and its sequence alone; a kernel sees seven buffers and asks for nothing that WebGPU does not
 //! promise, unless the adapter has it.
 //!
-//! Reading order: `gpu` (the adapter), `preprocess` and `kernels` (sources), `formats` and `weights`, `layout` (places), `lower`
-//! (ops to dispatches), `work` (works as words), `exec` (the executor), `device`, `check` (what is tried before it is trusted).
+//! Reading order: `gpu` (the adapter), `preprocess` and `kernels` (sources), `formats` and `weights`, `adapters` (those of a model),
+//! `layout` (places), `lower` (ops to dispatches), `work` (works as words), `exec` (the executor), `device`, `check` (what is tried before it is trusted).
 //!
 //! ```
 //! use tokkata_backend_wgpu::WgpuDevice;
@@ -19,6 +19,7 @@
 //! }
 //! ```
 
+mod adapters;
 mod check;
 mod device;
 mod error;

@@ -1,5 +1,6 @@
 //! Plans to dispatches: one kernel or a few for each op, in the order of the plan.
 
+mod adapt;
 pub(crate) mod attention;
 mod fused;
 mod linear;
@@ -14,6 +15,7 @@ use tokkata_ir::{
     ValueId, WeightId,
 };
 
+use crate::adapters::Adapters;
 use crate::error::unsupported;
 use crate::gpu::Abilities;
 use crate::launch::{Division, Extent, Kernel, Launch, Pipeline, RowKind, Split};
@@ -33,6 +35,7 @@ const THREADS: u32 = 256;
 pub(crate) struct Ground<'a> {
     pub(crate) program: &'a Program,
     pub(crate) weights: &'a Weights,
+    pub(crate) adapters: &'a Adapters,
     pub(crate) groups: &'a [GroupLayout],
     pub(crate) step: &'a StepLayout,
     /// Constants of every module.
@@ -141,6 +144,7 @@ pub(crate) fn lower<'a>(
             Item::Node(i) => lowering.node(&plan.nodes[*i])?,
             Item::Heads(heads) => lowering.heads(heads)?,
             Item::Products(found) => lowering.products(found)?,
+            Item::Adapts(nodes) => lowering.adapts(nodes)?,
         }
     }
     let reports = lowering.report()?;

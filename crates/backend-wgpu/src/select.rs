@@ -53,6 +53,8 @@ pub(crate) enum Item {
     /// Norms, rotations and the cache write of heads.
     Heads(Heads),
     Products(Products),
+    /// What adapters add to products or look-ups that were dispatched together.
+    Adapts(Vec<usize>),
 }
 
 /// What products of one dispatch have in common: the format, and the arena.
@@ -63,6 +65,8 @@ pub(crate) type Form = (DType, usize);
 pub(crate) struct Traffic {
     pub(crate) ins: Vec<ValueId>,
     pub(crate) outs: Vec<ValueId>,
+    /// Values that may be made in the place of what they are made of.
+    pub(crate) same: Vec<(ValueId, ValueId)>,
 }
 
 /// A plan seen from its values.
@@ -353,6 +357,61 @@ pub(crate) fn items(
     items
 }
 
+/// What comes out of an addition, and what is added to.
+fn addition(node: &Node) -> (ValueId, ValueId) {
+    (node.outs[0], node.ins[node.ins.len().min(2) - 1])
+}
+
+/// Items of a plan in which adapters add to products and look-ups, from those of the plan in which none does: products are
+/// dispatched together as there, so that they have the same bits, with the norm that they make, which adapters read, before them;
+/// what came behind them in the same dispatch comes behind what adapters add.
+pub(crate) fn adapted(plan: &Plan, items: &[Item]) -> Vec<Item> {
+    let adapts = |n: &usize| matches!(plan.nodes[*n].op, Op::Adapt { .. });
+    let by_addend: BTreeMap<ValueId, usize> = (0..plan.nodes.len())
+        .filter(adapts)
+        .map(|n| (addition(&plan.nodes[n]).1, n))
+        .collect();
+    let name = |v: ValueId| by_addend.get(&v).map_or(v, |&n| plan.nodes[n].outs[0]);
+    let (mut all, mut done) = (Vec::new(), BTreeSet::new());
+    for item in items {
+        let (made, behind) = match item {
+            Item::Node(n) if adapts(n) => {
+                // What it adds to comes from elsewhere.
+                all.extend(done.insert(*n).then(|| Item::Adapts(vec![*n])));
+                continue;
+            }
+            Item::Node(n) => (vec![*n], None),
+            Item::Products(p) => (p.nodes.clone(), p.gate.or(p.add.map(|a| a.0))),
+            _ => (Vec::new(), None),
+        };
+        if let Item::Products(p) = item {
+            all.extend(p.norm.filter(|_| !p.again).map(Item::Node));
+        }
+        all.push(match item.clone() {
+            Item::Heads(heads) => Item::Heads(Heads {
+                q: name(heads.q),
+                k: name(heads.k),
+                ..heads
+            }),
+            Item::Products(products) => Item::Products(Products {
+                again: products.norm.is_some(),
+                gate: None,
+                add: None,
+                ..products
+            }),
+            other => other,
+        });
+        let outs = made.iter().flat_map(|&n| &plan.nodes[n].outs);
+        let additions: Vec<usize> = outs.filter_map(|out| by_addend.get(out).copied()).collect();
+        done.extend(additions.iter().copied());
+        if !additions.is_empty() {
+            all.push(Item::Adapts(additions));
+        }
+        all.extend(behind.map(Item::Node));
+    }
+    all
+}
+
 impl Products {
     /// The values that it leaves.
     pub(crate) fn results(&self, plan: &Plan) -> Vec<ValueId> {
@@ -369,6 +428,12 @@ impl Item {
             Item::Node(n) => Traffic {
                 ins: node(*n).ins.clone(),
                 outs: node(*n).outs.clone(),
+                ..Traffic::default()
+            },
+            Item::Adapts(nodes) => Traffic {
+                ins: nodes.iter().flat_map(|&n| node(n).ins.clone()).collect(),
+                outs: nodes.iter().flat_map(|&n| node(n).outs.clone()).collect(),
+                same: nodes.iter().map(|&n| addition(node(n))).collect(),
             },
             Item::Heads(h) => Traffic {
                 ins: vec![h.q, h.k, node(h.write).ins[1]],
@@ -376,6 +441,7 @@ impl Item {
                     .chain(h.attention)
                     .flat_map(|n| node(n).outs.clone())
                     .collect(),
+                ..Traffic::default()
             },
             // Rows of prompts go through every value between.
             Item::Products(found) => {
@@ -391,6 +457,7 @@ impl Item {
                 Traffic {
                     ins,
                     outs: outs.collect(),
+                    ..Traffic::default()
                 }
             }
         }

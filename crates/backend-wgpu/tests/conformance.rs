@@ -1,17 +1,12 @@
 //! The op-level suite on the first adapter of this machine, where it has one.
 
-use tokkata_conformance::ops::{Kinds, Profile, Subject};
+use tokkata_conformance::ops::{Kinds, Subject};
 use tokkata_ir::LoadOptions;
 
 fn subject() -> Option<Subject> {
     let device = tokkata_conformance::wgpu();
     let device = device.inspect_err(|why| eprintln!("skipped: wgpu: {why}"));
-    let mut subject = Subject::new(Box::new(device.ok()?));
-    subject.profile = Profile {
-        unsupported: &["adapt/"],
-        ..Profile::default()
-    };
-    Some(subject)
+    Some(Subject::new(Box::new(device.ok()?)))
 }
 
 /// Op by op.

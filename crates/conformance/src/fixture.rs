@@ -318,6 +318,12 @@ impl Fixture {
         self.adapters.len() as u32
     }
 
+    /// How many adapters are attached.
+    #[must_use]
+    pub fn adapters(&self) -> usize {
+        self.adapters.len()
+    }
+
     fn attach(&self, executor: &mut dyn Executor) -> Result<(), BackendError> {
         for pairs in &self.adapters {
             let adapter = Adapter::new(pairs.clone(), &self.program)?;

@@ -31,6 +31,7 @@ use tokkata_backend_wgpu::WgpuDevice;
 use tokkata_ir::Device;
 
 pub mod adapters;
+pub mod attaching;
 pub mod draws;
 pub mod fixture;
 pub mod generate;

@@ -4,10 +4,15 @@
 //! comes after loading: an [`Adapter`] holds a pair of matrices for some of the weights, an executor attaches it and gives
 //! it a number, and each row says which one it goes through.
 
+mod attached;
+mod ways;
+
 use crate::backend::BackendError;
 use crate::ids::WeightId;
 use crate::op::{AdaptForm, Op};
-use crate::program::Program;
+use crate::program::{Lead, Node, Plan, Program};
+pub use attached::Attached;
+pub use ways::{Ways, additions};
 
 /// What is added to a weight `[E, N, K]` (or `[N, K]`, where E is 1): `b[e] · a[e]` to each of its matrices.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +25,25 @@ pub struct LowRank {
     pub a: Vec<f32>,
     /// `[E, N, rank]`, scaled.
     pub b: Vec<f32>,
+}
+
+impl LowRank {
+    /// `b` as kernels like to read it, its columns one after the other: `[E, rank, N]`. Of an adapter of this program.
+    ///
+    /// # Panics
+    /// Where the program does not add to the weight.
+    #[must_use]
+    pub fn turned(&self, program: &Program) -> Vec<f32> {
+        let form = form_of(program, self.weight).expect("an adapter is checked before");
+        let (_, rows, _) = matrices(form, &program.weights[self.weight.index()].shape);
+        let rank = self.rank as usize;
+        let turned = |b: &[f32]| -> Vec<f32> {
+            let column = |j: usize| b.iter().skip(j).step_by(rank).copied();
+            (0..rank).flat_map(column).collect()
+        };
+        let matrices = self.b.chunks_exact((rows * rank).max(1));
+        matrices.flat_map(turned).collect()
+    }
 }
 
 /// Additions to weights of one program, at most one to each.
@@ -55,6 +79,12 @@ impl Adapter {
     pub fn pair(&self, weight: WeightId) -> Option<&LowRank> {
         let found = self.pairs.binary_search_by_key(&weight, |p| p.weight);
         found.ok().map(|i| &self.pairs[i])
+    }
+
+    /// The largest rank of its pairs.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.pairs.iter().map(|p| p.rank).max().unwrap_or(0)
     }
 
     /// Its floats, in bytes.
@@ -120,6 +150,33 @@ pub fn matrices(form: AdaptForm, shape: &[u32]) -> (usize, usize, usize) {
     }
 }
 
+/// Inputs of a row that an [`Op::Adapt`] multiplies: one, or one for each head or expert; none of another node.
+#[must_use]
+pub fn parts(program: &Program, plan: &Plan, node: &Node) -> u32 {
+    let Op::Adapt { weight, form } = node.op else {
+        return 0;
+    };
+    let (_, rows, _) = matrices(form, &program.weights[weight.index()].shape);
+    (plan.value(node.outs[0]).shape.width() / rows.max(1)) as u32
+}
+
+/// Most inputs that an [`Op::Adapt`] of a program multiplies in a step; 0 where it has none.
+#[must_use]
+pub fn most_parts(program: &Program) -> u32 {
+    let of = |plan: &Plan, node: &Node| {
+        let most = |lead| match lead {
+            Lead::Rows => program.limits.rows,
+            Lead::LogitRows => program.limits.logit_rows,
+            Lead::Seqs => program.limits.seqs,
+        };
+        let lead = node.outs.first().map(|&out| plan.value(out).shape.lead);
+        lead.map_or(0, most) * parts(program, plan, node)
+    };
+    let plans = program.plans.iter();
+    let all = plans.flat_map(|plan| plan.nodes.iter().map(move |node| of(plan, node)));
+    all.max().unwrap_or(0)
+}
+
 /// How a program's plans add to a weight, if they do. Where they do so in several ways it has one matrix.
 #[must_use]
 pub fn form_of(program: &Program, weight: WeightId) -> Option<AdaptForm> {
@@ -176,6 +233,9 @@ impl<T> Places<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{DeviceId, Site, ValueId};
+    use crate::program::{Limits, PlanRole, Shape, ValType, ValueDef};
+    use crate::weight::{Axis, Recipe, Uses, WeightDef};
 
     #[test]
     fn places_are_numbered_from_one_and_given_again() {
@@ -190,6 +250,68 @@ mod tests {
         places.set(1, None);
         assert_eq!((places.free().unwrap(), places.get(1)), (1, None));
         assert_eq!((places.get(2), places.get(3)), (Some(&"b"), None));
+    }
+
+    #[test]
+    fn what_is_added_by_rank_lies_together() {
+        let program = heads();
+        let pair = LowRank {
+            weight: WeightId(0),
+            rank: 2,
+            a: vec![0.0; 8],
+            b: (0..12u8).map(f32::from).collect(),
+        };
+        let want = [0u8, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11];
+        assert_eq!(pair.turned(&program), want.map(f32::from));
+        let plan = &program.plans[0];
+        let parts = plan.nodes.iter().map(|n| parts(&program, plan, n));
+        assert_eq!(parts.collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(most_parts(&program), 2 * program.limits.rows);
+    }
+
+    /// A product of two heads of `[3, 2]`, and what is added to it.
+    fn heads() -> Program {
+        let weight = WeightId(0);
+        let (product, form) = (Op::HeadMatmul { weight, heads: 2 }, AdaptForm::Heads);
+        let value = |columns| ValueDef {
+            shape: Shape {
+                lead: Lead::Rows,
+                dims: vec![columns],
+            },
+            dtype: ValType::F32,
+        };
+        let node = |op: Op, ins: &[u32], out| Node {
+            site: Site::global(op.name()),
+            op,
+            ins: ins.iter().map(|&v| ValueId(v)).collect(),
+            outs: vec![ValueId(out)],
+            device: DeviceId(0),
+        };
+        Program {
+            plans: vec![Plan {
+                role: PlanRole::Main,
+                inputs: Vec::new(),
+                outputs: Vec::new(),
+                values: vec![value(4), value(6), value(6)],
+                nodes: vec![
+                    node(product, &[0], 1),
+                    node(Op::Adapt { weight, form }, &[0, 1], 2),
+                ],
+            }],
+            weights: vec![WeightDef {
+                name: "w".to_owned(),
+                recipe: Recipe::Source("w".to_owned()),
+                site: Site::global("w"),
+                shape: vec![2, 3, 2],
+                axes: vec![Axis::Other; 3],
+                uses: Uses::default(),
+            }],
+            caches: Vec::new(),
+            consts: Vec::new(),
+            limits: Limits::default(),
+            n_vocab: 0,
+            n_embd: 0,
+        }
     }
 
     #[test]

@@ -3,7 +3,6 @@
 //! A [`Machine`] replays one plan over one step; a [`HostExecutor`] keeps sequence slots and a queue of works on top
 //! of it. It has no thread of its own: a step of the oldest work runs inside [`Executor::poll`].
 
-pub(crate) mod attached;
 mod kept;
 pub(crate) mod part;
 pub(crate) mod seats;
@@ -12,7 +11,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, Attached};
 use crate::arena::ArenaLayout;
 use crate::backend::{BackendError, StepTime};
 use crate::device::{
@@ -22,7 +21,6 @@ use crate::ids::{GroupId, ValueId};
 use crate::program::{Program, ValType};
 use crate::sample::SampleSide;
 use crate::step::StepState;
-use attached::Attached;
 use kept::Kept;
 use part::Part;
 use seats::Seats;
@@ -282,7 +280,7 @@ impl<M: Machine> HostExecutor<M> {
         rows: &[SeqRows],
         first: bool,
     ) -> Result<Vec<RowResult>, BackendError> {
-        self.adapters.check(rows)?;
+        self.adapters.check(rows, job.id)?;
         let part = Part::new(rows, |slot| !self.seats.is_stopped(slot));
         let running = part.running();
         let mut results = Vec::new();

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use tokkata_ir::adapter::{Places, form_of, matrices};
+use tokkata_ir::adapter::Places;
 use tokkata_ir::step::ROW_EMBEDS;
 use tokkata_ir::tape::Reach;
 use tokkata_ir::{AdaptForm, Adapter, LowRank, Program, StepState, WeightId};
@@ -31,19 +31,10 @@ struct Pair {
 
 impl Pair {
     fn new(program: &Program, pair: &LowRank) -> Self {
-        let shape = &program.weights[pair.weight.index()].shape;
-        let form = form_of(program, pair.weight).expect("an adapter is checked before");
-        let (_, rows, _) = matrices(form, shape);
-        let rank = pair.rank as usize;
-        let across = |b: &[f32]| -> Vec<f32> {
-            let column = |j: usize| b.iter().skip(j).step_by(rank).copied();
-            (0..rank).flat_map(column).collect()
-        };
-        let matrices = pair.b.chunks_exact((rows * rank).max(1));
         Pair {
-            rank,
+            rank: pair.rank as usize,
             a: pair.a.clone(),
-            b: matrices.flat_map(across).collect(),
+            b: pair.turned(program),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokkata_ir::StepTime;
 
-use super::CudaExecutor;
+use super::{CudaExecutor, Way};
 use crate::driver::{Context, Event, Fault, Stream};
 use crate::launch::{Bucket, Launch};
 
@@ -56,13 +56,18 @@ impl Laps {
 
 impl CudaExecutor {
     /// What the items of a step took, which is done.
-    pub(super) fn times_of(&self, plan: usize, laps: &Laps) -> Result<Vec<StepTime>, Fault> {
+    pub(super) fn times_of(
+        &self,
+        (plan, adapts): Way,
+        laps: &Laps,
+    ) -> Result<Vec<StepTime>, Fault> {
         self.resident.context.bind()?;
         let nodes = &self.resident.program.plans[plan].nodes;
+        let items = &self.plans[plan].of(adapts).items;
         let mut times = Vec::new();
         for (pair, item) in laps.events.windows(2).zip(&laps.items) {
             let took = pair[1].since(&pair[0])?;
-            let parts = item.map_or(&[][..], |item| &self.plans[plan].items[item]);
+            let parts = item.map_or(&[][..], |item| &items[item]);
             times.extend(parts.iter().map(|&(node, part)| StepTime {
                 plan,
                 node,

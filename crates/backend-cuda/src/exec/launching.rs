@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokkata_ir::{ArenaLayout, GroupId, Lead, Source, ValType, ValueId};
 
 use super::laps::Laps;
-use super::{CAPTURED, CAPTURED_DRAFTS, CudaExecutor, Feed, Flight, From, RECORDS, Replay};
+use super::{CAPTURED, CAPTURED_DRAFTS, CudaExecutor, Feed, Flight, From, RECORDS, Replay, Way};
 use crate::driver::{Event, Fault};
 use crate::launch::{Bucket, Kinds};
 use crate::layout::Plane;
@@ -92,7 +92,8 @@ impl CudaExecutor {
     /// Writes an input of the plan; the host's floats begin at `floats_at`.
     fn feed(&self, i: usize, feed: &Feed, floats_at: u64) -> Result<(), Fault> {
         let job = &self.queue[i];
-        let to = self.resident.value_at(job.work.plan, feed.value);
+        let way = (job.work.plan, job.first.adapts());
+        let to = self.resident.value_at(way, feed.value);
         let (from, dtype, len) = match &feed.from {
             From::Host(first, len) => (floats_at + *first as u64 * 4, ValType::F32, *len),
             From::Device(at, dtype, len, written) => {
@@ -133,8 +134,9 @@ impl CudaExecutor {
             return Ok(());
         }
         let staging = Arc::clone(job.staging.as_ref().expect("a work begins with its words"));
-        let (plan, index) = (job.work.plan, job.launched);
+        let index = job.launched;
         let step = job.step(index);
+        let way = (job.work.plan, step.adapts());
         let [rows, seqs, logits] = step.counts();
         let kinds = Kinds {
             prompts: step.parts.iter().any(|p| p.prompt),
@@ -154,14 +156,14 @@ impl CudaExecutor {
         self.launch(self.kernels.prepare, [1; 3], threads, &params)?;
         let behind = step.parts.iter().map(|p| self.lengths[p.slot.index()]);
         let behind = behind.max().unwrap_or(0);
-        let laps = self.replay(plan, [rows, seqs, logits], (kinds, behind))?;
-        self.queue[i].laps = laps;
+        let laps = self.replay(way, [rows, seqs, logits], (kinds, behind))?;
+        self.queue[i].laps = laps.map(|laps| (way, laps));
         for (value, to) in self.queue[i].kept.places() {
-            self.keep(plan, (value, to), plan_at, (index, [rows, seqs, logits]))?;
+            self.keep(way, (value, to), plan_at, (index, [rows, seqs, logits]))?;
         }
         self.next_number = self.next_number.wrapping_add(1).max(1);
         let number = self.next_number;
-        self.finish(plan, plan_at, number)?;
+        self.finish(way, plan_at, number)?;
         for part in &self.queue[i].step(index).parts {
             self.lengths[part.slot.index()] += part.len() as u32;
         }
@@ -176,12 +178,12 @@ impl CudaExecutor {
 
     fn keep(
         &self,
-        plan: usize,
+        way: Way,
         (value, to): (ValueId, u64),
         plan_at: u64,
         (index, counts): (u32, [usize; 3]),
     ) -> Result<(), Fault> {
-        let def = self.resident.program.plans[plan].value(value);
+        let def = self.resident.program.plans[way.0].value(value);
         let count = match def.shape.lead {
             Lead::Rows => counts[0],
             Lead::Seqs => counts[1],
@@ -193,20 +195,20 @@ impl CudaExecutor {
         let lead = crate::layout::lead_code(def.shape.lead);
         let params = self.step_params().u64(plan_at);
         let params = params.u32s(&[lead, def.shape.width() as u32, u32::from(index > 0)]);
-        let params = params.u64s(&[self.resident.value_at(plan, value), to]);
+        let params = params.u64s(&[self.resident.value_at(way, value), to]);
         let blocks = def.shape.width().div_ceil(KEPT).clamp(1, 64) as u32;
         self.launch(self.kernels.keep, [count as u32, blocks, 1], 128, &params)
     }
 
-    fn finish(&self, plan: usize, plan_at: u64, number: u32) -> Result<(), Fault> {
+    fn finish(&self, way: Way, plan_at: u64, number: u32) -> Result<(), Fault> {
         let program = &self.resident.program;
-        let drawn = program.plans[plan].output("tokens");
-        let drawn = drawn.map_or(0, |v| self.resident.value_at(plan, v));
+        let drawn = program.plans[way.0].output("tokens");
+        let drawn = drawn.map_or(0, |v| self.resident.value_at(way, v));
         let (seqs, logits) = (program.limits.seqs, program.limits.logit_rows);
         let words = record_words(seqs as usize, logits as usize) as u64;
         let record = self.records_at + u64::from(number) % RECORDS * words * 4;
         let params = self.step_params().u64s(&[plan_at, drawn]);
-        let params = params.u64s(&[self.plans[plan].reports, record]);
+        let params = params.u64s(&[self.plans[way.0].of(way.1).reports, record]);
         let params = params.u32s(&[number, seqs, logits]);
         self.launch(self.kernels.finish, [1; 3], 256, &params)
     }
@@ -215,7 +217,7 @@ impl CudaExecutor {
     /// Gives the events between items, where works are measured.
     fn replay(
         &mut self,
-        plan: usize,
+        way: Way,
         [rows, seqs, logits]: [usize; 3],
         (kinds, behind): (Kinds, u32),
     ) -> Result<Option<Arc<Laps>>, Fault> {
@@ -230,8 +232,9 @@ impl CudaExecutor {
             deep: false,
             measured: self.measured,
         };
-        bucket.deep = bucket.is_taped() && behind >= self.plans[plan].near;
-        let launches = &self.plans[plan].launches;
+        let lowered = self.plans[way.0].of(way.1);
+        bucket.deep = bucket.is_taped() && behind >= lowered.near;
+        let launches = &lowered.launches;
         let stream = &self.stream;
         let context = &self.resident.context;
         let laps = || Laps::new(context, launches, bucket).map(Arc::new);
@@ -250,7 +253,7 @@ impl CudaExecutor {
             run(laps.as_ref(), false)?;
             return Ok(laps);
         }
-        let replay = match self.graphs.entry((plan, bucket)) {
+        let replay = match self.graphs.entry((way, bucket)) {
             Entry::Occupied(replay) => replay.into_mut(),
             Entry::Vacant(place) => {
                 let laps = laps()?;

@@ -151,9 +151,16 @@ impl Lowering<'_, '_> {
     /// The value that an item ahead multiplies by weights of sixteen bits, and their format, where it takes prompts' rows in parts
     /// from whoever makes them.
     fn taken(&self, ahead: usize) -> Option<(ValueId, DType)> {
-        let Item::Products { nodes, gate, .. } = self.ahead.get(ahead)? else {
+        let Item::Products {
+            nodes,
+            gate,
+            paired,
+            ..
+        } = self.ahead.get(ahead)?
+        else {
             return None;
         };
+        let gated = gate.is_some() || *paired;
         let mut shapes: Vec<Shape> = Vec::new();
         for &n in nodes {
             let Op::Matmul { weight, .. } = self.plan.nodes[n].op else {
@@ -164,7 +171,7 @@ impl Lowering<'_, '_> {
         }
         let first = &self.plan.nodes[nodes[0]];
         let (x, lead) = (first.ins[0], self.lead(first.outs[0]));
-        let formats = self.tile_formats(&shapes, lead, 0, gate.is_some(), self.width(x));
+        let formats = self.tile_formats(&shapes, lead, 0, gated, self.width(x));
         let format = *formats.first()?;
         (self.ground.kernels.has_words() && is_sixteen(format)).then_some((x, format))
     }

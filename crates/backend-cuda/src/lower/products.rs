@@ -323,12 +323,13 @@ impl Lowering<'_, '_> {
         (params.u32s(&[scale_len, part.expert_rows]), end)
     }
 
-    /// One launch of products.
+    /// One launch of products, `paired` where they go through a gate elsewhere.
     pub(super) fn products(
         &mut self,
         nodes: &[usize],
         gate: Option<usize>,
         add: Option<(usize, ValueId)>,
+        paired: bool,
     ) -> Result<(), BackendError> {
         let parts: Vec<Part> = nodes
             .iter()
@@ -360,7 +361,8 @@ impl Lowering<'_, '_> {
             _ => 1,
         };
         let shapes: Vec<Shape> = parts.iter().map(|p| self.shape_of(p)).collect();
-        let formats = self.tile_formats(&shapes, lead, top_k, gate.is_some(), k);
+        let gated = gate.is_some() || paired;
+        let formats = self.tile_formats(&shapes, lead, top_k, gated, k);
         let cut = match formats.first() {
             Some(&format) if is_sixteen(format) => Some(self.cut_rows(x, format)?),
             _ => None,
@@ -377,7 +379,7 @@ impl Lowering<'_, '_> {
         let params = params.u32s(&[lead_code(lead), k, top_k, shared.into()]);
         let kinds = u32::from(!formats.is_empty());
         let params = params.u32s(&[gate.is_some().into(), act, kinds]);
-        let crowds = self.crowd_formats(&shapes, top_k, gate.is_some(), k);
+        let crowds = self.crowd_formats(&shapes, top_k, gated, k);
         let (turned, pitch) = match cut.is_some() || (kinds == 0 && crowds.is_empty()) {
             true => (0, 0),
             false => self.turned(x),

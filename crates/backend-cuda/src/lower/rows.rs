@@ -320,10 +320,12 @@ impl Lowering<'_, '_> {
                 self.kind = Some(RowKind::Reply);
             }
         }
+        let replies = self.kind.is_some();
         let params = self.step_of(lead).u32s(&[width, run, kind]).f32(eps);
         let params = params.u64(self.maybe(weight)).u32(w_len);
         let params = params.u64(self.maybe(bias)).u32(b_len);
         let params = params.u64s(&[self.at(node.ins[0]), self.at(out)]);
+        let params = params.u32(replies.into());
         let grid = [Extent::fixed(width / run), Extent::rows(lead), Extent::ONE];
         self.launch_early(("rows", "normalise"), grid, (threads_for(run), 0), &params)?;
         self.kind = None;

@@ -51,11 +51,17 @@ fn dense(arch: &str, layers: u32) -> ModelFile {
 }
 
 fn load(file: &ModelFile, fuse: bool) -> Resident {
+    load_for(file, fuse, 0)
+}
+
+/// A model for so many adapters.
+fn load_for(file: &ModelFile, fuse: bool, adapters: u32) -> Resident {
     let options = ResolveOptions { ctx: CTX };
     let spec = Registry::builtin().resolve(file, &options).expect("a spec");
     let limits = Limits {
         rows: 16,
         ctx: CTX,
+        adapters,
         ..Limits::default()
     };
     let program = Arc::new(tokkata_plan::build(&spec, &limits).expect("a program"));
@@ -75,6 +81,8 @@ struct Alone {
     gpu: Arc<Gpu>,
     /// What tells the device of the sequence.
     deltas: Vec<(SeqSlot, Delta)>,
+    /// What its rows go through.
+    adapter: u32,
 }
 
 impl Alone {
@@ -101,6 +109,7 @@ impl Alone {
             executor,
             gpu,
             deltas,
+            adapter: 0,
         }
     }
 
@@ -110,6 +119,7 @@ impl Alone {
             input: RowInput::Drawn,
             logits: vec![LogitRow::default()],
             prompt: false,
+            adapter: self.adapter,
             ..SeqRows::tokens(SeqSlot(0), &[])
         };
         let work = Work {
@@ -135,7 +145,10 @@ impl Alone {
 
 /// What a step of one sequence is dispatched as, behind so many positions, and what else steps ask for: dispatches, buffers, groups.
 fn steps(resident: Resident, behind: u32) -> [u64; 3] {
-    let mut alone = Alone::behind(resident, behind);
+    steps_of(Alone::behind(resident, behind))
+}
+
+fn steps_of(mut alone: Alone) -> [u64; 3] {
     let mut run = || {
         let before = alone.asked();
         alone.submit();
@@ -184,6 +197,21 @@ fn a_step_takes_few_dispatches_and_no_memory() {
         let [plain, ..] = steps(load(&file, false), 16);
         assert!(plain > 12 * 28, "{arch}: {plain} one by one");
     }
+}
+
+/// Whoever goes through no adapter does not pay for those who might.
+#[test]
+fn a_step_through_no_adapter_is_dispatched_as_if_there_were_none() {
+    let file = dense("llama", 4);
+    let of = |adapters| Alone::behind(load_for(&file, true, adapters), 16);
+    assert_eq!(steps_of(of(2)), steps_of(of(0)));
+    let mut through = of(2);
+    through.adapter = through.executor.attach(&Arc::default()).expect("a number");
+    let [dispatches, buffers, groups] = steps_of(through);
+    // A norm, its products and additions, attention, and twice a product, additions and a sum; norm, products, additions, gate.
+    let most = (4 + 1 + 2 * 4 + 5) * 4 + 20;
+    assert!(dispatches <= most, "{dispatches} dispatches, of {most}");
+    assert_eq!((buffers, groups), (0, 0), "memory of steps");
 }
 
 /// Weights of several formats read one norm: each dispatch of products makes it for replies, the first for prompts.
@@ -252,7 +280,8 @@ fn lowering_asks_for_known_variants() {
                 fuse,
             );
             let Ok(resident) = resident else { continue };
-            let launches = resident.plans.iter().flat_map(|p| &p.0.launches);
+            let launches = resident.plans.iter().flat_map(Ways::iter);
+            let launches = launches.flat_map(|p| &p.0.launches);
             for pipeline in launches.flat_map(|l| l.kernel.pipelines()) {
                 let found = known.iter().any(|v| pipeline.is_like(v));
                 if !found {

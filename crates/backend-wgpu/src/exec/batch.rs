@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokkata_ir::BackendError;
 
-use super::{Flight, Submission, WgpuExecutor};
+use super::{Flight, Submission, Way, WgpuExecutor};
 use crate::device::{ROOM, Resident};
 use crate::gpu::Mapping;
 use crate::params::{PARAM_BYTES, Params};
@@ -44,10 +44,23 @@ impl StepKernels {
     }
 }
 
-/// Device memory for a work's words, with what kernels see beside it, by the arena of weights.
+/// Device memory for a work's words, with what kernels see beside it, by the arena of weights; behind those with adapters.
 pub(super) struct Staging {
     words: wgpu::Buffer,
     groups: Mutex<Vec<Option<wgpu::BindGroup>>>,
+}
+
+impl Staging {
+    fn groups(&self) -> MutexGuard<'_, Vec<Option<wgpu::BindGroup>>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kernels see adapters elsewhere from now on.
+    pub(super) fn forget_adapters(&self) {
+        if let Some(group) = self.groups().last_mut() {
+            *group = None;
+        }
+    }
 }
 
 /// A kernel, what it sees, and the byte at which its parameters begin.
@@ -96,7 +109,7 @@ impl WgpuExecutor {
                 let arenas = self.resident.arenas.len();
                 let staging = Arc::new(Staging {
                     words: gpu.alloc("words", room)?,
-                    groups: Mutex::new(vec![None; arenas]),
+                    groups: Mutex::new(vec![None; arenas + 1]),
                 });
                 self.staging
                     .retain(|s| s.words.size() >= room || Arc::strong_count(s) > 1);
@@ -111,7 +124,12 @@ impl WgpuExecutor {
         Ok(staging)
     }
 
-    fn bind(&self, words: &wgpu::Buffer, arena: usize, other: &wgpu::Buffer) -> wgpu::BindGroup {
+    fn bind(
+        &self,
+        words: &wgpu::Buffer,
+        weights: &wgpu::Buffer,
+        other: &wgpu::Buffer,
+    ) -> wgpu::BindGroup {
         let r = &self.resident;
         let params = wgpu::BindingResource::Buffer(wgpu::BufferBinding {
             buffer: &r.params,
@@ -122,7 +140,7 @@ impl WgpuExecutor {
             &r.work,
             &r.state,
             &self.cache,
-            &r.arenas[arena],
+            weights,
             &r.vectors,
             words,
             other,
@@ -144,12 +162,16 @@ impl WgpuExecutor {
     }
 
     fn group(&self, staging: &Arc<Staging>, arena: usize) -> wgpu::BindGroup {
-        let mut groups = staging
-            .groups
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let made =
-            groups[arena].get_or_insert_with(|| self.bind(&staging.words, arena, &self.nothing));
+        let (r, nothing) = (&self.resident, &self.nothing);
+        let [weights, other] = match r.arenas.get(arena) {
+            Some(weights) => [weights, nothing],
+            None => {
+                let pairs = r.adapters.pairs().unwrap_or(&r.arenas[0]);
+                [pairs, r.adapters.low().unwrap_or(nothing)]
+            }
+        };
+        let mut groups = staging.groups();
+        let made = groups[arena].get_or_insert_with(|| self.bind(&staging.words, weights, other));
         made.clone()
     }
 
@@ -171,7 +193,10 @@ impl WgpuExecutor {
             self.submit_batch()?;
         }
         let group = match extra.other {
-            Some(other) => self.bind(&extra.staging.words, 0, other),
+            Some(other) => {
+                let weights = &self.resident.arenas[0];
+                self.bind(&extra.staging.words, weights, other)
+            }
             None => self.group(extra.staging, 0),
         };
         let at = self.resident.params_bytes as usize + self.batch.params.len() * 4;
@@ -189,13 +214,13 @@ impl WgpuExecutor {
     /// The dispatches of a plan for a step.
     pub(super) fn add_plan(
         &mut self,
-        plan: usize,
+        (plan, adapts): Way,
         size: crate::launch::Size,
         staging: &Arc<Staging>,
     ) -> Result<(), BackendError> {
-        let arenas = self.resident.arenas.len();
-        let groups: Vec<_> = (0..arenas).map(|a| self.group(staging, a)).collect();
-        for launch in &self.resident.plans[plan].0.launches {
+        let seen = self.resident.arenas.len() + usize::from(adapts);
+        let groups: Vec<_> = (0..seen).map(|a| self.group(staging, a)).collect();
+        for launch in &self.resident.plans[plan].of(adapts).0.launches {
             if let Some((pipeline, grid)) = launch.of(size) {
                 self.batch.dispatches.push(Dispatch {
                     pipeline: pipeline.get(&self.resident.gpu)?,

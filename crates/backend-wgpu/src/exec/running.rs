@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokkata_ir::{ArenaLayout, BackendError, Delta, GroupId, Lead, RowInput, ValType, ValueId};
 
 use super::batch::{Extra, Staging};
-use super::{Feed, From, WgpuExecutor};
+use super::{Feed, From, Way, WgpuExecutor};
 use crate::launch::Size;
 use crate::layout::{Plane, lead_code};
 use crate::params::{NONE, Params};
@@ -80,7 +80,8 @@ impl WgpuExecutor {
     /// Writes an input of the plan.
     fn feed(&mut self, i: usize, feed: &Feed, staging: &Arc<Staging>) -> Result<(), BackendError> {
         let job = &self.queue[i];
-        let to = self.resident.value_at(job.work.plan, feed.value);
+        let way = (job.work.plan, job.first.adapts());
+        let to = self.resident.value_at(way, feed.value);
         let (mut from, dtype, len, other) = match &feed.from {
             From::Words(first, len, dtype) => (*first as u32, *dtype, *len as u32, None),
             From::Device(found, len) => (
@@ -132,8 +133,9 @@ impl WgpuExecutor {
             return Ok(());
         }
         let staging = Arc::clone(job.staging.as_ref().expect("a work begins with its words"));
-        let (id, plan, index) = (job.id, job.work.plan, job.launched);
+        let (id, index) = (job.id, job.launched);
         let step = job.step(index);
+        let way = (job.work.plan, step.adapts());
         let [rows, seqs, logits] = step.counts();
         let words = step.record_words();
         let mut positions = 0;
@@ -159,14 +161,14 @@ impl WgpuExecutor {
         let extra = one(&staging);
         let kernel = self.kernels.prepare.clone();
         self.add(&kernel, &extra, &Params::new().u32(plan_at))?;
-        self.add_plan(plan, size, &staging)?;
+        self.add_plan(way, size, &staging)?;
         for (value, to) in self.queue[i].kept.places() {
-            self.keep(plan, (value, &to), (plan_at, &staging), (index, size))?;
+            self.keep(way, (value, &to), (plan_at, &staging), (index, size))?;
         }
         let program = &self.resident.program;
-        let drawn = program.plans[plan].output("tokens");
-        let drawn = drawn.map_or(NONE, |v| self.resident.value_at(plan, v));
-        let reports = self.resident.plans[plan].0.reports;
+        let drawn = program.plans[way.0].output("tokens");
+        let drawn = drawn.map_or(NONE, |v| self.resident.value_at(way, v));
+        let reports = self.resident.plans[way.0].of(way.1).0.reports;
         let plain = 4 + 2 * seqs + 2 * logits;
         let params = Params::new().u32s(&[plan_at, drawn, reports.unwrap_or(0)]);
         let params = params.u32s(&[self.next_record() as u32, id as u32]);
@@ -180,18 +182,18 @@ impl WgpuExecutor {
 
     fn keep(
         &mut self,
-        plan: usize,
+        way: Way,
         (value, to): (ValueId, &wgpu::Buffer),
         (plan_at, staging): (u32, &Arc<Staging>),
         (index, size): (u32, Size),
     ) -> Result<(), BackendError> {
-        let shape = &self.resident.program.plans[plan].value(value).shape;
+        let shape = &self.resident.program.plans[way.0].value(value).shape;
         let count = size.of(shape.lead);
         if count == 0 {
             return Ok(());
         }
         let params = Params::new().u32s(&[plan_at, lead_code(shape.lead), shape.width() as u32]);
-        let from = self.resident.value_at(plan, value);
+        let from = self.resident.value_at(way, value);
         let params = params.u32s(&[u32::from(index > 0), from]);
         let kernel = self.kernels.keep.clone();
         let extra = Extra {

@@ -110,6 +110,15 @@ pub(crate) fn variants() -> Vec<Variant> {
         }
     }
     all.push(("heads.wgsl", vec![("THREADS", 64)]));
+    for aligned in [0, 1] {
+        let own = [
+            ("THREADS", 128),
+            ("WORK_VEC4", 1),
+            ("WEIGHTS_VEC4", 1),
+            ("ALIGNED", aligned),
+        ];
+        all.push(("adapt.wgsl", own.into()));
+    }
     let known = |f: &u32| DType::from_ggml(*f).is_some_and(|d| formats::packed(d).is_some());
     for format in (0..64).filter(known) {
         of_format(format, &mut all);

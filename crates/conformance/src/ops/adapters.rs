@@ -1,14 +1,24 @@
 //! What adapters add: rows of two of them, of different ranks, and of none beside each other.
 
 use tokkata_core::DType;
-use tokkata_ir::{AdaptForm, Lead, LowRank, NormKind, Op, ValType, ValueId, WeightId};
+use tokkata_ir::{AdaptForm, BinaryKind, Lead, LowRank, NormKind, Op, ValType, ValueId, WeightId};
 
-use super::case::Case;
+use super::case::{Case, Rounds};
 use super::linear::{matrix, sum_ulps};
 use crate::fixture::{Feed, Fixture, Rows, noises};
 
 /// Ranks of the two adapters.
 const RANKS: [u32; 2] = [3, 16];
+
+/// Formats of products that devices do with what stands around them: of the two of a gate, and of the one behind it.
+const FORMATS: [[DType; 3]; 6] = [
+    [DType::F32, DType::F32, DType::F32],
+    [DType::F16, DType::F16, DType::F16],
+    [DType::BF16, DType::BF16, DType::BF16],
+    [DType::Q4_K, DType::Q4_K, DType::Q6_K],
+    [DType::Q8_0, DType::Q8_0, DType::Q8_0],
+    [DType::Q4_0, DType::Q8_0, DType::Q4_0],
+];
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -21,6 +31,7 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(experts(shared));
     }
     cases.extend([normed(), tokens(), head()]);
+    cases.extend(FORMATS.map(feed_forward));
     cases
 }
 
@@ -177,6 +188,56 @@ fn normed() -> Case {
     attach(&mut f, &[(first, (1, n, k)), (second, (1, n, k))]);
     f.show(&[y]);
     steps(Case::new("adapt/normed", f, vec![y]).ulps(16.0 + 4.0 * sum_ulps(k)))
+}
+
+/// Products behind a norm, before a gate and before a sum: what would be done with them at once where nothing was added.
+fn feed_forward(dtypes: [DType; 3]) -> Case {
+    let (d, n) = (256, 512);
+    let mut f = Fixture::default();
+    let x = f.input(&[d]);
+    let norm = Op::Norm {
+        kind: NormKind::Rms,
+        eps: 1e-5,
+        width: d,
+        weight: Some(f.vector(&[d], &noises("norm", d as usize))),
+        bias: None,
+    };
+    let h = f.op(norm, &[x], &[d]);
+    let mut all = Vec::new();
+    let mut product = |f: &mut Fixture, dtype, x, (k, n): (u32, u32)| {
+        let scale = (3.0 / k as f32).sqrt();
+        let noise = noises(&format!("product{}", all.len()), (n * k) as usize);
+        let values: Vec<f32> = noise.iter().map(|x| x * scale).collect();
+        let weight = f.matrix(dtype, &[n, k], &values);
+        let op = Op::Matmul {
+            weight,
+            scale: None,
+            bias: None,
+        };
+        all.push((weight, (1, n, k)));
+        let y = f.op(op, &[x], &[n]);
+        let form = AdaptForm::Product;
+        f.op(Op::Adapt { weight, form }, &[x, y], &[n])
+    };
+    let a = product(&mut f, dtypes[0], h, (d, n));
+    let b = product(&mut f, dtypes[1], h, (d, n));
+    let gate = Op::Gate {
+        act: tokkata_ir::Act::Silu,
+        clamp: tokkata_ir::op::GateClamp::None,
+    };
+    let h = f.op(gate, &[a, b], &[n]);
+    let y = product(&mut f, dtypes[2], h, (n, d));
+    let add = Op::Binary {
+        kind: BinaryKind::Add,
+        a_scale: 1.0,
+        b_scale: 1.0,
+    };
+    let y = f.op(add, &[x, y], &[d]);
+    attach(&mut f, &all);
+    f.show(&[y]);
+    let name = format!("adapt/feed_forward/{}/{}", dtypes[0], dtypes[1]);
+    let case = Case::new(name, f, vec![y]).ulps(24.0 + 4.0 * sum_ulps(n));
+    steps(case.rounds(Rounds::Within(dtypes[0])))
 }
 
 fn tokens() -> Case {

@@ -67,10 +67,12 @@ fn only_rows_of_floats(case: &Case) -> bool {
     defs.all(|d| d.dtype == ValType::F32 && d.shape.lead == Lead::Rows)
 }
 
-fn sequence(seq: usize) -> Rows {
+/// Rows of a sequence: of one in three through no adapter, where a case has two.
+fn sequence(case: &Case, seq: usize) -> Rows {
     let rows = BATCH[seq];
     Rows {
         enc_len: rows,
+        adapter: (seq % (case.fixture.adapters() + 1)) as u32,
         ..Rows::of(seq, 0..rows)
     }
 }
@@ -80,13 +82,13 @@ fn differs(subject: &Subject, case: &Case) -> Result<bool, BackendError> {
         steps: Vec::new(),
         ..case.clone()
     };
-    let batch = bare.step((0..BATCH.len()).map(sequence).collect());
+    let batch = bare.step((0..BATCH.len()).map(|s| sequence(case, s)).collect());
     let (rows, feed) = &batch.steps[0];
     let together = outputs(subject, case, rows, feed)?;
     let mut first = 0;
     for (seq, count) in BATCH.into_iter().enumerate() {
         let feed = part(case, feed, first..first + count);
-        let alone = outputs(subject, case, &[sequence(seq)], &feed)?;
+        let alone = outputs(subject, case, &[sequence(case, seq)], &feed)?;
         for ((id, together), alone) in case.outputs.iter().zip(&together).zip(&alone) {
             let width = width(case, *id);
             let own = &together[first * width..(first + count) * width];

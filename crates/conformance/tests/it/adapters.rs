@@ -1,7 +1,7 @@
 //! Adapters of whole models on every device.
 
 use tokkata_conformance::golden::Golden;
-use tokkata_conformance::{adapters, devices};
+use tokkata_conformance::{adapters, attaching, devices};
 
 /// Joined and split projections, experts, products by head, recurrent mixers, tied and untied heads, vectors.
 const NAMES: [&str; 12] = [
@@ -22,9 +22,16 @@ const NAMES: [&str; 12] = [
 #[test]
 fn adapters_add_to_every_product_what_they_say() {
     let folder = tempfile::tempdir().expect("a folder");
-    // CUDA has no kernel for what adapters add.
-    for device in devices().iter().filter(|d| d.name() != "cuda") {
+    for device in devices() {
         adapters::verify(device.as_ref(), &NAMES, folder.path(), 11);
+    }
+}
+
+#[test]
+fn adapters_come_and_go_while_works_are_under_way() {
+    for device in devices() {
+        let fault = attaching::verify(device.as_ref());
+        assert_eq!(fault, Ok(()), "{}", device.name());
     }
 }
 

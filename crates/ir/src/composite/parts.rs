@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use super::cut::{Home, Segment, slot_len};
 use super::job::{Job, Kept, Ran, Stage, place};
-use crate::adapter::{Adapter, Places};
+use crate::adapter::{Adapter, Attached, Places};
 use crate::arena::ArenaLayout;
 use crate::backend::{BackendError, StepTime};
 use crate::device::{
     BlockCopy, Delta, Executor, Progress, Refusal, SeqRows, SeqSlot, Source, Ticket, Work,
 };
-use crate::host::attached::Attached;
 use crate::host::part::Part as Running;
 use crate::host::seats::Seats;
 use crate::ids::{GroupId, ValueId};
@@ -103,14 +102,14 @@ impl Parts {
         }
     }
 
-    /// Rows with a device's numbers of adapters.
-    fn rows_on(&self, device: usize, rows: &[SeqRows]) -> Result<Vec<SeqRows>, BackendError> {
-        self.adapters.check(rows)?;
+    /// Rows of a work with a device's numbers of adapters.
+    fn rows_on(&self, device: usize, job: &Job) -> Result<Vec<SeqRows>, BackendError> {
+        self.adapters.check(&job.rows, job.id)?;
         let own = |rows: &SeqRows| SeqRows {
             adapter: self.names.get(rows.adapter).map_or(0, |n| n[device]),
             ..rows.clone()
         };
-        Ok(rows.iter().map(own).collect())
+        Ok(job.rows.iter().map(own).collect())
     }
 
     fn advance(&mut self, job: &mut Job, wait: bool) -> Result<Option<Progress>, BackendError> {
@@ -308,7 +307,7 @@ impl Parts {
         Ok(Work {
             plan: segment.plan,
             deltas: running.map(|s| (s, self.seats.length(s))).collect(),
-            rows: self.rows_on(segment.device, &job.rows)?,
+            rows: self.rows_on(segment.device, job)?,
             feeds,
             keep: segment.gives.iter().copied().filter(wanted).collect(),
             ..Work::default()

@@ -96,7 +96,10 @@ pub(super) fn nodes_of(item: &Item) -> Vec<usize> {
             let own = [Some(h.rope_q), Some(h.rope_k), h.norm_q, h.norm_k];
             own.into_iter().flatten().chain([h.write]).collect()
         }
-        Item::Products { nodes, gate, add } => {
+        Item::Adapts(nodes) => nodes.clone(),
+        Item::Products {
+            nodes, gate, add, ..
+        } => {
             let behind = gate.iter().copied().chain(add.map(|a| a.0));
             nodes.iter().copied().chain(behind).collect()
         }

@@ -1,12 +1,12 @@
 //! The numbers of adapters, from when they are attached until the last work that may name them is done.
 
-use crate::adapter::Places;
+use super::Places;
 use crate::backend::BackendError;
 use crate::device::SeqRows;
 
-/// Which numbers are taken.
+/// Which numbers of an executor are taken.
 #[derive(Debug)]
-pub(crate) struct Attached {
+pub struct Attached {
     places: Places<State>,
     most: u32,
 }
@@ -21,7 +21,9 @@ enum State {
 }
 
 impl Attached {
-    pub(crate) fn new(most: u32) -> Self {
+    /// Room for so many.
+    #[must_use]
+    pub fn new(most: u32) -> Self {
         Attached {
             places: Places::new(most),
             most,
@@ -29,23 +31,27 @@ impl Attached {
     }
 
     /// A number that is free.
-    pub(crate) fn free(&self) -> Result<u32, BackendError> {
+    ///
+    /// # Errors
+    /// [`BackendError::Adapter`] when there is none.
+    pub fn free(&self) -> Result<u32, BackendError> {
         self.places.free()
     }
 
-    pub(crate) fn take(&mut self, number: u32) {
+    /// Lets a number that was free be named.
+    pub fn take(&mut self, number: u32) {
         self.places.set(number, Some(State::There));
     }
 
     /// Lets one go, after so many works.
-    pub(crate) fn detach(&mut self, number: u32, works: u64) {
+    pub fn detach(&mut self, number: u32, works: u64) {
         if self.places.get(number).is_some() {
             self.places.set(number, Some(State::Leaving(works)));
         }
     }
 
     /// Those that no work can name any more, once so many works are done; their numbers are free.
-    pub(crate) fn ended(&mut self, done: u64) -> Vec<u32> {
+    pub fn ended(&mut self, done: u64) -> Vec<u32> {
         let leaves = |number: &u32| {
             let state = self.places.get(*number);
             matches!(state, Some(State::Leaving(works)) if *works <= done)
@@ -55,10 +61,18 @@ impl Attached {
         ended
     }
 
-    /// Whether all that rows go through is there.
-    pub(crate) fn check(&self, rows: &[SeqRows]) -> Result<(), BackendError> {
-        let named = rows.iter().map(|r| r.adapter).filter(|&n| n > 0);
-        let absent = named.clone().find(|&n| self.places.get(n).is_none());
+    /// Whether all that the rows of a work go through is there: works are counted from 1 on.
+    ///
+    /// # Errors
+    /// [`BackendError::Adapter`] for a number that is not attached, or was let go before that work.
+    pub fn check(&self, rows: &[SeqRows], work: u64) -> Result<(), BackendError> {
+        let mut named = rows.iter().map(|r| r.adapter).filter(|&n| n > 0);
+        let is_there = |number| match self.places.get(number) {
+            Some(State::There) => true,
+            Some(State::Leaving(works)) => work <= *works,
+            None => false,
+        };
+        let absent = named.find(|&n| !is_there(n));
         absent.map_or(Ok(()), |n| {
             Err(BackendError::Adapter(format!("number {n} is not attached")))
         })
@@ -83,10 +97,14 @@ mod tests {
         }
         attached.detach(1, 7);
         assert!(attached.ended(6).is_empty());
-        assert!(attached.check(&[rows(1), rows(0)]).is_ok());
+        assert!(attached.check(&[rows(1), rows(0)], 7).is_ok());
+        assert!(attached.check(&[rows(1)], 8).is_err(), "a later work");
         assert!(attached.free().is_err());
         assert_eq!(attached.ended(7), [1]);
-        let text = attached.check(&[rows(2), rows(1)]).unwrap_err().to_string();
+        let text = attached
+            .check(&[rows(2), rows(1)], 8)
+            .unwrap_err()
+            .to_string();
         assert_eq!(text, "adapters: number 1 is not attached");
         assert_eq!(attached.free().unwrap(), 1);
         attached.detach(1, 9);

@@ -126,7 +126,7 @@ impl Engine {
         for n in 1..=most {
             work.keep.retain(|_| n < most);
             let Some(ticket) = self.submit_behind(work, &mut drawn) else {
-                self.hear(&mut drawn, usize::MAX);
+                self.hear_heads(&mut drawn, usize::MAX);
                 return None;
             };
             let state = Source::Kept {
@@ -146,7 +146,7 @@ impl Engine {
             };
             last = 0;
         }
-        self.hear(&mut drawn, usize::MAX)?;
+        self.hear_heads(&mut drawn, usize::MAX)?;
         Some(drawn.into_iter().map_while(|token| token).collect())
     }
 
@@ -158,12 +158,12 @@ impl Engine {
                 Err(Refusal::Busy(back)) => work = *back,
                 Err(Refusal::Backend(_)) => return None,
             }
-            self.hear(drawn, 1)?;
+            self.hear_heads(drawn, 1)?;
         }
     }
 
     /// Waits for the end of so many works, or of all: what was drawn.
-    fn hear(&mut self, drawn: &mut Vec<Option<u32>>, works: usize) -> Option<()> {
+    fn hear_heads(&mut self, drawn: &mut Vec<Option<u32>>, works: usize) -> Option<()> {
         let (mut ended, mut failed) = (0, false);
         while ended < works
             && let Some(news) = self.executor.wait().ok()?

@@ -227,7 +227,13 @@ static __device__ i64 max_block_i64(i64 x, i64 *shared) {
 }
 
 // A kernel may begin while the one before it ends: what that one writes is there after `wait_before`. What the one before
-// that wrote is there at once, since each lets the next one begin only after its own wait.
+// that wrote is there at once where the one between lets the next begin only after its own wait. Those that let it begin at once
+// (`begin_next`) are followed by kernels that read nothing before their wait that launches of a plan write.
+static __device__ __forceinline__ void begin_next() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 static __device__ __forceinline__ void wait_before() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -5,6 +5,8 @@
 KERNEL heads(Step s, Heads op) {
     __shared__ float space[4][MOST_DIM];
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, h = blockIdx.x * 4 + warp, row = blockIdx.y;
+    begin_next();
+    wait_before();
     if (row >= rows_of(s, LEAD_ROWS) || h >= op.q_heads + op.k_heads + op.v_heads || !(s.flags[row] & ROW_LIVE)) return;
     u32 seq = s.seq[row];
     if (h >= op.q_heads + op.k_heads) {
@@ -102,6 +104,8 @@ template <int D, int G> static __device__ __forceinline__ void flash(const Step 
     const int E = (G * D + 127) / 128;  // columns of a thread
     __shared__ Space<D, G> sp;
     u32 row = blockIdx.y, head = blockIdx.x * G, kv = head / (op.heads / op.kv_heads);
+    begin_next();
+    wait_before();
     if (row >= rows_of(s, LEAD_ROWS) || (op.kinds && (s.flags[row] & ROW_PROMPT))) return;
     float *out = op.out + ((u64)row * op.heads + head) * D;
     if (!(s.flags[row] & ROW_LIVE)) {
@@ -148,14 +152,16 @@ template <int D, int G> static __device__ __forceinline__ void flash(const Step 
         if (threadIdx.x + e * 128 < G * D) out[threadIdx.x + e * 128] = mix[e].y / mix[e].sum;
 }
 
-// Queries and keys of one row on their way into the cache, and attention over it: heads and flash in one, for steps of one
-// row of each sequence. What was cached before is loaded while the products before it still run. The last of a row's splits
-// joins them all.
+#define FEW_ROWS 4u // of a sequence that has several
+
+// Queries and keys of a row on their way into the cache, and attention over it: heads and flash in one, for steps of one row of
+// each sequence, or of few rows, of which each turns the keys of those before it for itself. What was cached before is loaded
+// while the products before it still run. The last of a row's splits joins them all.
 template <int D, int G> static __device__ __forceinline__ void attend(const Step &s, const Heads &h, const Flash &op, u32 *arrived) {
     const int E = (G * D + 127) / 128;
     __shared__ Space<D, G> sp;
     __shared__ float own[4][MOST_DIM];
-    __shared__ __align__(16) u16 new_k[D], new_v[D];
+    __shared__ __align__(16) u16 new_k[FEW_ROWS][D], new_v[FEW_ROWS][D];
     __shared__ bool joins;
     u32 row = blockIdx.y, head = blockIdx.x * G, per_kv = op.heads / op.kv_heads, kv = head / per_kv, split = blockIdx.z;
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -175,37 +181,48 @@ template <int D, int G> static __device__ __forceinline__ void attend(const Step
         return;
     }
     u32 base = split * SPLIT + warp * 32;
+    // Of the split's positions, those of this step up to the row's own.
+    u32 past = s.past_len[seq], fresh = max(past, split * SPLIT), end = min(high, (split + 1) * SPLIT), news = end > fresh ? end - fresh : 0;
+    u32 first_new = s.first_row[seq] + fresh - past;
     Tile<D> tile;
-    load_tile<D>(op.cache, slot, kv, base, low, pos, tile);
+    load_tile<D>(op.cache, slot, kv, base, low, past, tile);
     wait_before();
-    for (u32 g = warp; g < G + (split == last ? 2 : 0); g += 4) {
+    for (u32 g = warp; g < G + 2 * news; g += 4) {
         float y[MOST_DIM / 32];
-        if (g <= G) turn_head<MOST_DIM>(h, row, g < G ? head + g : kv, g < G, own[warp], y);
+        u32 n = g < G ? 0 : (g - G) / 2, of = g < G ? row : first_new + n;
+        bool value = g >= G && (g - G) % 2 == 1;
+        if (!value) turn_head<MOST_DIM>(h, of, g < G ? head + g : kv, g < G, own[warp], y);
         #pragma unroll
         for (u32 r = 0; r < D / 32; r++) {
             u32 c = r * 32 + lane;
             if (g < G) sp.query[g][c] = y[r] * op.scale;
-            if (g == G) new_k[c] = float_to_half(y[r]);
-            if (g == G + 1) new_v[c] = float_to_half(h.v[((u64)row * h.v_heads + kv) * D + c]);
+            else if (value) new_v[n][c] = float_to_half(h.v[((u64)of * h.v_heads + kv) * D + c]);
+            else new_k[n][c] = float_to_half(y[r]);
         }
     }
     __syncthreads();
-    if (split == last) {
+    if (news) {
         Place at = place(op.cache, slot, pos);
-        if (at.block && head % per_kv == 0) {
+        if (split == last && at.block && head % per_kv == 0) {
             u16 *k = (u16 *)(at.block + op.cache.k.offset) + (u64)at.entry * op.cache.k.width + kv * D;
             u16 *v = (u16 *)(at.block + op.cache.v.offset) + (u64)at.entry * op.cache.v.width + kv * D;
-            for (u32 c = threadIdx.x; c < D; c += 128) k[c] = new_k[c], v[c] = new_v[c];
+            for (u32 c = threadIdx.x; c < D; c += 128) k[c] = new_k[pos - fresh][c], v[c] = new_v[pos - fresh][c];
         }
         const u32 PIECES = D / 8, KEYS = 32 / PIECES;
+        // Where a tile has no block, nothing of it is seen.
+        bool there = base < end && base + 32 > fresh && place(op.cache, slot, base).block;
         #pragma unroll
-        for (u32 i = 0; i < 4; i++)
+        for (u32 i = 0; i < 4; i++) {
+            u32 n = base + i * 8 + lane / 4 - fresh;
             #pragma unroll
             for (u32 j = 0; j < D / 32; j++)
-                if (at.block && base + i * 8 + lane / 4 == pos) tile.k[i][j] = *(const uint4 *)((const u8 *)new_k + (j * 4 + lane % 4) * 16);
+                if (there && n < news) tile.k[i][j] = *(const uint4 *)((const u8 *)new_k[n] + (j * 4 + lane % 4) * 16);
+        }
         #pragma unroll
-        for (u32 i = 0; i < D / 8; i++)
-            if (at.block && base + i * KEYS + lane / PIECES == pos) tile.v[i] = *(const uint4 *)((const u8 *)new_v + lane % PIECES * 16);
+        for (u32 i = 0; i < D / 8; i++) {
+            u32 n = base + i * KEYS + lane / PIECES - fresh;
+            if (there && n < news) tile.v[i] = *(const uint4 *)((const u8 *)new_v[n] + lane % PIECES * 16);
+        }
     }
     mix_tile<D, G>(tile, base, low, high, sp);
     __syncthreads();
@@ -265,6 +282,8 @@ FLASH(128, 1) FLASH(128, 2) FLASH(128, 4) FLASH(128, 8)
 // Joins the splits of rows that have several: a block for each head, a thread for each column.
 KERNEL flash_join(Step s, Flash op) {
     u32 row = blockIdx.y, head = blockIdx.x, d = threadIdx.x, dim = blockDim.x;
+    begin_next();
+    wait_before();
     if (row >= rows_of(s, LEAD_ROWS) || !(s.flags[row] & ROW_LIVE) || (op.kinds && (s.flags[row] & ROW_PROMPT))) return;
     u32 low, high;
     seen_or_encoded(s, op, row, &low, &high);

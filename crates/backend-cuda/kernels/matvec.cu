@@ -4,8 +4,9 @@
 // l + 32, … before lanes are summed in pairs, so a row's bits follow from the format and the number of columns alone.
 #include "products.cuh"
 
-// Columns of a row that a block of `quantise` has at once where there is a norm.
+// Columns of a row that a block of `quantise` has at once where there is a norm, and its threads then.
 #define PIECE 4096u
+#define NORM_THREADS 512u
 
 // The largest of a warp's magnitudes; not a number where none is one.
 static __device__ __forceinline__ float most_of(float v) {
@@ -32,17 +33,32 @@ static __device__ __forceinline__ i32 sum_of(i32 x) {
 KERNEL quantise(Step s, Quantise op) {
     __shared__ float shared[33], piece[PIECE];
     u32 row = blockIdx.y, lane = threadIdx.x & 31, c = blockIdx.x * blockDim.x + threadIdx.x;
-    if (row >= rows_of(s, op.lead) || (op.split && (s.flags[row] & ROW_PROMPT))) return;
-    const float *x = op.x + (u64)row * op.width;
+    begin_next();
     bool in = c < op.width;
-    float v = in ? x[c] : 0.0f, w = in && op.w ? op.w[c] : 0.0f;
+    float w = in && op.w ? op.w[c] : 0.0f;
+    const float *x = op.x + (u64)row * op.width;
+    wait_before();
+    // Everything is asked for before anything is waited for.
+    u32 count = rows_of(s, op.lead), flags = op.split ? s.flags[row] : 0;
+    float v = in ? x[c] : 0.0f, first[PIECE / NORM_THREADS];
+    #pragma unroll
+    for (u32 i = 0; i < PIECE / NORM_THREADS; i++) {
+        u32 own = threadIdx.x + i * NORM_THREADS;
+        first[i] = op.kind != NORM_NONE && own < op.width ? x[own] : 0.0f;
+    }
+    if (row >= count || (flags & ROW_PROMPT)) return;
     if (op.kind != NORM_NONE) {
         float mean = 0.0f, squares = 0.0f;
         for (u32 pass = op.kind == NORM_LAYER ? 0 : 1; pass < 2; pass++) {
             for (u32 from = 0; from < op.width; from += PIECE) {
                 __syncthreads();
-                #pragma unroll 8
-                for (u32 i = threadIdx.x; i < min(PIECE, op.width - from); i += blockDim.x) piece[i] = x[from + i];
+                if (from == 0) {
+                    #pragma unroll
+                    for (u32 i = 0; i < PIECE / NORM_THREADS; i++) piece[threadIdx.x + i * NORM_THREADS] = first[i];
+                } else {
+                    #pragma unroll 8
+                    for (u32 i = threadIdx.x; i < min(PIECE, op.width - from); i += NORM_THREADS) piece[i] = x[from + i];
+                }
                 __syncthreads();
                 #pragma unroll 16
                 for (u32 i = threadIdx.x; i < (threadIdx.x < 256 ? min(PIECE, op.width - from) : 0); i += 256) {

@@ -392,6 +392,13 @@ impl Function {
         let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         call!(cuFuncSetAttribute(self.0, attribute, bytes as i32))
     }
+
+    /// As much of the first cache as can be is shared memory, so that blocks of several launches have room beside each other.
+    pub(crate) fn prefer_shared(self) -> Result<()> {
+        let attribute =
+            sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        call!(cuFuncSetAttribute(self.0, attribute, 100))
+    }
 }
 
 /// How a kernel is launched.

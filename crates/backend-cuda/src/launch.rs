@@ -4,6 +4,9 @@ use tokkata_ir::Lead;
 
 use crate::driver::{Function, Mode, Result, Stream};
 
+/// Most rows that attend with the heads of those before them, as `attend` of `flash.cu` does it.
+const FEW_ROWS: u32 = 4;
+
 /// Most rows, sequences and logit rows of the steps that a replay serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Bucket {
@@ -38,6 +41,11 @@ impl Bucket {
     /// Whether a tape serves such steps: one row, and no prompt's.
     pub(crate) fn is_taped(self) -> bool {
         self.singles && self.rows == 1 && self.logits <= 1 && !self.measured
+    }
+
+    /// Whether its rows turn their heads while they attend: one of each sequence, or few.
+    fn turns_heads(self) -> bool {
+        self.singles || (self.rows <= FEW_ROWS && !self.kinds.prompts)
     }
 
     fn of(self, lead: Lead) -> u64 {
@@ -179,7 +187,7 @@ pub(crate) struct Launch {
     pub(crate) when: When,
     /// Made for steps with such rows; `None`: for all.
     pub(crate) kind: Option<RowKind>,
-    /// Made only for steps of one row of each sequence and at most so many, or only for others.
+    /// Made only for steps of one row of each sequence, or of few, and at most so many, or only for others.
     pub(crate) singles: Option<(bool, u32)>,
     /// Made only for steps that a tape serves, or only for others.
     pub(crate) taped: Option<bool>,
@@ -204,7 +212,7 @@ impl Launch {
         };
         let fits = self
             .singles
-            .is_none_or(|(is, most)| is == (bucket.singles && bucket.rows <= most));
+            .is_none_or(|(is, most)| is == (bucket.turns_heads() && bucket.rows <= most));
         let taped = self.taped.is_none_or(|is| is == bucket.is_taped());
         let deep = self.deep.is_none_or(|is| is == bucket.deep);
         made && wanted && fits && taped && deep

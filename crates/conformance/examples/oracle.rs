@@ -95,6 +95,7 @@ fn compare(
                 chunk: 1,
                 sequences: 1,
                 block_size: 1,
+                ..Feeding::WHOLE
             },
         ),
         (
@@ -103,6 +104,7 @@ fn compare(
                 chunk: 7,
                 sequences: 2,
                 block_size: 16,
+                ..Feeding::WHOLE
             },
         ),
     ];

@@ -146,6 +146,7 @@ fn target<'a>(device: &'a dyn Device, golden: &Golden, adapters: u32) -> Target<
         chunk: usize::MAX,
         sequences: if adapters > 0 { 3 } else { 1 },
         block_size: 16,
+        ..Feeding::WHOLE
     };
     Target {
         output: (golden.rows == Rows::Vectors).then_some("hidden"),

@@ -280,7 +280,28 @@ fn alone(model: &Model, device: &dyn Device, seed: u32) -> Result<u64, Failure> 
         }
         right += found.accepted;
     }
-    Ok(right)
+    match [
+        counted(model, device, &prompt[..1])?,
+        counted(model, device, &[&prompt[..], &prompt[..]].concat())?,
+    ] {
+        [one, two] if [2 * one.tried, 2 * one.accepted] == [two.tried, two.accepted] => Ok(right),
+        other => Err(format!(
+            "other guesses alone than beside another: {other:?}"
+        )),
+    }
+}
+
+/// What becomes of guesses while answers to prompts are written at once.
+fn counted(
+    model: &Model,
+    device: &dyn Device,
+    prompts: &[(Vec<u32>, usize)],
+) -> Result<DraftCounts, Failure> {
+    let mut engine = model.engine(device, MOST, false)?;
+    answers(&mut engine, prompts)?;
+    let counts = engine.draft_counts();
+    let first = counts.first().ok_or("nobody guessed")?;
+    Ok(first.1)
 }
 
 /// How many guesses were right in texts that are written alone.

@@ -14,6 +14,7 @@ const PIECES: Feeding = Feeding {
     chunk: 5,
     sequences: 2,
     block_size: 16,
+    ..Feeding::WHOLE
 };
 
 /// What matrices are kept in, one golden after the other: kernels differ.

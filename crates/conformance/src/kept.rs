@@ -18,6 +18,7 @@ fn target<'a>(device: &'a dyn Device, golden: &Golden, sequences: usize) -> Targ
         chunk: usize::MAX,
         sequences,
         block_size: 4,
+        ..Feeding::WHOLE
     };
     Target {
         output: (golden.rows == Rows::Vectors).then_some("hidden"),

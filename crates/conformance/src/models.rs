@@ -27,6 +27,8 @@ pub struct Feeding {
     pub sequences: usize,
     /// Positions per cache block.
     pub block_size: u32,
+    /// Several are a draft's instead.
+    pub tries: bool,
 }
 
 impl Feeding {
@@ -35,6 +37,7 @@ impl Feeding {
         chunk: usize::MAX,
         sequences: 1,
         block_size: 16,
+        tries: false,
     };
 
     /// As an answer, alone.
@@ -584,7 +587,7 @@ impl Loaded {
         for chunk in ids.chunks(feeding.chunk.min(ids.len())) {
             let rows = |slot| SeqRows {
                 logits: every_row(chunk.len()),
-                prompt: chunk.len() > 1,
+                prompt: chunk.len() > 1 && !feeding.tries,
                 ..SeqRows::tokens(slot, chunk)
             };
             let deltas = (0..feeding.sequences).flat_map(|s| self.deltas(s, (done, end)));

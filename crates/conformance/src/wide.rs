@@ -23,6 +23,13 @@ const REPLY: Feeding = Feeding {
     ..Feeding::TOKEN_BY_TOKEN
 };
 
+/// The same, three tokens at a time: rows of a step see each other.
+const DRAFT: Feeding = Feeding {
+    chunk: 3,
+    tries: true,
+    ..REPLY
+};
+
 /// A golden whose heads have other widths and numbers.
 #[derive(Clone, Copy, Debug)]
 struct Wide {
@@ -108,14 +115,18 @@ impl Wide {
 }
 
 /// Logits behind each token.
-fn replies(golden: &Golden, dtype: DType, device: &dyn Device) -> Result<Vec<f32>, Failure> {
+fn replies(
+    golden: &Golden,
+    dtype: DType,
+    (device, feeding): (&dyn Device, Feeding),
+) -> Result<Vec<f32>, Failure> {
     let target = Target {
         kv_dtype: DType::F16,
-        ..Target::new(device, POSITIONS, REPLY)
+        ..Target::new(device, POSITIONS, feeding)
     };
     let file = generate::kept_as(golden, dtype)?;
     let mut loaded = load_for(&file, &Registry::builtin(), &target)?;
-    loaded.logits(&golden.ids(), REPLY)
+    loaded.logits(&golden.ids(), feeding)
 }
 
 /// Holds ways of a device, by their names, against an oracle and against each other, bit for bit.
@@ -126,13 +137,15 @@ pub fn verify(oracle: &dyn Device, ways: &[(&str, &dyn Device)]) {
     let mut faults = Vec::new();
     for case in ALL {
         let golden = case.read().expect("a golden");
-        let all = |device| {
-            replies(&golden, case.dtype, device).unwrap_or_else(|e| panic!("{case:?}: {e}"))
-        };
-        let want = all(oracle);
+        let all =
+            |way| replies(&golden, case.dtype, way).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+        let want = all((oracle, REPLY));
         let mut first: Option<Vec<f32>> = None;
-        for (name, device) in ways {
-            let got = all(*device);
+        let drafts = ways.iter().map(|&(_, device)| ("drafts", (device, DRAFT)));
+        let ways = ways.iter().map(|&(name, device)| (name, (device, REPLY)));
+        let ways: Vec<(&str, (&dyn Device, Feeding))> = ways.chain(drafts.take(1)).collect();
+        for (name, way) in &ways {
+            let got = all(*way);
             let error = nmse(&got, &want);
             if error.is_nan() || error > case.most_error() {
                 faults.push(format!("{case:?}, {name}: error {error:.2e}"));

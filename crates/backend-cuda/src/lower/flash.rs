@@ -68,7 +68,7 @@ impl Lowering<'_, '_> {
             Extent::rows(Lead::Rows),
             Extent::ONE,
         ];
-        self.launch(("flash", "heads"), grid, (128, 0), &params)?;
+        self.launch_early(("flash", "heads"), grid, (128, 0), &params)?;
         self.singles = None;
         Ok(())
     }
@@ -294,10 +294,10 @@ impl Lowering<'_, '_> {
             };
             let blocks = if looped { 1 } else { splits };
             let grid = [heads, rows, Extent::fixed(blocks)];
-            self.launch(("flash", &kernel), grid, (128, 0), &params)?;
+            self.launch_early(("flash", &kernel), grid, (128, 0), &params)?;
             if !looped && splits > 1 {
                 let grid = [Extent::fixed(op.n_heads), rows, Extent::ONE];
-                self.launch(("flash", "flash_join"), grid, (op.dim_k, 0), &params)?;
+                self.launch_early(("flash", "flash_join"), grid, (op.dim_k, 0), &params)?;
             }
         }
         (self.when, self.kind, self.singles) = (When::Always, None, None);

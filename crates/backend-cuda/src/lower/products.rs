@@ -6,7 +6,7 @@ use tokkata_core::DType;
 use tokkata_ir::{Act, BackendError, Lead, Node, NormKind, Op, ValueId, WeightId};
 
 use super::cuts::{Cut, Ending};
-use super::tiles::{CROWD, STAGE, Shape, is_sixteen};
+use super::tiles::{CROWD, FEW, STAGE, Shape, is_sixteen};
 use super::{Lowering, tape, unsupported};
 use crate::driver::Mode;
 use crate::error::lost;
@@ -140,7 +140,7 @@ impl Lowering<'_, '_> {
         if self.makes_own(x) {
             self.when = When::more(lead);
         }
-        self.launch(("matvec", "quantise"), grid, (threads, 0), &params)?;
+        self.launch_early(("matvec", "quantise"), grid, (threads, 0), &params)?;
         (self.kind, self.when) = (None, When::Always);
         Ok(())
     }
@@ -422,10 +422,15 @@ impl Lowering<'_, '_> {
                 .any(|p| crate::select::in_bytes(self.shape_of(p).0));
             self.one_row((lead, x, k), (end, bytes, gate.is_some()), &params)?;
         }
+        let few = match crowds.is_empty() {
+            true => false,
+            false => self.few_rows((lead, k), &shapes, &params)?,
+        };
         for &format in &crowds {
             for crowds in self.crowds(format) {
                 let tiles = self.crowd_tiles((format, crowds), &shapes, gate.is_some())?;
                 let [least, most] = crowds.rows;
+                let least = if few { FEW + 1 } else { least };
                 self.when = When::Counts(lead, least, most);
                 let grid = [Extent::ONE; 3];
                 let params = match is_sixteen(format) {
@@ -440,10 +445,10 @@ impl Lowering<'_, '_> {
             }
         }
         let least = if alone { 2 } else { 1 };
-        let most = if crowds.is_empty() {
-            u32::MAX
-        } else {
-            CROWD - 1
+        let most = match (few, crowds.is_empty()) {
+            (true, _) => 1,
+            (false, false) => CROWD - 1,
+            (false, true) => u32::MAX,
         };
         self.when = When::Counts(lead, least, most);
         let kernels = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"];

@@ -6,8 +6,9 @@ use tokkata_core::DType;
 use tokkata_ir::{BackendError, Lead};
 
 use super::Lowering;
+use crate::driver::Mode;
 use crate::error::lost;
-use crate::launch::{Extent, Tile};
+use crate::launch::{Extent, Kernel, Tile, When};
 use crate::params::Params;
 use crate::select::in_bytes;
 
@@ -24,6 +25,13 @@ const SHORT: std::ops::Range<u32> = 513..2048;
 /// Fewest rows of replies that go to tensor cores, and columns of which their numbers are multiples.
 pub(super) const CROWD: u32 = 3;
 const GROUP: u32 = 128;
+
+/// Most rows of `few.cu`, columns of which theirs are multiples, and places for weights under way.
+pub(super) const FEW: u32 = 4;
+const STRETCH: u32 = 1024;
+const PLACES: u32 = 16;
+/// Shared memory of its blocks, which lie alone on their multiprocessors but for small ones of other launches.
+const MOST_SHARED: u32 = 200 << 10;
 
 /// The format of a part of a launch, and its outputs.
 pub(super) type Shape = (DType, u32);
@@ -150,6 +158,46 @@ impl Lowering<'_, '_> {
             })
         };
         crowds.kinds.iter().map(crowd).collect()
+    }
+
+    /// Products of a few replies' rows by `few.cu`; `false` where it does not know their formats or columns.
+    pub(super) fn few_rows(
+        &mut self,
+        (lead, k): (Lead, u32),
+        parts: &[Shape],
+        params: &Params,
+    ) -> Result<bool, BackendError> {
+        let place = |d: DType| match d {
+            DType::Q4_K => Some(16 * (4 * 144 + 16)),
+            DType::Q5_K => Some(16 * (4 * 176 + 16)),
+            DType::Q6_K => Some(16 * (4 * 208 + 16 + 16)),
+            _ => None,
+        };
+        let places: Option<Vec<u32>> = parts.iter().map(|p| place(p.0)).collect();
+        let Some(place) = places.and_then(|p| p.into_iter().max()) else {
+            return Ok(false);
+        };
+        // Rows with their scales and sums, scales of the units of sixteen warps, their sums of two tiles.
+        let fixed = FEW * (k + 16) + k + 16 * 640 + 2 * 16 * 2 * FEW * 16 * 4;
+        let count = (MOST_SHARED.saturating_sub(fixed) / place).min(PLACES);
+        let shared = fixed + count * place;
+        if !self.ground.kernels.has_words() || !k.is_multiple_of(STRETCH) || count < 4 {
+            return Ok(false);
+        }
+        let function = self.ground.kernels.function("few", "few").map_err(lost)?;
+        function.allow_shared(MOST_SHARED).map_err(lost)?;
+        function.prefer_shared().map_err(lost)?;
+        let params = params.clone().then(&Params::new().u32s(&[count, place]));
+        let when = self.when;
+        (self.when, self.mode) = (When::Counts(lead, 2, FEW), self.early());
+        let grid = [
+            Extent::fixed(self.ground.processors),
+            Extent::ONE,
+            Extent::ONE,
+        ];
+        self.push(Kernel::One(function), grid, (19 * 32, shared), &params);
+        (self.when, self.mode) = (when, Mode::Plain);
+        Ok(true)
     }
 
     /// Kernels of `gemm.cu` for the parts of one format.

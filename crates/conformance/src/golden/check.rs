@@ -31,6 +31,7 @@ const fn way(name: &'static str, chunk: usize, sequences: usize, block_size: u32
             chunk,
             sequences,
             block_size,
+            ..Feeding::WHOLE
         },
         truncate: false,
         second: false,

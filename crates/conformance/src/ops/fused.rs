@@ -39,8 +39,9 @@ pub(crate) fn cases() -> Vec<Case> {
             cases.push(normed_products(dtype, kind, (D, true)));
             cases.push(normed_products(dtype, kind, (D, false)));
         }
-        cases.push(feed_forward(dtype));
+        cases.push(feed_forward(dtype, [D, 512]));
     }
+    cases.extend([DType::Q4_K, DType::Q6_K].map(|dtype| feed_forward(dtype, [1024, 2048])));
     for dtype in [DType::Q8_0, DType::Q4_K] {
         for kind in [NormKind::Rms, NormKind::Layer] {
             cases.push(normed_products(dtype, kind, (WIDE, true)));
@@ -155,20 +156,20 @@ fn normed_products(dtype: DType, kind: NormKind, (width, weighted): (u32, bool))
     .all_rows(2.0)
 }
 
-fn feed_forward(dtype: DType) -> Case {
+fn feed_forward(dtype: DType, [width, inner]: [u32; 2]) -> Case {
     let mut net = Net::new(DType::F32);
-    let x = net.0.input(&[D]);
+    let x = net.0.input(&[width]);
     let h = net.norm(NormKind::Rms, x, true);
-    let [gate, up] = [0, 1].map(|_| net.product(dtype, h, 512));
+    let [gate, up] = [0, 1].map(|_| net.product(dtype, h, inner));
     let op = Op::Gate {
         act: Act::Silu,
         clamp: GateClamp::None,
     };
     let h = net.op(op, &[gate, up]);
-    let down = net.product(dtype, h, D);
+    let down = net.product(dtype, h, width);
     let y = net.add(x, down);
-    net.case(&format!("feed_forward/{dtype}"), &[y])
-        .ulps(16.0 + 2.0 * sum_ulps(512))
+    net.case(&format!("feed_forward/{dtype}/{width}"), &[y])
+        .ulps(16.0 + 2.0 * sum_ulps(inner))
         .rounds(Rounds::Within(dtype))
         .all_rows(1.0)
 }

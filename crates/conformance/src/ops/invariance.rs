@@ -42,7 +42,7 @@ pub(crate) fn check(subject: &Subject) {
             Err(error) => faults.push(format!("{}: {error}", case.name)),
         }
     }
-    for case in linear::formats().filter_map(linear::crowds) {
+    for case in linear::formats().flat_map(linear::crowds) {
         match switches(subject, &case) {
             Ok(None) | Err(BackendError::Unsupported { .. }) => {}
             Ok(Some(rows)) => faults.push(format!("{}: {rows} rows", case.name)),

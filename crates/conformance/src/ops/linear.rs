@@ -36,7 +36,7 @@ pub(crate) fn products() -> Vec<Case> {
         }
     }
     cases.extend(formats().filter_map(tiles));
-    cases.extend(formats().filter_map(crowds));
+    cases.extend(formats().flat_map(crowds));
     for (scale, bias) in [(1, 0), (19, 0), (0, 19), (1, 19), (19, 19)] {
         cases.push(affine_product(scale, bias));
     }
@@ -96,26 +96,26 @@ fn tiles(dtype: DType) -> Option<Case> {
 }
 
 /// Row counts at which kernels take turns, and those beside them.
-pub(crate) const CROWDS: [usize; 10] = [1, 2, 3, 7, 8, 9, 33, 64, 65, 129];
+pub(crate) const CROWDS: [usize; 12] = [1, 2, 3, 4, 5, 7, 8, 9, 33, 64, 65, 129];
 
 /// The most rows at which kernels take turns, of a format with kernels for many rows: outputs that fill no tile, and more groups
-/// of columns than turns.
-pub(crate) fn crowds(dtype: DType) -> Option<Case> {
+/// of columns than turns; or stretches of 1,024 columns, an odd number of them.
+pub(crate) fn crowds(dtype: DType) -> Vec<Case> {
     use DType::{BF16, F16, IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
-    let k = match dtype {
-        F16 | BF16 => 1160,
-        Q4_0 | Q8_0 | MXFP4 | IQ4_NL => 1152,
-        Q4_K | Q5_K | Q6_K => 2304,
-        _ => return None,
+    let columns: &[u32] = match dtype {
+        F16 | BF16 => &[1160],
+        Q4_0 | Q8_0 | MXFP4 | IQ4_NL => &[1152],
+        Q4_K | Q5_K | Q6_K => &[2304, 3072],
+        _ => &[],
     };
-    let n = 37;
-    let case = of_many_rows("crowds", dtype, [n, k]);
-    let most = CROWDS.into_iter().max()?;
-    Some(
-        case.step(vec![Rows::first(most)])
+    let case = |&k: &u32| {
+        let case = of_many_rows(&format!("crowds{k}"), dtype, [37, k]);
+        case.step(vec![Rows::first(CROWDS[CROWDS.len() - 1])])
             .step(vec![Rows::first(9)])
-            .step(vec![Rows::first(1)]),
-    )
+            .step(vec![Rows::first(3)])
+            .step(vec![Rows::first(1)])
+    };
+    columns.iter().map(case).collect()
 }
 
 fn affine_product(scale: u32, bias: u32) -> Case {

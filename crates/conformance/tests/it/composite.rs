@@ -178,6 +178,7 @@ fn rows(name: &str, device: &dyn Device) -> Vec<u32> {
         chunk: 5,
         sequences: 2,
         block_size: 4,
+        ..Feeding::WHOLE
     };
     let target = Target {
         output: (golden.rows == Rows::Vectors).then_some("hidden"),

@@ -137,6 +137,11 @@ impl Heads {
         self.shift() == 0 && self.form.ids.is_none() && self.form.block.is_none()
     }
 
+    /// Whether what it reads for the next guess is on the device when one is drawn: its token and its state.
+    fn goes_ahead(&self) -> bool {
+        self.draws() && self.stages.len() == 1 && self.state.is_some()
+    }
+
     /// Positions by which its rows stand before their tokens.
     fn shift(&self) -> usize {
         usize::from(self.form.at_state)
@@ -276,17 +281,18 @@ impl Engine {
             });
             open.extend(turn);
         }
+        let ahead = heads.goes_ahead() && open.len() == 1;
+        if let Some(Turn { n, fed, .. }) = open.pop_if(|t| ahead && self.draws_alone(t.fed.i)) {
+            let at = self.stage_of(heads, 0, std::slice::from_ref(&fed));
+            guesses[n].tokens = self.guess_ahead(heads, at, (fed, asked[n].1));
+        }
         let (mut scratch, mut stage) = (Scratch::default(), 0);
         while !open.is_empty() {
             let (turns, fed): (Vec<(usize, usize)>, Vec<Fed>) = open
                 .into_iter()
                 .map(|t: Turn| ((t.n, t.end), t.fed))
                 .unzip();
-            let common = |fed: &Fed| heads.is_common(&self.running[fed.i].tokens);
-            let of = match heads.short.get(stage) {
-                Some(short) if fed.iter().all(common) => short,
-                _ => &heads.stages[stage],
-            };
+            let of = self.stage_of(heads, stage, &fed);
             let made = self.run_head(heads, of, &fed);
             open = Vec::new();
             for (((n, end), fed), made) in turns.into_iter().zip(fed).zip(made) {
@@ -308,6 +314,15 @@ impl Engine {
                 }
             }
             stage = (stage + 1).min(heads.stages.len() - 1);
+        }
+    }
+
+    /// A head, or its short form where that tells all that these texts need.
+    fn stage_of<'a>(&self, heads: &'a Heads, stage: usize, fed: &[Fed]) -> &'a Stage {
+        let common = |fed: &Fed| heads.is_common(&self.running[fed.i].tokens);
+        match heads.short.get(stage) {
+            Some(short) if fed.iter().all(common) => short,
+            _ => &heads.stages[stage],
         }
     }
 
@@ -467,6 +482,11 @@ impl Engine {
             row,
         };
         Some(Turn { n, end, fed })
+    }
+
+    /// Whether the device knows by itself how what follows a guess of a task is drawn.
+    fn draws_alone(&self, i: usize) -> bool {
+        matches!(&self.running[i].goal, Goal::Answer(answer) if answer.sampling.dry.is_none())
     }
 
     /// How what follows a task's tokens and a guess behind them is drawn.

@@ -2,13 +2,23 @@
 
 use std::borrow::Cow;
 
-use tokkata_ir::{Delta, LogitRow, RowInput, RowStatus, SeqRows, Source, Ticket, Work};
+use tokkata_ir::{
+    Delta, LogitRow, Refusal, RowInput, RowResult, RowStatus, SeqRows, Source, Ticket, Work,
+};
 
 use super::{Fed, Heads, Made, Stage};
 use crate::engine::Engine;
 
 /// Rows of a request that run as an answer's do, which are made for few.
 const FEW_ROWS: usize = 16;
+
+/// The token that a row drew, if it ran and drew one.
+fn drawn_of(row: &RowResult) -> Option<u32> {
+    match row.status {
+        RowStatus::Drawn(token) => Some(token),
+        _ => None,
+    }
+}
 
 impl Fed {
     /// The rows that tell what follows: so many from the first of those on. Of a block they are those behind the newest token.
@@ -67,6 +77,106 @@ impl Engine {
     }
 
     fn try_head(&mut self, heads: &Heads, at: &Stage, fed: &[Fed]) -> Option<Vec<Made>> {
+        let work = self.head_work(heads, at, fed)?;
+        let ticket = self.executor.submit(work).ok()?;
+        let mut drawn = Vec::new();
+        // A lost device says so again to the next work, when nobody is in the middle of anything.
+        while let Some(news) = self.executor.wait().ok()? {
+            if news.failure.is_some() {
+                return None;
+            }
+            drawn.extend(news.rows.iter().map(drawn_of));
+            if news.done {
+                break;
+            }
+        }
+        self.made(heads, at, fed, (&ticket, &drawn))
+    }
+
+    /// Guesses at most so many tokens of one request without waiting for each: behind the first the last head reads what it drew
+    /// and the state that it made where the device left both. Where it fails, the request goes on without.
+    pub(super) fn guess_ahead(
+        &mut self,
+        heads: &Heads,
+        at: &Stage,
+        (fed, most): (Fed, usize),
+    ) -> Vec<u32> {
+        let i = fed.i;
+        let drawn = self.try_ahead(heads, at, (fed, most));
+        if drawn.is_none() {
+            self.running[i].head.give_up();
+        }
+        drawn.unwrap_or_default()
+    }
+
+    fn try_ahead(
+        &mut self,
+        heads: &Heads,
+        at: &Stage,
+        (fed, most): (Fed, usize),
+    ) -> Option<Vec<u32>> {
+        let input = at.input?;
+        let mut work = self.head_work(heads, at, std::slice::from_ref(&fed))?;
+        let behind = SeqRows {
+            input: RowInput::Drawn,
+            logits: vec![fed.row.clone()],
+            ..work.rows[0].clone()
+        };
+        let (mut drawn, mut last) = (Vec::new(), fed.tokens.len() - 1);
+        for n in 1..=most {
+            work.keep.retain(|_| n < most);
+            let Some(ticket) = self.submit_behind(work, &mut drawn) else {
+                self.hear_heads(&mut drawn, usize::MAX);
+                return None;
+            };
+            let state = Source::Kept {
+                ticket,
+                value: at.next,
+                rows: last..last + 1,
+            };
+            work = Work {
+                plan: at.plan,
+                keep: vec![at.next],
+                rows: vec![SeqRows {
+                    prompt: false,
+                    ..behind.clone()
+                }],
+                feeds: vec![(input, state)],
+                ..Work::default()
+            };
+            last = 0;
+        }
+        self.hear_heads(&mut drawn, usize::MAX)?;
+        Some(drawn.into_iter().map_while(|token| token).collect())
+    }
+
+    /// Submits a work behind others, as soon as there is room for it.
+    fn submit_behind(&mut self, mut work: Work, drawn: &mut Vec<Option<u32>>) -> Option<Ticket> {
+        loop {
+            match self.executor.submit(work) {
+                Ok(ticket) => return Some(ticket),
+                Err(Refusal::Busy(back)) => work = *back,
+                Err(Refusal::Backend(_)) => return None,
+            }
+            self.hear_heads(drawn, 1)?;
+        }
+    }
+
+    /// Waits for the end of so many works, or of all: what was drawn.
+    fn hear_heads(&mut self, drawn: &mut Vec<Option<u32>>, works: usize) -> Option<()> {
+        let (mut ended, mut failed) = (0, false);
+        while ended < works
+            && let Some(news) = self.executor.wait().ok()?
+        {
+            failed |= news.failure.is_some();
+            drawn.extend(news.rows.iter().map(drawn_of));
+            ended += usize::from(news.done);
+        }
+        (!failed).then_some(())
+    }
+
+    /// What a head is given to run over rows of tasks.
+    fn head_work(&mut self, heads: &Heads, at: &Stage, fed: &[Fed]) -> Option<Work> {
         let block = heads.form.block.is_some();
         let reads_logits = !heads.draws() && fed.iter().any(|fed| fed.guesses > 0);
         let keep = [
@@ -105,22 +215,7 @@ impl Engine {
         }
         work.feeds
             .extend(at.input.map(|input| (input, Source::Host(states))));
-        let ticket = self.executor.submit(work).ok()?;
-        let mut drawn = Vec::new();
-        // A lost device says so again to the next work, when nobody is in the middle of anything.
-        while let Some(news) = self.executor.wait().ok()? {
-            if news.failure.is_some() {
-                return None;
-            }
-            drawn.extend(news.rows.iter().map(|row| match row.status {
-                RowStatus::Drawn(token) => Some(token),
-                _ => None,
-            }));
-            if news.done {
-                break;
-            }
-        }
-        self.made(heads, at, fed, (&ticket, &drawn))
+        Some(work)
     }
 
     fn made(

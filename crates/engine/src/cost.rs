@@ -17,6 +17,8 @@ const NEWEST: f64 = 0.25;
 /// Prompt rows that a slice has at least: with fewer, what rows share (weights, keys that lie far back) is read too
 /// often.
 const LEAST_ROWS: usize = 64;
+/// The same where several prompts wait.
+const LEAST_OF_MANY: usize = 48;
 /// Rows come in multiples of this, as kernels take them.
 const EVEN_ROWS: usize = 8;
 /// Steps of answers that a slice lasts.
@@ -24,7 +26,7 @@ const SLICE: f64 = 8.0;
 /// What a slice that is longer than that may last, in nanoseconds: a reader sees it as a gap.
 const LONGEST: f64 = 40e6;
 /// Speed that answers keep beside no more prompts than themselves, as a share of what they have alone.
-const KEPT: f64 = 0.52;
+const KEPT: f64 = 0.525;
 /// The least part of that which they keep beside any number of prompts.
 const LEAST_KEPT: f64 = 1.0 / 8.0;
 /// A prompt is short if it takes no longer than so many steps of answers.
@@ -271,7 +273,11 @@ impl Slice {
     pub(crate) fn rows(&self, costs: &Costs, depth: usize, among: usize) -> usize {
         let share = self.ns / among as f64;
         let fit = costs.row(depth).map_or(0.0, |row| share / row);
-        (fit as usize / EVEN_ROWS * EVEN_ROWS).max(LEAST_ROWS)
+        let least = match costs.callers.1 {
+            0 | 1 => LEAST_ROWS,
+            _ => LEAST_OF_MANY,
+        };
+        (fit as usize / EVEN_ROWS * EVEN_ROWS).max(least)
     }
 
     /// Whether something of it is left.
@@ -313,6 +319,8 @@ mod tests {
             costs.saw(0, &[at(0, 8)], ms(8000));
         }
         assert_eq!(slice.rows(&costs, 0, 1), LEAST_ROWS, "never none");
+        costs.shared(1, 2);
+        assert_eq!(slice.rows(&costs, 0, 2), LEAST_OF_MANY, "nor of many");
     }
 
     #[test]
@@ -397,9 +405,9 @@ mod tests {
             "depth says nothing of others"
         );
         assert_eq!(slice.rows(&costs, 1000, 1), 64, "160 ms at 2.5 ms a row");
-        slice.take(&costs, at(0, 100));
-        assert_eq!(slice.rows(&costs, 0, 1), 56, "60 ms are left");
         slice.take(&costs, at(0, 80));
+        assert_eq!(slice.rows(&costs, 0, 1), 80, "80 ms are left");
+        slice.take(&costs, at(0, 100));
         assert!(!slice.is_left());
     }
 

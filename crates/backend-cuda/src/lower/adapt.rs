@@ -56,14 +56,14 @@ impl Lowering<'_, '_> {
         }
         match all {
             (0, ..) => Ok(()),
-            _ => self.adapt_products(nodes, params, all),
+            _ => self.adapt_products(nodes, &params, all),
         }
     }
 
     fn adapt_products(
         &mut self,
         nodes: &[usize],
-        ops: Params,
+        ops: &Params,
         (parts, rows, fours): (u32, u32, bool),
     ) -> Result<(), BackendError> {
         let lead = self.lead(self.plan.nodes[nodes[0]].outs[0]);
@@ -71,7 +71,7 @@ impl Lowering<'_, '_> {
         let all = self.ground.adapters;
         let params = self.step().u64(all.at());
         let params = params.u32s(&[lead_code(lead), weights, all.runs(), 0]);
-        let params = params.then(&ops);
+        let params = params.then(ops);
         // The kernel's structure has room for more ops.
         let missing = ops.bytes().len() / nodes.len() * (OPS - nodes.len());
         let params = params.u64s(&vec![0; missing / 8]);

@@ -32,7 +32,6 @@ pub(crate) struct Adapters {
     low: Option<Buffer>,
     rank: u32,
     held: Places<Buffer>,
-    bytes: Vec<u64>,
 }
 
 impl Adapters {
@@ -56,7 +55,6 @@ impl Adapters {
             low: None,
             rank: 0,
             held: Places::new(count),
-            bytes: vec![0; count as usize],
         })
     }
 
@@ -71,8 +69,8 @@ impl Adapters {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        let own = self.table.iter().chain(&self.low).map(Buffer::bytes);
-        own.sum::<u64>() + self.bytes.iter().sum::<u64>()
+        let own = self.table.iter().chain(&self.low);
+        own.chain(self.held.iter()).map(Buffer::bytes).sum()
     }
 
     /// Whether the device must be idle before this one is put anywhere: memory that steps use grows.
@@ -85,45 +83,33 @@ impl Adapters {
         let Some(table) = &self.table else {
             return Ok(());
         };
-        let rank = adapter.rank();
-        if rank > self.rank {
+        if self.grows(adapter) {
+            let rank = adapter.rank();
             let bytes = u64::from(self.runs) * u64::from(rank) * 4;
             let low = self.alloc("work space of adapters", bytes)?;
             let written = table.write(0, &low.at().to_le_bytes());
             written.map_err(lost)?;
             (self.low, self.rank) = (Some(low), rank);
         }
-        let (mut floats, mut places) = (Vec::new(), Vec::new());
-        for pair in adapter.pairs() {
-            let parts = [pair.a.clone(), pair.turned(&self.program)];
-            let place = parts.map(|part| {
-                floats.resize(floats.len().next_multiple_of(ALIGN), 0.0);
-                let at = floats.len() as u64 * 4;
-                floats.extend(part);
-                at
-            });
-            places.push((pair, place));
-        }
+        let (floats, places) = adapter.packed(&self.program, ALIGN);
         let buffer = self.alloc("an adapter", floats.len().max(ALIGN) as u64 * 4)?;
         let written = buffer.write(0, bytemuck::cast_slice(&floats));
         written.map_err(lost)?;
         let mut pairs = vec![0; self.program.weights.len() * PAIR as usize];
-        for (pair, [a, b]) in places {
-            let params = Params::new().u64s(&[buffer.at() + a, buffer.at() + b]);
+        for (pair, place) in places {
+            let params = Params::new().u64s(&place.map(|at| buffer.at() + at as u64 * 4));
             let params = params.u32s(&[pair.rank, 0]);
             let at = pair.weight.index() * PAIR as usize;
             pairs[at..at + PAIR as usize].copy_from_slice(params.bytes());
         }
         let written = table.write(HEAD + u64::from(number - 1) * pairs.len() as u64, &pairs);
         written.map_err(lost)?;
-        self.bytes[number as usize - 1] = buffer.bytes();
         self.held.set(number, Some(buffer));
         Ok(())
     }
 
     /// Lets one go that no step reads any more: nobody names its number before another takes it.
     pub(crate) fn let_go(&mut self, number: u32) {
-        self.bytes[number as usize - 1] = 0;
         self.held.set(number, None);
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokkata_core::DType;
+use tokkata_ir::adapter::{Addends, addition};
 use tokkata_ir::op::GateClamp;
 use tokkata_ir::{Act, BinaryKind, KvSource, Lead, Node, Op, Plan, ValueId, WeightId};
 
@@ -455,21 +456,12 @@ pub(crate) struct Traffic {
     pub(crate) same: Vec<(ValueId, ValueId)>,
 }
 
-/// What comes out of an addition, and what is added to.
-fn addition(node: &Node) -> (ValueId, ValueId) {
-    (node.outs[0], node.ins[node.ins.len().min(2) - 1])
-}
-
 /// Items of a plan in which adapters add to products and look-ups, from those of the plan in which none does: products are
 /// launched together as there, so that they have the same bits, and what came behind them in the same launch comes behind
 /// what adapters add.
 pub(crate) fn adapted(plan: &Plan, items: &[Item]) -> Vec<Item> {
     let adapts = |n: &usize| matches!(plan.nodes[*n].op, Op::Adapt { .. });
-    let by_addend: BTreeMap<ValueId, usize> = (0..plan.nodes.len())
-        .filter(adapts)
-        .map(|n| (addition(&plan.nodes[n]).1, n))
-        .collect();
-    let name = |v: ValueId| by_addend.get(&v).map_or(v, |&n| plan.nodes[n].outs[0]);
+    let addends = Addends::new(plan);
     let (mut all, mut done) = (Vec::new(), BTreeSet::new());
     for item in items {
         let (made, behind) = match item {
@@ -487,14 +479,14 @@ pub(crate) fn adapted(plan: &Plan, items: &[Item]) -> Vec<Item> {
         all.push(match item.clone() {
             Item::Prepare { norm, x, bytes, .. } => Item::Prepare {
                 norm,
-                x: name(x),
+                x: addends.name(x),
                 // Adapters read what products read.
                 floats: norm.is_some(),
                 bytes,
             },
             Item::Heads(heads) => Item::Heads(Heads {
-                q: name(heads.q),
-                k: name(heads.k),
+                q: addends.name(heads.q),
+                k: addends.name(heads.k),
                 ..heads
             }),
             Item::Products { nodes, gate, .. } => Item::Products {
@@ -505,8 +497,7 @@ pub(crate) fn adapted(plan: &Plan, items: &[Item]) -> Vec<Item> {
             },
             other => other,
         });
-        let outs = made.iter().flat_map(|&n| &plan.nodes[n].outs);
-        let additions: Vec<usize> = outs.filter_map(|out| by_addend.get(out).copied()).collect();
+        let additions = addends.behind(&made);
         done.extend(additions.iter().copied());
         if !additions.is_empty() {
             all.push(Item::Adapts(additions));

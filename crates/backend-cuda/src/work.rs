@@ -1,7 +1,7 @@
 //! Works as words that the device reads: changes of slots, rows of steps, and data.
 
 use tokkata_ir::sample::{Mask, SamplerRecord};
-use tokkata_ir::step::{ROW_EMBEDS, ROW_KEEPS, ROW_PROMPT};
+use tokkata_ir::step::{ADAPTER_SHIFT, ROW_EMBEDS, ROW_KEEPS, ROW_PROMPT};
 use tokkata_ir::{
     BackendError, Delta, LogitRow, Logprob, Logprobs, RowInput, RowResult, RowStatus, SeqRows,
     SeqSlot, Work,
@@ -14,9 +14,6 @@ use std::sync::Arc;
 
 /// Words of a report of log-probabilities in a record.
 const REPORT_WORDS: usize = 42;
-
-/// Where a row's adapter stands among its flags.
-const ADAPTER_SHIFT: u32 = 8;
 
 /// In the place of a token: the row did not run.
 const STOPPED: i32 = -3;

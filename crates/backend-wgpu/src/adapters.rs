@@ -92,23 +92,14 @@ impl Adapters {
             (self.low, self.rank) = (Some(low), adapter.rank());
             changed = true;
         }
-        let (mut words, mut places) = (Vec::<f32>::new(), Vec::new());
-        for pair in adapter.pairs() {
-            let parts = [pair.a.clone(), pair.turned(&self.program)];
-            let place = parts.map(|part| {
-                words.resize(words.len().next_multiple_of(ALIGN), 0.0);
-                let at = words.len() as u32;
-                words.extend(part);
-                at
-            });
-            places.push((pair, place));
-        }
+        let (words, places) = adapter.packed(&self.program, ALIGN);
         let room = (words.len() as u64).next_multiple_of(APART);
         let (first, grown) = self.room(room)?;
         self.write(first, &words)?;
         let mut pairs = vec![[0u32; PAIR]; self.program.weights.len()];
-        for (pair, [a, b]) in places {
-            pairs[pair.weight.index()] = [first as u32 + a, first as u32 + b, pair.rank, 0];
+        for (pair, place) in places {
+            let [a, b] = place.map(|at| first as u32 + at as u32);
+            pairs[pair.weight.index()] = [a, b, pair.rank, 0];
         }
         let at = u64::from(number - 1) * (pairs.len() * PAIR) as u64;
         self.write(at, pairs.as_flattened())?;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokkata_core::DType;
+use tokkata_ir::adapter::{Addends, addition};
 use tokkata_ir::{BinaryKind, KvSource, Lead, Node, NormKind, Op, Plan, ValueId, WeightId};
 
 use crate::lower::attention::is_plain;
@@ -357,21 +358,12 @@ pub(crate) fn items(
     items
 }
 
-/// What comes out of an addition, and what is added to.
-fn addition(node: &Node) -> (ValueId, ValueId) {
-    (node.outs[0], node.ins[node.ins.len().min(2) - 1])
-}
-
 /// Items of a plan in which adapters add to products and look-ups, from those of the plan in which none does: products are
 /// dispatched together as there, so that they have the same bits, with the norm that they make, which adapters read, before them;
 /// what came behind them in the same dispatch comes behind what adapters add.
 pub(crate) fn adapted(plan: &Plan, items: &[Item]) -> Vec<Item> {
     let adapts = |n: &usize| matches!(plan.nodes[*n].op, Op::Adapt { .. });
-    let by_addend: BTreeMap<ValueId, usize> = (0..plan.nodes.len())
-        .filter(adapts)
-        .map(|n| (addition(&plan.nodes[n]).1, n))
-        .collect();
-    let name = |v: ValueId| by_addend.get(&v).map_or(v, |&n| plan.nodes[n].outs[0]);
+    let addends = Addends::new(plan);
     let (mut all, mut done) = (Vec::new(), BTreeSet::new());
     for item in items {
         let (made, behind) = match item {
@@ -389,8 +381,8 @@ pub(crate) fn adapted(plan: &Plan, items: &[Item]) -> Vec<Item> {
         }
         all.push(match item.clone() {
             Item::Heads(heads) => Item::Heads(Heads {
-                q: name(heads.q),
-                k: name(heads.k),
+                q: addends.name(heads.q),
+                k: addends.name(heads.k),
                 ..heads
             }),
             Item::Products(products) => Item::Products(Products {
@@ -401,8 +393,7 @@ pub(crate) fn adapted(plan: &Plan, items: &[Item]) -> Vec<Item> {
             }),
             other => other,
         });
-        let outs = made.iter().flat_map(|&n| &plan.nodes[n].outs);
-        let additions: Vec<usize> = outs.filter_map(|out| by_addend.get(out).copied()).collect();
+        let additions = addends.behind(&made);
         done.extend(additions.iter().copied());
         if !additions.is_empty() {
             all.push(Item::Adapts(additions));

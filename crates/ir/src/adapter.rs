@@ -12,7 +12,7 @@ use crate::ids::WeightId;
 use crate::op::{AdaptForm, Op};
 use crate::program::{Lead, Node, Plan, Program};
 pub use attached::Attached;
-pub use ways::{Ways, additions};
+pub use ways::{Addends, Ways, addition, additions};
 
 /// What is added to a weight `[E, N, K]` (or `[N, K]`, where E is 1): `b[e] · a[e]` to each of its matrices.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +94,31 @@ impl Adapter {
         floats.sum::<usize>() as u64 * 4
     }
 
+    /// Its matrices one after the other, each from a multiple of so many floats on, `b` as [`LowRank::turned`] gives it; by pair
+    /// where both begin.
+    ///
+    /// # Panics
+    /// Where it is no adapter of the program.
+    #[must_use]
+    pub fn packed(
+        &self,
+        program: &Program,
+        align: usize,
+    ) -> (Vec<f32>, Vec<(&LowRank, [usize; 2])>) {
+        let mut floats = Vec::new();
+        let mut place = |pair: &LowRank| {
+            [pair.a.clone(), pair.turned(program)].map(|part| {
+                floats.resize(floats.len().next_multiple_of(align), 0.0);
+                let at = floats.len();
+                floats.extend(part);
+                at
+            })
+        };
+        let places = self.pairs.iter().map(|pair| (pair, place(pair)));
+        let places = places.collect();
+        (floats, places)
+    }
+
     /// The pairs of the weights that `map` knows, under the names that it gives them.
     #[must_use]
     pub fn part(&self, map: impl Fn(WeightId) -> Option<WeightId>) -> Self {
@@ -160,6 +185,49 @@ pub fn parts(program: &Program, plan: &Plan, node: &Node) -> u32 {
     (plan.value(node.outs[0]).shape.width() / rows.max(1)) as u32
 }
 
+/// How an [`Op::Adapt`] multiplies a row of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// Inputs of a row, as [`parts`] counts them.
+    pub parts: u32,
+    /// Outputs of each.
+    pub rows: u32,
+    /// Columns of each.
+    pub columns: u32,
+    /// Columns of a row.
+    pub stride: u32,
+    /// Columns from an input to the next one; 0: all of a row share it.
+    pub apart: u32,
+}
+
+impl Runs {
+    /// Those of a node, for a form that multiplies.
+    #[must_use]
+    pub fn new(
+        program: &Program,
+        plan: &Plan,
+        node: &Node,
+        (weight, form): (WeightId, AdaptForm),
+    ) -> Self {
+        let (_, rows, columns) = matrices(form, &program.weights[weight.index()].shape);
+        let (columns, stride) = (columns as u32, plan.value(node.ins[0]).shape.width() as u32);
+        Runs {
+            parts: parts(program, plan, node),
+            rows: rows as u32,
+            columns,
+            stride,
+            apart: if stride == columns { 0 } else { columns },
+        }
+    }
+
+    /// Whether every input begins at a multiple of so many columns and has as many.
+    #[must_use]
+    pub fn come_in(&self, columns: u32) -> bool {
+        let own = [self.columns, self.stride, self.apart];
+        own.iter().all(|n| n.is_multiple_of(columns))
+    }
+}
+
 /// Most inputs that an [`Op::Adapt`] of a program multiplies in a step; 0 where it has none.
 #[must_use]
 pub fn most_parts(program: &Program) -> u32 {
@@ -223,6 +291,11 @@ impl<T> Places<T> {
         self.0[number as usize - 1] = what;
     }
 
+    /// All there are.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().flatten()
+    }
+
     /// What has a number; nothing has 0.
     #[must_use]
     pub fn get(&self, number: u32) -> Option<&T> {
@@ -267,6 +340,19 @@ mod tests {
         let parts = plan.nodes.iter().map(|n| parts(&program, plan, n));
         assert_eq!(parts.collect::<Vec<_>>(), [0, 2]);
         assert_eq!(most_parts(&program), 2 * program.limits.rows);
+        let runs = Runs::new(
+            &program,
+            plan,
+            &plan.nodes[1],
+            (WeightId(0), AdaptForm::Heads),
+        );
+        assert_eq!((runs.parts, runs.rows, runs.columns), (2, 3, 2));
+        assert_eq!((runs.stride, runs.apart), (4, 2));
+        assert!(runs.come_in(2) && !runs.come_in(4));
+        let adapter = Adapter::new(vec![pair], &program).unwrap();
+        let (floats, places) = adapter.packed(&program, 16);
+        assert_eq!((floats.len(), places[0].1), (28, [0, 16]));
+        assert_eq!(floats[16..], want.map(f32::from));
     }
 
     /// A product of two heads of `[3, 2]`, and what is added to it.

@@ -27,6 +27,8 @@ pub const ROW_PROMPT: u32 = 8;
 /// Row flag: the state after it is kept in a block of its own, and the state before its sequence's rows stays. All rows
 /// of a sequence have it, or none.
 pub const ROW_KEEPS: u32 = 16;
+/// Bits below a row's adapter, where that stands in one word with its flags.
+pub const ADAPTER_SHIFT: u32 = 8;
 
 /// How often a field repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

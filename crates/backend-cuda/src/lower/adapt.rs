@@ -1,6 +1,6 @@
 //! What adapters add.
 
-use tokkata_ir::adapter::{matrices, parts};
+use tokkata_ir::adapter::{Runs, matrices};
 use tokkata_ir::{AdaptForm, BackendError, Lead, Op};
 
 use super::{Lowering, unsupported};
@@ -32,13 +32,8 @@ impl Lowering<'_, '_> {
                 self.adapt_tokens(n)?;
                 continue;
             }
-            let shape = &self.ground.program.weights[weight.index()].shape;
-            let (_, rows, columns) = matrices(form, shape);
-            let (rows, columns) = (rows as u32, columns as u32);
-            let own = parts(self.ground.program, self.plan, node);
+            let own = Runs::new(self.ground.program, self.plan, node, (weight, form));
             let [x, y] = [0, 1].map(|i| node.ins[i]);
-            let x_stride = self.width(x);
-            let x_part = if x_stride == columns { 0 } else { columns };
             let ids = node.ins.get(2).map_or(0, |&v| self.at(v));
             let form = match form {
                 AdaptForm::Product | AdaptForm::Tokens => 0,
@@ -46,13 +41,15 @@ impl Lowering<'_, '_> {
                 AdaptForm::Experts => 2,
             };
             params = params.u64s(&[self.at(x), self.at(y), self.at(node.outs[0]), ids]);
-            params = params.u32s(&[weight.0, form, own, rows, columns, x_stride, x_part]);
+            params = params.u32s(&[weight.0, form, own.parts, own.rows]);
+            params = params.u32s(&[own.columns, own.stride, own.apart]);
             params = params.u32(i as u32 * (self.ground.adapters.runs() / OPS as u32));
             let (most_parts, most_rows, fours) = all;
-            let even = [columns, x_stride, x_part]
-                .iter()
-                .all(|n| n.is_multiple_of(4));
-            all = (own.max(most_parts), rows.max(most_rows), fours && even);
+            all = (
+                own.parts.max(most_parts),
+                own.rows.max(most_rows),
+                fours && own.come_in(4),
+            );
         }
         match all {
             (0, ..) => Ok(()),

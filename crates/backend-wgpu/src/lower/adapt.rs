@@ -1,6 +1,6 @@
 //! What adapters add.
 
-use tokkata_ir::adapter::{matrices, parts};
+use tokkata_ir::adapter::{Runs, matrices};
 use tokkata_ir::{AdaptForm, BackendError, Op};
 
 use super::{Lowering, of, unsupported};
@@ -41,22 +41,21 @@ impl Lowering<'_, '_> {
                 self.adapt_tokens(n)?;
                 continue;
             }
-            let shape = &self.ground.program.weights[weight.index()].shape;
-            let (_, rows, columns) = matrices(form, shape);
-            let (rows, columns) = (rows as u32, columns as u32);
-            let own = parts(self.ground.program, self.plan, node);
-            let x_stride = self.width(node.ins[0]);
-            let x_part = if x_stride == columns { 0 } else { columns };
+            let own = Runs::new(self.ground.program, self.plan, node, (weight, form));
             let first = ops.len() as u32 / 12 * (self.ground.adapters.runs() / OPS as u32);
             ops.extend([node.ins[0], node.ins[1], node.outs[0]].map(|v| self.at(v)));
             ops.push(node.ins.get(2).map_or(NONE, |&v| self.at(v)));
-            ops.extend([weight.0, (form == AdaptForm::Heads).into(), own, rows]);
-            ops.extend([columns, x_stride, x_part, first]);
-            let even = [columns, x_stride, x_part];
+            ops.extend([
+                weight.0,
+                (form == AdaptForm::Heads).into(),
+                own.parts,
+                own.rows,
+            ]);
+            ops.extend([own.columns, own.stride, own.apart, first]);
             all = All {
-                parts: own.max(all.parts),
-                rows: rows.max(all.rows),
-                fours: all.fours && even.iter().all(|n| n.is_multiple_of(4)),
+                parts: own.parts.max(all.parts),
+                rows: own.rows.max(all.rows),
+                fours: all.fours && own.come_in(4),
             };
         }
         if !ops.is_empty() {

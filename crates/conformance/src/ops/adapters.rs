@@ -20,6 +20,11 @@ const FORMATS: [[DType; 3]; 6] = [
     [DType::Q4_0, DType::Q8_0, DType::Q4_0],
 ];
 
+const SILU: Op = Op::Gate {
+    act: tokkata_ir::Act::Silu,
+    clamp: tokkata_ir::op::GateClamp::None,
+};
+
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (k, n) in [(1, 1), (7, 5), (64, 33), (100, 96)] {
@@ -165,26 +170,26 @@ fn experts(shared: bool) -> Case {
     case
 }
 
+fn norm(f: &mut Fixture, x: ValueId, width: u32) -> ValueId {
+    let norm = Op::Norm {
+        kind: NormKind::Rms,
+        eps: 1e-5,
+        width,
+        weight: Some(f.vector(&[width], &noises("norm", width as usize))),
+        bias: None,
+    };
+    f.op(norm, &[x], &[width])
+}
+
 /// Two products of one norm, of which one adapter adds to the first alone, and a sum.
 fn normed() -> Case {
     let (k, n) = (96, 80);
     let mut f = Fixture::default();
     let x = f.input(&[k]);
-    let norm = Op::Norm {
-        kind: NormKind::Rms,
-        eps: 1e-5,
-        width: k,
-        weight: Some(f.vector(&[k], &noises("norm", k as usize))),
-        bias: None,
-    };
-    let h = f.op(norm, &[x], &[k]);
+    let h = norm(&mut f, x, k);
     let (a, first) = product_of(&mut f, h, (k, n));
     let (b, second) = product_of(&mut f, h, (k, n));
-    let gate = Op::Gate {
-        act: tokkata_ir::Act::Silu,
-        clamp: tokkata_ir::op::GateClamp::None,
-    };
-    let y = f.op(gate, &[a, b], &[n]);
+    let y = f.op(SILU, &[a, b], &[n]);
     attach(&mut f, &[(first, (1, n, k)), (second, (1, n, k))]);
     f.show(&[y]);
     steps(Case::new("adapt/normed", f, vec![y]).ulps(16.0 + 4.0 * sum_ulps(k)))
@@ -195,14 +200,7 @@ fn feed_forward(dtypes: [DType; 3]) -> Case {
     let (d, n) = (256, 512);
     let mut f = Fixture::default();
     let x = f.input(&[d]);
-    let norm = Op::Norm {
-        kind: NormKind::Rms,
-        eps: 1e-5,
-        width: d,
-        weight: Some(f.vector(&[d], &noises("norm", d as usize))),
-        bias: None,
-    };
-    let h = f.op(norm, &[x], &[d]);
+    let h = norm(&mut f, x, d);
     let mut all = Vec::new();
     let mut product = |f: &mut Fixture, dtype, x, (k, n): (u32, u32)| {
         let scale = (3.0 / k as f32).sqrt();
@@ -221,11 +219,7 @@ fn feed_forward(dtypes: [DType; 3]) -> Case {
     };
     let a = product(&mut f, dtypes[0], h, (d, n));
     let b = product(&mut f, dtypes[1], h, (d, n));
-    let gate = Op::Gate {
-        act: tokkata_ir::Act::Silu,
-        clamp: tokkata_ir::op::GateClamp::None,
-    };
-    let h = f.op(gate, &[a, b], &[n]);
+    let h = f.op(SILU, &[a, b], &[n]);
     let y = product(&mut f, dtypes[2], h, (n, d));
     let add = Op::Binary {
         kind: BinaryKind::Add,

@@ -83,12 +83,52 @@ impl Ways<Plan> {
     }
 }
 
+/// What comes out of an [`Op::Adapt`], and what it adds to.
+#[must_use]
+pub fn addition(node: &Node) -> (ValueId, ValueId) {
+    (node.outs[0], node.ins[node.ins.len().min(2) - 1])
+}
+
 /// What adapters add to, by what comes out.
 #[must_use]
 pub fn additions(plan: &Plan) -> BTreeMap<ValueId, ValueId> {
     let adapts = |node: &&Node| matches!(node.op, Op::Adapt { .. });
-    let pair = |node: &Node| (node.outs[0], node.ins[node.ins.len().min(2) - 1]);
-    plan.nodes.iter().filter(adapts).map(pair).collect()
+    plan.nodes.iter().filter(adapts).map(addition).collect()
+}
+
+/// The additions of a plan, by what they add to.
+#[derive(Debug)]
+pub struct Addends<'a> {
+    plan: &'a Plan,
+    nodes: BTreeMap<ValueId, usize>,
+}
+
+impl<'a> Addends<'a> {
+    /// Those of a plan.
+    #[must_use]
+    pub fn new(plan: &'a Plan) -> Self {
+        let nodes = plan.nodes.iter().enumerate();
+        let adapts = nodes.filter(|(_, node)| matches!(node.op, Op::Adapt { .. }));
+        Addends {
+            plan,
+            nodes: adapts.map(|(n, node)| (addition(node).1, n)).collect(),
+        }
+    }
+
+    /// What becomes of a value once something is added to it; the value where nothing is.
+    #[must_use]
+    pub fn name(&self, value: ValueId) -> ValueId {
+        let node = self.nodes.get(&value);
+        node.map_or(value, |&n| self.plan.nodes[n].outs[0])
+    }
+
+    /// The nodes that add to what these nodes make.
+    #[must_use]
+    pub fn behind(&self, nodes: &[usize]) -> Vec<usize> {
+        let outs = nodes.iter().flat_map(|&n| &self.plan.nodes[n].outs);
+        outs.filter_map(|out| self.nodes.get(out).copied())
+            .collect()
+    }
 }
 
 #[cfg(test)]
@@ -140,6 +180,13 @@ mod tests {
         assert!(bare.nodes[3].ins.is_empty() && bare.nodes[3].outs.is_empty());
         assert_eq!(ways.of(true).nodes, plan.nodes);
         assert!(Ways::new(bare).adapted.is_none());
+        let addends = Addends::new(&plan);
+        let names = [1, 3, 4].map(|v| addends.name(ValueId(v)));
+        assert_eq!(names, [2, 4, 4].map(ValueId));
+        assert_eq!(
+            (addends.behind(&[0, 2]), addends.behind(&[4])),
+            (vec![1, 3], vec![])
+        );
         assert_eq!(Ways::new(bare).of(true).nodes, bare.nodes);
     }
 }

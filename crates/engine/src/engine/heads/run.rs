@@ -80,16 +80,7 @@ impl Engine {
         let work = self.head_work(heads, at, fed)?;
         let ticket = self.executor.submit(work).ok()?;
         let mut drawn = Vec::new();
-        // A lost device says so again to the next work, when nobody is in the middle of anything.
-        while let Some(news) = self.executor.wait().ok()? {
-            if news.failure.is_some() {
-                return None;
-            }
-            drawn.extend(news.rows.iter().map(drawn_of));
-            if news.done {
-                break;
-            }
-        }
+        self.hear_heads(&mut drawn, 1)?;
         self.made(heads, at, fed, (&ticket, &drawn))
     }
 
@@ -165,6 +156,7 @@ impl Engine {
     /// Waits for the end of so many works, or of all: what was drawn.
     fn hear_heads(&mut self, drawn: &mut Vec<Option<u32>>, works: usize) -> Option<()> {
         let (mut ended, mut failed) = (0, false);
+        // A lost device says so again to the next work, when nobody is in the middle of anything.
         while ended < works
             && let Some(news) = self.executor.wait().ok()?
         {

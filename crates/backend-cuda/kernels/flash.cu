@@ -154,13 +154,20 @@ template <int D, int G> static __device__ __forceinline__ void flash(const Step 
 
 #define FEW_ROWS 4u // of a sequence that has several
 
+// Groups of four warps that attend, to which several heads are dealt out.
+template <int G> struct Groups {
+    static const u32 count = G > 1 ? 2 : 1, warps = 4 * count, threads = 32 * warps;
+    static const int heads = G / count;     // of one
+};
+
 // Queries and keys of a row on their way into the cache, and attention over it: heads and flash in one, for steps of one row of
 // each sequence, or of few rows, of which each turns the keys of those before it for itself. What was cached before is loaded
 // while the products before it still run. The last of a row's splits joins them all.
 template <int D, int G> static __device__ __forceinline__ void attend(const Step &s, const Heads &h, const Flash &op, u32 *arrived) {
-    const int E = (G * D + 127) / 128;
-    __shared__ Space<D, G> sp;
-    __shared__ float own[4][MOST_DIM];
+    const u32 WARPS = Groups<G>::warps, THREADS = Groups<G>::threads;
+    const int OWN = Groups<G>::heads, E = (G * D + THREADS - 1) / THREADS;
+    __shared__ Space<D, OWN> spaces[Groups<G>::count];
+    __shared__ float own[WARPS][D];
     __shared__ __align__(16) u16 new_k[FEW_ROWS][D], new_v[FEW_ROWS][D];
     __shared__ bool joins;
     u32 row = blockIdx.y, head = blockIdx.x * G, per_kv = op.heads / op.kv_heads, kv = head / per_kv, split = blockIdx.z;
@@ -170,7 +177,7 @@ template <int D, int G> static __device__ __forceinline__ void attend(const Step
     if (!runs) {
         wait_before();
         bool dead = row < rows_of(s, LEAD_ROWS) && !(s.flags[row] & ROW_LIVE);
-        for (u32 i = threadIdx.x; dead && split == 0 && i < G * D; i += 128) out[i] = 0.0f;
+        for (u32 i = threadIdx.x; dead && split == 0 && i < G * D; i += THREADS) out[i] = 0.0f;
         return;
     }
     u32 low, high, seq = s.seq[row], slot = s.slot[seq];
@@ -180,37 +187,42 @@ template <int D, int G> static __device__ __forceinline__ void attend(const Step
         wait_before();
         return;
     }
-    u32 base = split * SPLIT + warp * 32;
+    u32 base = split * SPLIT + warp % 4 * 32;
     // Of the split's positions, those of this step up to the row's own.
     u32 past = s.past_len[seq], fresh = max(past, split * SPLIT), end = min(high, (split + 1) * SPLIT), news = end > fresh ? end - fresh : 0;
     u32 first_new = s.first_row[seq] + fresh - past;
+    Place at = place(op.cache, slot, pos);
+    // Where a tile has no block, nothing of it is seen.
+    bool there = base < end && base + 32 > fresh && place(op.cache, slot, base).block;
     Tile<D> tile;
     load_tile<D>(op.cache, slot, kv, base, low, past, tile);
     wait_before();
-    for (u32 g = warp; g < G + 2 * news; g += 4) {
-        float y[MOST_DIM / 32];
-        u32 n = g < G ? 0 : (g - G) / 2, of = g < G ? row : first_new + n;
-        bool value = g >= G && (g - G) % 2 == 1;
-        if (!value) turn_head<MOST_DIM>(h, of, g < G ? head + g : kv, g < G, own[warp], y);
+    // Heads are turned by the first warps, values made halves by the last ones.
+    for (u32 n = WARPS - 1 - warp; n < news; n += WARPS) {
+        const float *v = h.v + ((u64)(first_new + n) * h.v_heads + kv) * D;
+        #pragma unroll
+        for (u32 r = 0; r < D / 32; r++) new_v[n][r * 32 + lane] = float_to_half(v[r * 32 + lane]);
+    }
+    for (u32 g = warp; g < G + news; g += WARPS) {
+        float y[D / 32];
+        bool query = g < G;
+        u32 n = query ? 0 : g - G;
+        turn_head<D>(h, query ? row : first_new + n, query ? head + g : kv, query, own[warp], y);
         #pragma unroll
         for (u32 r = 0; r < D / 32; r++) {
             u32 c = r * 32 + lane;
-            if (g < G) sp.query[g][c] = y[r] * op.scale;
-            else if (value) new_v[n][c] = float_to_half(h.v[((u64)of * h.v_heads + kv) * D + c]);
+            if (query) spaces[g / OWN].query[g % OWN][c] = y[r] * op.scale;
             else new_k[n][c] = float_to_half(y[r]);
         }
     }
     __syncthreads();
     if (news) {
-        Place at = place(op.cache, slot, pos);
         if (split == last && at.block && head % per_kv == 0) {
             u16 *k = (u16 *)(at.block + op.cache.k.offset) + (u64)at.entry * op.cache.k.width + kv * D;
             u16 *v = (u16 *)(at.block + op.cache.v.offset) + (u64)at.entry * op.cache.v.width + kv * D;
-            for (u32 c = threadIdx.x; c < D; c += 128) k[c] = new_k[pos - fresh][c], v[c] = new_v[pos - fresh][c];
+            for (u32 c = threadIdx.x; c < D; c += THREADS) k[c] = new_k[pos - fresh][c], v[c] = new_v[pos - fresh][c];
         }
         const u32 PIECES = D / 8, KEYS = 32 / PIECES;
-        // Where a tile has no block, nothing of it is seen.
-        bool there = base < end && base + 32 > fresh && place(op.cache, slot, base).block;
         #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             u32 n = base + i * 8 + lane / 4 - fresh;
@@ -224,23 +236,24 @@ template <int D, int G> static __device__ __forceinline__ void attend(const Step
             if (there && n < news) tile.v[i] = *(const uint4 *)((const u8 *)new_v[n] + lane % PIECES * 16);
         }
     }
-    mix_tile<D, G>(tile, base, low, high, sp);
+    mix_tile<D, OWN>(tile, base, low, high, spaces[warp / 4]);
     __syncthreads();
     if (first == last) {
         #pragma unroll
         for (int e = 0; e < E; e++) {
-            u32 i = threadIdx.x + e * 128;
+            u32 i = threadIdx.x + e * THREADS, g = i / D;
             if (i >= G * D) break;
-            Mix mix = begun(op, head + i / D), part = joined<D, G>(sp, i / D, i % D);
+            Mix mix = begun(op, head + g), part = joined<D, OWN>(spaces[g / OWN], g % OWN, i % D);
             take(mix, part.most, part.sum, part.y);
             out[i] = mix.y / mix.sum;
         }
         return;
     }
     float *partial = op.partial + ((u64)row * op.heads + head) * op.splits * (D + 2);
-    for (u32 i = threadIdx.x; i < G * D; i += 128) {
-        Mix part = joined<D, G>(sp, i / D, i % D);
-        float *to = partial + ((u64)(i / D) * op.splits + split) * (D + 2);
+    for (u32 i = threadIdx.x; i < G * D; i += THREADS) {
+        u32 g = i / D;
+        Mix part = joined<D, OWN>(spaces[g / OWN], g % OWN, i % D);
+        float *to = partial + ((u64)g * op.splits + split) * (D + 2);
         to[2 + i % D] = part.y;
         if (i % D == 0) to[0] = part.most, to[1] = part.sum;
     }
@@ -256,7 +269,7 @@ template <int D, int G> static __device__ __forceinline__ void attend(const Step
     __threadfence();
     #pragma unroll
     for (int e = 0; e < E; e++) {
-        u32 i = threadIdx.x + e * 128;
+        u32 i = threadIdx.x + e * THREADS;
         if (i >= G * D) break;
         Mix mix = begun(op, head + i / D);
         const float *from = partial + (u64)(i / D) * op.splits * (D + 2);
@@ -271,8 +284,8 @@ template <int D, int G> static __device__ __forceinline__ void attend(const Step
 
 #define FLASH(D, G) extern "C" __global__ void __launch_bounds__(128) flash_##D##_##G(Step s, Flash op) { flash<D, G>(s, op); }
 #define ATTEND(D, G)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128) attend_##D##_##G(Step s, Heads h, Flash op, u32 *arrived) { \
-        attend<D, G>(s, h, op, arrived);                                                                              \
+    extern "C" __global__ void __launch_bounds__(Groups<G>::threads) attend_##D##_##G(Step s, Heads h, Flash op, u32 *arrived) { \
+        attend<D, G>(s, h, op, arrived);                                                                                          \
     }
 ATTEND(64, 1) ATTEND(64, 2) ATTEND(64, 4) ATTEND(64, 8)
 ATTEND(128, 1) ATTEND(128, 2) ATTEND(128, 4) ATTEND(128, 8)

@@ -54,29 +54,34 @@ static __device__ void split_group(const Segment &p, u32 at, u32 g, float *out) 
     any_group(p.dtype, whole, g % per_block, (g % per_block + 1) * 32, out);
 }
 
+// A warp for 32 groups of a row, of which each lane has one: what they are is written group by group.
 KERNEL gather(Step s, Gather op) {
-    u32 i = blockIdx.x;
+    __shared__ float groups[32][33];
+    u32 i = blockIdx.x, lane = threadIdx.x, first = blockIdx.y * 1024, end = min(op.width, first + 1024);
     if (i >= rows_of(s, op.lead)) return;
     u32 row = step_row(s, op.lead, i);
     float *out = op.out + (u64)i * op.width;
     if (op.embeds && (s.flags[row] & ROW_EMBEDS)) {
-        for (u32 c = threadIdx.x; c < op.width; c += blockDim.x) out[c] = op.embeds[(u64)i * op.width + c];
+        for (u32 c = first + lane; c < end; c += 32) out[c] = op.embeds[(u64)i * op.width + c];
         return;
     }
     u32 at = op.index == INDEX_TOKEN ? s.token[row] : op.index == INDEX_POSITION ? s.pos[row * 4] + op.offset : op.offset;
     if (at >= op.table_rows) {
-        if (threadIdx.x == 0 && (s.flags[row] & ROW_LIVE)) no_row(s, at, op.table_rows);
+        if (lane == 0 && first == 0 && (s.flags[row] & ROW_LIVE)) no_row(s, at, op.table_rows);
         return;
     }
     const Segment *part = op.segments;
     while (at >= part->rows) at -= part->rows, part++;
     const u8 *data = part->data + at * part->row_bytes;
-    for (u32 g = threadIdx.x; g * 32 < op.width; g += blockDim.x) {
+    u32 g = first / 32 + lane;
+    if (g * 32 < end) {
         float x[32];
         if (part->scales) split_group(*part, at, g, x);
         else any_group(part->dtype, data, g, op.width, x);
-        for (u32 e = 0; e < 32 && g * 32 + e < op.width; e++) out[g * 32 + e] = x[e];
+        for (u32 e = 0; e < 32 && g * 32 + e < end; e++) groups[lane][e] = x[e];
     }
+    __syncwarp();
+    for (u32 c = first + lane; c < end; c += 32) out[c] = groups[(c - first) / 32][lane];
 }
 
 struct Product {

@@ -121,8 +121,10 @@ KERNEL prepare(Step s, const volatile u32 *requests, const u32 *words, const Pla
             for (u32 t = had + lane; t < len + part.rows; t += 32) tokens[t] = NO_TOKEN;
         __syncwarp();
         for (u32 r = lane; r < part.rows; r += 32) {
-            u32 row = part.first_row + r;
-            s.token[row] = live ? tokens[len + r] : 0;
+            u32 row = part.first_row + r, token = live ? tokens[len + r] : 0;
+            // What was to be drawn may not have been.
+            if (part.kind == ROWS_DRAWN && (len + r >= had || token == NO_TOKEN)) token = 0;
+            s.token[row] = token;
             s.seq[row] = i;
             s.flags[row] = live ? ROW_LIVE | part.flags : 0;
             s.span_end[row] = part.span_end;

@@ -5,7 +5,7 @@ use tokkata_ir::Lead;
 use crate::driver::{Function, Mode, Result, Stream};
 
 /// Most rows that attend with the heads of those before them, as `attend` of `flash.cu` does it.
-const FEW_ROWS: u32 = 4;
+pub(crate) const FEW_ROWS: u32 = 4;
 
 /// Most rows, sequences and logit rows of the steps that a replay serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,7 +14,7 @@ use crate::params::Params;
 use crate::work::record_words;
 
 /// Columns of a kept row that a block copies, where there are not too many.
-const KEPT: usize = 1024;
+const KEPT: usize = 256;
 
 impl CudaExecutor {
     pub(super) fn begin_on_device(&mut self, i: usize, feeds: &[Feed]) -> Result<(), Fault> {

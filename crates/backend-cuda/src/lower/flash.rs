@@ -10,7 +10,7 @@ use super::attention::is_plain;
 use super::{Lowering, tape, unsupported};
 use crate::driver::Mode;
 use crate::error::lost;
-use crate::launch::{Extent, RowKind, When};
+use crate::launch::{Extent, FEW_ROWS, RowKind, When};
 use crate::params::Params;
 use crate::select::{Heads, Item};
 
@@ -259,21 +259,32 @@ impl Lowering<'_, '_> {
             self.kind = Some(RowKind::Reply);
         }
         if let Some(own) = self.heads.remove(&node.ins[0]) {
-            let blocks = op.n_heads / together;
-            let arrived = self.scratch(u64::from(self.most(Lead::Rows) * blocks) * 4)?;
+            // Of few rows a block has fewer heads, so that it has them sooner.
+            let apart = together.min(2);
+            let most = self.most(Lead::Rows) * (op.n_heads / apart);
+            let arrived = self.scratch(u64::from(most) * 4)?;
             let (params, _) = self.heads_params(&own)?;
             let flash = self.cache(slot, Params::new());
             let flash = flash.u64s(&[0, self.maybe(op.sinks), self.at(node.outs[0]), partial]);
             let flash = flash.u32s(&[op.n_heads, op.n_kv_heads, window, splits]);
             let flash = flash.f32(op.scale).u32s(&[0, 0]).u64(arrived);
-            let name = format!("attend_{}_{together}", op.dim_k);
             self.mode = self.early();
             self.singles = Some((true, split_rows));
-            let grid = [Extent::fixed(blocks), rows, Extent::fixed(splits)];
             let params = params.then(&flash);
             let words = self.words_of_attention(&own, node, (op, slot), window)?;
             self.tape_attention(op, together, &params, words)?;
-            self.launch(("flash", &name), grid, (128, 0), &params)?;
+            for (when, heads) in [
+                (When::Few(FEW_ROWS), apart),
+                (When::Many(FEW_ROWS), together),
+            ] {
+                let threads = if heads > 1 { 256 } else { 128 };
+                self.when = when;
+                let name = format!("attend_{}_{heads}", op.dim_k);
+                let blocks = Extent::fixed(op.n_heads / heads);
+                let grid = [blocks, rows, Extent::fixed(splits)];
+                self.launch(("flash", &name), grid, (threads, 0), &params)?;
+            }
+            self.when = When::Always;
             self.mode = Mode::Plain;
             self.singles = Some((false, split_rows));
         }

@@ -132,9 +132,9 @@ impl Lowering<'_, '_> {
         let params = params.u32s(&[segments, width, index, offset, rows, lead_code(lead)]);
         let embeds = node.ins.first().map_or(0, |&v| self.at(v));
         let params = params.u64s(&[embeds, self.at(out)]);
-        let threads = width.div_ceil(32).next_multiple_of(32).clamp(32, 256);
-        let grid = [Extent::rows(lead), Extent::ONE, Extent::ONE];
-        self.launch(("matmul", "gather"), grid, (threads, 0), &params)
+        let pieces = Extent::fixed(width.div_ceil(32 * 32));
+        let grid = [Extent::rows(lead), pieces, Extent::ONE];
+        self.launch(("matmul", "gather"), grid, (32, 0), &params)
     }
 
     /// A product with each run of rows of one format. A weight of several matrices has one format, or is cut where

@@ -158,7 +158,7 @@ impl Words {
         for (i, part) in step.parts.iter().enumerate() {
             let (kind, tokens, flags) = match &part.input {
                 RowInput::Tokens(tokens) => (0, self.put(tokens.iter().copied()), 0),
-                RowInput::Drawn => (1, 0, 0),
+                RowInput::Drawn | RowInput::Held(_) => (1, 0, 0),
                 RowInput::Embeds(_) => (2, 0, ROW_EMBEDS),
             };
             let positions = match part.positions.is_empty() {

@@ -111,6 +111,8 @@ pub struct Engine {
     speculator: Option<Speculator>,
     /// The model's own head that guesses, where one is asked.
     heads: Option<heads::Heads>,
+    /// Guesses under way, of which a draft has the places.
+    guessing: Option<heads::Guessing>,
     pub(crate) costs: Costs,
     pub(crate) clock: Clock,
     out: VecDeque<Event>,
@@ -166,6 +168,7 @@ impl Engine {
             masks: MaskPool::new(),
             speculator: None,
             heads: None,
+            guessing: None,
             costs: Costs::default(),
             clock: Box::new(Instant::now),
             out: VecDeque::new(),
@@ -554,8 +557,10 @@ impl Engine {
                 Some((work, flight)) => self.launch(work, flight),
                 None => break,
             }
+            self.learn_guesses();
             submitted = true;
         }
+        self.learn_guesses();
         submitted
     }
 

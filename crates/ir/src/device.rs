@@ -137,6 +137,9 @@ pub enum RowInput {
     Tokens(Vec<u32>),
     /// One row: the token that was drawn last in this slot, which the host need not know yet.
     Drawn,
+    /// So many rows: the tokens that the slot holds from its length on, the last of which were drawn there. A row for which it
+    /// holds none reads what lies there, or any token where that is none; the work may fail by it.
+    Held(u32),
     /// So many rows of the embeddings that are fed to the port `embeds`, from the next one on.
     Embeds(u32),
 }
@@ -200,7 +203,7 @@ impl SeqRows {
         match &self.input {
             RowInput::Tokens(tokens) => tokens.len(),
             RowInput::Drawn => 1,
-            RowInput::Embeds(n) => *n as usize,
+            RowInput::Held(n) | RowInput::Embeds(n) => *n as usize,
         }
     }
 

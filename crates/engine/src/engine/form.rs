@@ -465,7 +465,10 @@ impl Engine {
                 if let (1.., RowInput::Tokens(tokens)) = (share.tried, &mut input) {
                     let draft = own.try_now(share.tried);
                     logits.extend(own.draft_rows(share.rows, seen, &draft));
-                    tokens.extend(&draft.tokens);
+                    match draft.unseen {
+                        true => input = RowInput::Held(rows as u32),
+                        false => tokens.extend(&draft.tokens),
+                    }
                     own.own.trial = Some(draft);
                 }
             }
@@ -531,18 +534,22 @@ impl Engine {
         }
     }
 
-    /// Hands a work to the device.
-    pub(super) fn launch(&mut self, work: Work, mut flight: Flight) {
-        match self.executor.submit(work) {
-            Ok(ticket) => {
-                flight.ticket = Some(ticket);
-                self.flights.push_back(flight);
+    /// Hands a work to the device, behind guesses that are under way.
+    pub(super) fn launch(&mut self, mut work: Work, mut flight: Flight) {
+        let submitted = loop {
+            match self.executor.submit(work) {
+                Err(Refusal::Busy(back)) => work = *back,
+                submitted => break submitted,
             }
-            Err(Refusal::Busy(_)) => unreachable!("no more works than the device takes"),
-            Err(Refusal::Backend(error)) => {
-                self.flights.push_back(flight);
-                self.lose(&error);
-            }
+            let mut guessing = self.guessing.take();
+            let heard = guessing.as_mut().is_some_and(|g| self.hear_a_guess(g));
+            assert!(heard, "no more works than the device takes");
+            self.guessing = guessing;
+        };
+        flight.ticket = submitted.as_ref().ok().cloned();
+        self.flights.push_back(flight);
+        if let Err(Refusal::Backend(error)) = submitted {
+            self.lose(&error);
         }
     }
 }

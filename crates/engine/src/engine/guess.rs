@@ -1,5 +1,7 @@
 //! What is guessed before a step, and what became of it after.
 
+use std::time::Duration;
+
 use tokkata_ir::sample::uniform;
 use tokkata_ir::{RowResult, RowStatus};
 
@@ -237,22 +239,20 @@ impl Engine {
                     .collect();
                 drafter.guess(&wanted)
             };
-            let ns = ((self.clock)() - started).as_nanos() as f64;
-            let tokens: usize = guesses.iter().map(|g| g.tokens.len()).sum();
+            let tokens = guesses.iter().map(|g| g.tokens.len()).sum();
+            let asked_until = (self.clock)();
             // What a whole prompt takes says nothing of the tokens behind it.
             let places: Vec<usize> = asking.iter().map(|(c, _)| c.i).collect();
             let read = places
                 .into_iter()
                 .map(|i| std::mem::replace(&mut self.answer_of(i).0.own.read, true));
             let all_read = read.fold(true, |all, read| all & read);
-            if tokens > 0 && all_read {
-                let mean = &mut speculator.draft_ns[d];
-                let new = ns / tokens as f64;
-                *mean = if *mean == 0.0 {
-                    new
-                } else {
-                    *mean + (new - *mean) / 8.0
-                };
+            match &mut self.guessing {
+                Some(guessing) => guessing.timed = all_read.then_some((d, started)),
+                None if all_read => {
+                    took(&mut speculator.draft_ns[d], asked_until - started, tokens)
+                }
+                None => {}
             }
             for ((candidate, _), guess) in asking.iter_mut().zip(guesses) {
                 (candidate.drafter, candidate.guess) = (Some(d), guess);
@@ -270,11 +270,13 @@ impl Engine {
             ..
         } = candidate;
         let n_vocab = self.program.n_vocab;
+        let task = self.running[i].id;
+        let unseen = self.guessing.as_ref().is_some_and(|g| g.task == task);
         let (answer, tokens, _) = self.answer_of(i);
         let tokens = tokens.len();
         answer.own.looked = tokens;
         answer.own.waits = count > 0;
-        if let Some(drafter) = drafter {
+        if let Some(drafter) = drafter.filter(|_| !unseen) {
             answer.own.watch(drafter, &guess, tokens);
         }
         if !ready {
@@ -287,9 +289,32 @@ impl Engine {
             drafter: drafter.unwrap_or(0),
             class: guess.class,
             tokens: guess.tokens,
+            unseen,
             ..Draft::default()
         };
         answer.try_next(draft);
+    }
+
+    /// Tells a draft what was guessed for it, once that is drawn.
+    pub(super) fn learn_guesses(&mut self) {
+        let Some(guessing) = self.guessing.take() else {
+            return;
+        };
+        let (task, timed) = (guessing.task, guessing.timed);
+        let guessed = self.guessed(guessing);
+        let now = (self.clock)();
+        // The step behind them begins only now.
+        if let Some(flight) = self.flights.back_mut() {
+            flight.submitted = now;
+        }
+        if let (Some((d, started)), Some(speculator)) = (timed, &mut self.speculator) {
+            took(&mut speculator.draft_ns[d], now - started, guessed.len());
+        }
+        if let Some(i) = place_of(&self.running, task) {
+            let (answer, tokens, _) = self.answer_of(i);
+            let tokens = tokens.len();
+            answer.own.learn(guessed, tokens);
+        }
     }
 
     /// The rows of a draft have their results.
@@ -383,6 +408,19 @@ impl Engine {
             }
         }
     }
+}
+
+/// Notes how long a drafter took for some tokens: a running mean of nanoseconds for each.
+fn took(mean: &mut f64, time: Duration, tokens: usize) {
+    if tokens == 0 {
+        return;
+    }
+    let new = time.as_nanos() as f64 / tokens as f64;
+    *mean = if *mean == 0.0 {
+        new
+    } else {
+        *mean + (new - *mean) / 8.0
+    };
 }
 
 /// Takes guesses for right as often as it is told to.

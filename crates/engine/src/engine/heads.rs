@@ -17,13 +17,15 @@ mod run;
 
 use tokkata_ir::sample::{Scratch, sample};
 use tokkata_ir::spec::{DraftForm, MaskedBlock};
-use tokkata_ir::{BlockCopy, Lead, LogitRow, Plan, PlanRole, Program, ValueId};
+use tokkata_ir::{BlockCopy, Lead, LogitRow, Plan, PlanRole, Program, Source, ValueId};
 
 use super::Engine;
 use crate::flight::{Flight, Part};
 use crate::speculate::Guess;
 use crate::task::{Goal, Task, place_of};
 pub(crate) use own::Own;
+use own::There;
+pub(crate) use run::Guessing;
 
 /// The drafters of a program.
 #[derive(Clone, Debug)]
@@ -58,7 +60,8 @@ struct Fed {
     i: usize,
     at: usize,
     tokens: Vec<u32>,
-    states: Vec<f32>,
+    /// Those of several requests are the host's.
+    states: Source,
     copies: Vec<BlockCopy>,
     /// How many of its last rows tell what follows.
     guesses: usize,
@@ -178,7 +181,42 @@ impl Engine {
         parts.iter().any(needs).then_some(state)
     }
 
-    /// Takes the states of a part's rows, which are those from `before` on in its work.
+    /// Brings states that lie with the device.
+    fn bring_states(&mut self, heads: &Heads, i: usize) {
+        let own = &mut self.running[i].head;
+        let Some(there) = own.stage(0).bring() else {
+            return;
+        };
+        let mut states = vec![0.0; there.rows.len() * heads.width];
+        let rows = there.rows.clone();
+        match self
+            .executor
+            .read(&there.ticket, there.value, rows, &mut states)
+        {
+            Ok(()) => own.stage(0).keep(there.start, &states, heads.width),
+            Err(_) => own.give_up(),
+        }
+    }
+
+    /// The states before positions `from..to` of a task, over which the first head is to run now: left where they are, if
+    /// it runs over these alone.
+    fn read_states(
+        &mut self,
+        heads: &Heads,
+        (i, alone): (usize, bool),
+        (from, to): (usize, usize),
+    ) -> Source {
+        let width = heads.width;
+        let kept = self.running[i].head.stage(0);
+        let there = alone.then(|| kept.read_there(from, to, width));
+        if let Some(there) = there.flatten() {
+            return there;
+        }
+        self.bring_states(heads, i);
+        Source::Host(self.running[i].head.stage(0).read(from, to, width))
+    }
+
+    /// Notes where the states of a part's rows are, which are those from `before` on in its work.
     fn take_states(&mut self, heads: &Heads, flight: &Flight, part: &Part, before: usize) {
         let (Some(i), Some(ticket)) = (place_of(&self.running, part.task), &flight.ticket) else {
             return;
@@ -189,14 +227,15 @@ impl Engine {
         if part.encodes || !self.running[i].keeps_states_for_head() {
             return;
         }
-        let mut states = vec![0.0; part.rows * heads.width];
-        let rows = before..before + part.rows;
-        let read = self.executor.read(ticket, state, rows, &mut states);
+        self.bring_states(heads, i);
+        let there = There {
+            ticket: ticket.clone(),
+            value: state,
+            start: part.start,
+            rows: before..before + part.rows,
+        };
         let own = &mut self.running[i].head;
-        match read {
-            Ok(()) => own.stage(0).keep(part.start, &states, heads.width),
-            Err(_) => own.give_up(),
-        }
+        own.stage(0).keep_there(there, heads.width);
     }
 
     /// Takes the states of a work's rows, and runs the heads over the same rows before anything else becomes of them: what a
@@ -214,7 +253,8 @@ impl Engine {
             return;
         }
         for stage in 0..heads.stages.len() {
-            let behind = |part| self.behind(&heads, stage, part);
+            let alone = flight.parts.len() == 1;
+            let behind = |part| self.behind(&heads, (stage, alone), part);
             let fed: Vec<Fed> = flight.parts.iter().filter_map(behind).collect();
             let made = match fed.is_empty() {
                 true => break,
@@ -228,7 +268,7 @@ impl Engine {
     }
 
     /// The rows of a part that a head has not run over.
-    fn behind(&mut self, heads: &Heads, stage: usize, part: &Part) -> Option<Fed> {
+    fn behind(&mut self, heads: &Heads, (stage, alone): (usize, bool), part: &Part) -> Option<Fed> {
         let i = place_of(&self.running, part.task)?;
         let task = &mut self.running[i];
         if part.encodes || !task.keeps_states_for_head() || task.fresh {
@@ -237,11 +277,18 @@ impl Engine {
         let to = task.tokens.len().min(part.start + part.rows - part.tried);
         let kept = task.head.stage(stage);
         let from = kept.done.max(heads.shift());
-        (part.start..to).contains(&from).then(|| Fed {
+        if !(part.start..to).contains(&from) {
+            return None;
+        }
+        let states = match stage {
+            0 => self.read_states(heads, (i, alone), (from, to)),
+            _ => Source::Host(kept.read(from, to, heads.width)),
+        };
+        Some(Fed {
             i,
             at: from,
-            tokens: task.tokens[from..to].to_vec(),
-            states: kept.read(from, to, heads.width),
+            tokens: self.running[i].tokens[from..to].to_vec(),
+            states,
             copies: Vec::new(),
             guesses: 0,
             row: LogitRow::default(),
@@ -274,7 +321,7 @@ impl Engine {
         let mut open = Vec::new();
         let mut rows = self.limits().rows as usize;
         for (n, &ask) in asked.iter().enumerate() {
-            let turn = self.open(heads, n, ask, rows);
+            let turn = self.open(heads, (n, asked.len() == 1), ask, rows);
             // The last head is fed what all before it guessed.
             rows -= turn.as_ref().map_or(0, |t| {
                 (t.fed.tokens.len() + heads.stages.len() - 1).min(rows)
@@ -284,7 +331,14 @@ impl Engine {
         let ahead = heads.goes_ahead() && open.len() == 1;
         if let Some(Turn { n, fed, .. }) = open.pop_if(|t| ahead && self.draws_alone(t.fed.i)) {
             let at = self.stage_of(heads, 0, std::slice::from_ref(&fed));
-            guesses[n].tokens = self.guess_ahead(heads, at, (fed, asked[n].1));
+            let unseen = self.tries_unseen(fed.i);
+            let guessing = self.guess_ahead(heads, at, (fed, asked[n].1));
+            if unseen && !guessing.failed {
+                guesses[n].tokens = vec![0; asked[n].1];
+                self.guessing = Some(guessing);
+            } else {
+                guesses[n].tokens = self.guessed(guessing);
+            }
         }
         let (mut scratch, mut stage) = (Scratch::default(), 0);
         while !open.is_empty() {
@@ -341,7 +395,7 @@ impl Engine {
                 i,
                 at: fed.at + fed.tokens.len(),
                 tokens: guess[guess.len() - 1..].to_vec(),
-                states: last(1),
+                states: Source::Host(last(1)),
                 copies: Vec::new(),
                 guesses: 1,
                 row: self.guess_row(i, guess),
@@ -358,7 +412,7 @@ impl Engine {
             i,
             at: from,
             tokens: [&task.tokens[from..end], guess].concat(),
-            states: [known, last(guess.len())].concat(),
+            states: Source::Host([known, last(guess.len())].concat()),
             copies: Vec::new(),
             guesses: 1,
             row,
@@ -431,7 +485,7 @@ impl Engine {
             i,
             at: len,
             tokens,
-            states: Vec::new(),
+            states: Source::Host(Vec::new()),
             copies,
             guesses: most.min(masks),
             row: LogitRow::default(),
@@ -450,7 +504,7 @@ impl Engine {
     fn open(
         &mut self,
         heads: &Heads,
-        n: usize,
+        (n, alone): (usize, bool),
         (i, count): (usize, usize),
         most: usize,
     ) -> Option<Turn> {
@@ -469,14 +523,13 @@ impl Engine {
         let room = (self.limits().ctx as usize).saturating_sub(end);
         let copies = self.reserve_ahead(i, end - len + (count - 1).min(room))?;
         let row = self.guess_row(i, &[]);
-        let task = &mut self.running[i];
-        let kept = task.head.stage(0);
+        let kept = self.running[i].head.stage(0);
         kept.forget(len, heads.width);
         let fed = Fed {
             i,
             at: from,
-            tokens: task.tokens[from..end].to_vec(),
-            states: kept.read(from, end, heads.width),
+            tokens: self.running[i].tokens[from..end].to_vec(),
+            states: self.read_states(heads, (i, alone), (from, end)),
             copies,
             guesses: 1,
             row,
@@ -487,6 +540,14 @@ impl Engine {
     /// Whether the device knows by itself how what follows a guess of a task is drawn.
     fn draws_alone(&self, i: usize) -> bool {
         matches!(&self.running[i].goal, Goal::Answer(answer) if answer.sampling.dry.is_none())
+    }
+
+    /// Whether guesses of a task may be tried before the host has seen them: nothing depends on them but their own rows, which
+    /// stand behind the one that is next.
+    fn tries_unseen(&self, i: usize) -> bool {
+        let task = &self.running[i];
+        let free = matches!(&task.goal, Goal::Answer(answer) if answer.runs_ahead(false));
+        free && task.pending().len() == 1
     }
 
     /// How what follows a task's tokens and a guess behind them is drawn.

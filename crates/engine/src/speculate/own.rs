@@ -13,6 +13,8 @@ pub(crate) struct Draft {
     pub(crate) drafter: usize,
     pub(crate) class: usize,
     pub(crate) tokens: Vec<u32>,
+    /// They stand for tokens that are being drawn.
+    pub(crate) unseen: bool,
     /// What may come after each of them, where a constraint says so.
     pub(crate) masks: Vec<Option<Mask>>,
     /// What may come before the first, while the constraint is asked about them.
@@ -105,6 +107,26 @@ impl Own {
                 at: tokens,
                 right: 0,
             });
+        }
+    }
+
+    /// What a draft tries, or would have tried behind so many tokens, was drawn.
+    pub(crate) fn learn(&mut self, guessed: Vec<u32>, tokens: usize) {
+        let tried = self.trial.is_some();
+        let Some(draft) = self.trial.as_mut().or(self.next.as_mut()) else {
+            return;
+        };
+        let places = draft.tokens.len().min(guessed.len());
+        draft.unseen = false;
+        draft.masks.truncate(places);
+        draft.tokens = guessed[..places].to_vec();
+        if !tried {
+            let (drafter, class) = (draft.drafter, draft.class);
+            let guess = Guess {
+                tokens: guessed,
+                class,
+            };
+            self.watch(drafter, &guess, tokens);
         }
     }
 

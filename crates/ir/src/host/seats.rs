@@ -11,6 +11,8 @@ use crate::step::{ROW_EMBEDS, ROW_KEEPS, ROW_PROMPT, SeqStep, StepState};
 
 /// In the place of a token: the row read an embedding.
 const NO_TOKEN: u32 = u32::MAX;
+/// In the place of a token that a slot was said to hold, and does not.
+const ANY_TOKEN: u32 = 0;
 
 /// What a slot remembers of its sequence beside its tables.
 #[derive(Debug, Default)]
@@ -125,8 +127,8 @@ impl Seats {
                 continue;
             }
             seat.feed(&rows.input);
-            if rows.input == RowInput::Drawn {
-                rows.input = RowInput::Tokens(vec![seat.tokens[seat.len]]);
+            if matches!(rows.input, RowInput::Drawn | RowInput::Held(_)) {
+                rows.input = RowInput::Tokens(seat.tokens[seat.len..].to_vec());
             }
         }
     }
@@ -259,6 +261,12 @@ impl Seat {
                 self.tokens.len() == self.len + 1,
                 "a slot goes on from a token that was drawn in it"
             ),
+            RowInput::Held(n) => {
+                self.tokens.resize(self.len + *n as usize, ANY_TOKEN);
+                let held = self.tokens[self.len..].iter_mut();
+                held.filter(|t| **t == NO_TOKEN)
+                    .for_each(|t| *t = ANY_TOKEN);
+            }
             RowInput::Embeds(n) => self.tokens.resize(self.len + *n as usize, NO_TOKEN),
         }
     }

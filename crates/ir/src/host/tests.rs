@@ -328,6 +328,32 @@ fn what_was_drawn_is_fed_before_the_host_knows_it() {
     assert_eq!(places, [1, 0, 1, 2, 3]);
 }
 
+/// Rows that read what a slot holds, each drawn from.
+fn held(slot: SeqSlot, count: u32) -> SeqRows {
+    let logits = (0..count).map(|row| LogitRow {
+        row,
+        ..LogitRow::default()
+    });
+    SeqRows {
+        input: RowInput::Held(count),
+        logits: logits.collect(),
+        prompt: false,
+        ..SeqRows::tokens(slot, &[])
+    }
+}
+
+#[test]
+fn rows_read_what_their_slot_holds() {
+    let mut e = executor();
+    let again = |from, count| with(A, Delta::Length(from), rows([held(A, count)]));
+    let works = [rows([tokens(A, &[1, 2])]), rows([next(A)]), again(1, 3)];
+    let results = all(&mut e, works);
+    assert_eq!(statuses(&results[2..]), [Drawn(3), Drawn(6), Drawn(12)]);
+    let results = all(&mut e, [again(3, 4)]);
+    let want = [Drawn(12), Drawn(8), Drawn(8), Drawn(8)];
+    assert_eq!(statuses(&results), want, "two rows beyond read any token");
+}
+
 /// A chain of `chained` steps beyond the first from a token 1: 1, 2, 4, 8, 0, 0…
 fn chain(chained: u32) -> Work {
     Work {

@@ -5,12 +5,27 @@ use std::borrow::Cow;
 use tokkata_ir::{
     Delta, LogitRow, Refusal, RowInput, RowResult, RowStatus, SeqRows, Source, Ticket, Work,
 };
+use web_time::Instant;
 
 use super::{Fed, Heads, Made, Stage};
 use crate::engine::Engine;
+use crate::request::RequestId;
+use crate::task::place_of;
 
 /// Rows of a request that run as an answer's do, which are made for few.
 const FEW_ROWS: usize = 16;
+
+/// Guesses of one request under way, which the device draws one behind the other.
+#[derive(Debug)]
+pub(crate) struct Guessing {
+    pub(crate) task: RequestId,
+    /// Which drafter is measured by them, and since when.
+    pub(crate) timed: Option<(usize, Instant)>,
+    /// Works that have not ended.
+    left: usize,
+    drawn: Vec<Option<u32>>,
+    pub(super) failed: bool,
+}
 
 /// The token that a row drew, if it ran and drew one.
 fn drawn_of(row: &RowResult) -> Option<u32> {
@@ -32,6 +47,18 @@ impl Fed {
             ..self.row.clone()
         };
         (first..first + self.guesses).map(row).collect()
+    }
+}
+
+/// The states of all rows that are fed, one request behind the other.
+fn states_of(fed: &[Fed]) -> Source {
+    let here = |fed: &Fed| match &fed.states {
+        Source::Host(states) => states.clone(),
+        Source::Kept { .. } => unreachable!("states of several requests are brought here"),
+    };
+    match fed {
+        [alone] => alone.states.clone(),
+        all => Source::Host(all.iter().map(here).collect::<Vec<_>>().concat()),
     }
 }
 
@@ -80,32 +107,37 @@ impl Engine {
         let work = self.head_work(heads, at, fed)?;
         let ticket = self.executor.submit(work).ok()?;
         let mut drawn = Vec::new();
-        self.hear_heads(&mut drawn, 1)?;
+        self.hear_head(&mut drawn)?;
         self.made(heads, at, fed, (&ticket, &drawn))
     }
 
-    /// Guesses at most so many tokens of one request without waiting for each: behind the first the last head reads what it drew
-    /// and the state that it made where the device left both. Where it fails, the request goes on without.
+    /// Lets at most so many tokens of one request be guessed without waiting for any: behind the first the last head reads what
+    /// it drew and the state that it made where the device left both.
     pub(super) fn guess_ahead(
         &mut self,
         heads: &Heads,
         at: &Stage,
         (fed, most): (Fed, usize),
-    ) -> Vec<u32> {
-        let i = fed.i;
-        let drawn = self.try_ahead(heads, at, (fed, most));
-        if drawn.is_none() {
-            self.running[i].head.give_up();
-        }
-        drawn.unwrap_or_default()
+    ) -> Guessing {
+        let mut guessing = Guessing {
+            task: self.running[fed.i].id,
+            timed: None,
+            left: 0,
+            drawn: Vec::new(),
+            failed: false,
+        };
+        let submitted = self.submit_ahead(heads, at, (fed, most), &mut guessing);
+        guessing.failed |= submitted.is_none();
+        guessing
     }
 
-    fn try_ahead(
+    fn submit_ahead(
         &mut self,
         heads: &Heads,
         at: &Stage,
         (fed, most): (Fed, usize),
-    ) -> Option<Vec<u32>> {
+        guessing: &mut Guessing,
+    ) -> Option<()> {
         let input = at.input?;
         let mut work = self.head_work(heads, at, std::slice::from_ref(&fed))?;
         let behind = SeqRows {
@@ -113,13 +145,10 @@ impl Engine {
             logits: vec![fed.row.clone()],
             ..work.rows[0].clone()
         };
-        let (mut drawn, mut last) = (Vec::new(), fed.tokens.len() - 1);
+        let mut last = fed.tokens.len() - 1;
         for n in 1..=most {
             work.keep.retain(|_| n < most);
-            let Some(ticket) = self.submit_behind(work, &mut drawn) else {
-                self.hear_heads(&mut drawn, usize::MAX);
-                return None;
-            };
+            let ticket = self.submit_behind(work, guessing)?;
             let state = Source::Kept {
                 ticket,
                 value: at.next,
@@ -137,34 +166,58 @@ impl Engine {
             };
             last = 0;
         }
-        self.hear_heads(&mut drawn, usize::MAX)?;
-        Some(drawn.into_iter().map_while(|token| token).collect())
+        Some(())
     }
 
     /// Submits a work behind others, as soon as there is room for it.
-    fn submit_behind(&mut self, mut work: Work, drawn: &mut Vec<Option<u32>>) -> Option<Ticket> {
+    fn submit_behind(&mut self, mut work: Work, guessing: &mut Guessing) -> Option<Ticket> {
         loop {
             match self.executor.submit(work) {
-                Ok(ticket) => return Some(ticket),
+                Ok(ticket) => {
+                    guessing.left += 1;
+                    return Some(ticket);
+                }
                 Err(Refusal::Busy(back)) => work = *back,
                 Err(Refusal::Backend(_)) => return None,
             }
-            self.hear_heads(drawn, 1)?;
+            if !self.hear_a_guess(guessing) {
+                return None;
+            }
         }
     }
 
-    /// Waits for the end of so many works, or of all: what was drawn.
-    fn hear_heads(&mut self, drawn: &mut Vec<Option<u32>>, works: usize) -> Option<()> {
-        let (mut ended, mut failed) = (0, false);
-        // A lost device says so again to the next work, when nobody is in the middle of anything.
-        while ended < works
-            && let Some(news) = self.executor.wait().ok()?
-        {
-            failed |= news.failure.is_some();
-            drawn.extend(news.rows.iter().map(drawn_of));
-            ended += usize::from(news.done);
+    /// Waits for the oldest of some guesses; whether any was under way.
+    pub(in crate::engine) fn hear_a_guess(&mut self, guessing: &mut Guessing) -> bool {
+        let any = guessing.left > 0;
+        if any {
+            guessing.left -= 1;
+            guessing.failed |= self.hear_head(&mut guessing.drawn).is_none();
         }
-        (!failed).then_some(())
+        any
+    }
+
+    /// Waits for guesses. Where they failed, there are none, and the request goes on without.
+    pub(in crate::engine) fn guessed(&mut self, mut guessing: Guessing) -> Vec<u32> {
+        while self.hear_a_guess(&mut guessing) {}
+        if !guessing.failed {
+            return guessing
+                .drawn
+                .into_iter()
+                .map_while(|token| token)
+                .collect();
+        }
+        if let Some(i) = place_of(&self.running, guessing.task) {
+            self.running[i].head.give_up();
+        }
+        Vec::new()
+    }
+
+    /// Waits for the end of a work: what was drawn.
+    fn hear_head(&mut self, drawn: &mut Vec<Option<u32>>) -> Option<()> {
+        // A lost device says so again to the next work, when nobody is in the middle of anything.
+        let news = self.executor.wait().ok()??;
+        drawn.extend(news.rows.iter().map(drawn_of));
+        news.failure.is_none().then_some(())
     }
 
     /// What a head is given to run over rows of tasks.
@@ -180,7 +233,6 @@ impl Engine {
             keep: keep.into_iter().flatten().collect(),
             ..Work::default()
         };
-        let mut states = Vec::new();
         for fed in fed {
             let task = &mut self.running[fed.i];
             let slot = task.slot?;
@@ -203,10 +255,9 @@ impl Engine {
                 adapter: task.seq.adapter_number(),
                 ..SeqRows::tokens(slot, &[])
             });
-            states.extend_from_slice(&fed.states);
         }
         work.feeds
-            .extend(at.input.map(|input| (input, Source::Host(states))));
+            .extend(at.input.map(|input| (input, states_of(fed))));
         Some(work)
     }
 

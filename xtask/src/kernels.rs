@@ -2,29 +2,45 @@
 //!
 //! Compilers regroup long chains of sums and then run out of registers. So every innermost loop of the kernels that
 //! multiplies is disassembled, and the vectors that it stores on the stack are counted. Constants that are read from there
-//! cost no more than from elsewhere.
+//! cost no more than from elsewhere. A program for 64-bit ARM is read, too, with `aarch64-linux-gnu-objdump`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
 /// Instructions that multiply and add.
-const PRODUCTS: [&str; 6] = [
+const PRODUCTS: [&str; 14] = [
     "vpdpbusd",
     "vpmaddubsw",
     "vpmaddwd",
     "vfmadd",
     "vfnmadd",
     "tdpbssd",
+    "smlal",
+    "smull",
+    "sdot",
+    "usdot",
+    "smmla",
+    "usmmla",
+    "fmla",
+    "fmls",
 ];
 /// Loops with fewer products are not where time goes.
 const LEAST_PRODUCTS: usize = 8;
 /// Sets by a part of their functions' names; the first that fits counts.
-const SETS: [&str; 4] = ["avx512bw", "avx512", "avxvnni", "avx2"];
+const SETS: [&str; 7] = [
+    "avx512bw",
+    "avx512",
+    "avxvnni",
+    "avx2",
+    "with_i8mm",
+    "with_dotprod",
+    "neon",
+];
 
 /// One innermost loop.
 struct Loop {
@@ -38,16 +54,19 @@ struct Loop {
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let usual = || shell::root().join("target/release/tokkata");
     let program = args.first().map_or_else(usual, PathBuf::from);
-    let mut objdump = Command::new("objdump");
+    let mut objdump = Command::new(objdump(&program)?);
     objdump.args(["-d", "--no-show-raw-insn"]).arg(program);
     let loops = loops(&shell::output(&mut objdump)?);
     if loops.is_empty() {
-        bail!("the program has no kernels: is it an optimised build for x86-64?");
+        bail!("the program has no kernels: is it an optimised build?");
     }
     let mut worst = 0;
     for set in SETS {
         let of_set: Vec<&Loop> = loops.iter().filter(|l| l.set == set).collect();
         let spilling: Vec<&&Loop> = of_set.iter().filter(|l| l.stored > 0).collect();
+        if of_set.is_empty() {
+            continue;
+        }
         println!(
             "{set}: {} loops, {} store vectors on the stack",
             of_set.len(),
@@ -63,6 +82,18 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         bail!("{worst} inner loops keep sums on the stack");
     }
     Ok(())
+}
+
+/// The disassembler of what a program was built for.
+fn objdump(program: &Path) -> Result<&'static str> {
+    const ARM64: [u8; 2] = [0xb7, 0];
+    let head = std::fs::read(program).with_context(|| program.display().to_string())?;
+    let arm = head.get(18..20) == Some(&ARM64);
+    Ok(if arm {
+        "aarch64-linux-gnu-objdump"
+    } else {
+        "objdump"
+    })
 }
 
 /// The innermost loops of all kernels in a disassembly.
@@ -120,13 +151,12 @@ impl Flow {
     fn of(body: &[(u64, &str)]) -> Self {
         let places: BTreeMap<u64, usize> = body.iter().enumerate().map(|(i, b)| (b.0, i)).collect();
         let target = |code: &str| {
-            let (name, rest) = code.split_once(' ')?;
-            let address = rest.split_whitespace().next()?;
+            // The address stands before the name of what lies there.
+            let address = code.split(" <").next()?.split_whitespace().last()?;
             let address = u64::from_str_radix(address, 16).ok()?;
-            let place = places.get(&address).copied();
-            name.starts_with('j').then_some(place)?
+            jumps(code).then_some(places.get(&address).copied())?
         };
-        let ends = |code: &str| code.starts_with('j') || code.starts_with("ret");
+        let ends = |code: &str| jumps(code) || code.starts_with("ret");
         let mut starts = BTreeSet::from([0, body.len()]);
         for (i, (_, code)) in body.iter().enumerate().filter(|(_, b)| ends(b.1)) {
             starts.insert(i + 1);
@@ -137,7 +167,9 @@ impl Flow {
         let (mut after, mut before) = (vec![Vec::new(); blocks], vec![Vec::new(); blocks]);
         for b in 0..blocks {
             let code = body[starts[b + 1] - 1].1;
-            let goes_on = !(code.starts_with("jmp") || code.starts_with("ret"));
+            let goes_on = !["jmp", "ret", "b\t", "br\t"]
+                .iter()
+                .any(|end| code.starts_with(end));
             let next = goes_on.then_some(starts[b + 1]);
             for to in target(code).into_iter().chain(next) {
                 let Ok(to) = starts[..blocks].binary_search(&to) else {
@@ -176,6 +208,13 @@ impl Flow {
     }
 }
 
+/// Whether an instruction goes elsewhere in its function.
+fn jumps(code: &str) -> bool {
+    let name = code.split_whitespace().next().unwrap_or_default();
+    let arm = ["b", "br", "cbz", "cbnz", "tbz", "tbnz"];
+    name.starts_with('j') || name.starts_with("b.") || arm.contains(&name)
+}
+
 /// What is reached from some blocks, never over `without`.
 fn reached(
     next: &[Vec<usize>],
@@ -204,13 +243,22 @@ fn count(set: &'static str, body: &[(u64, &str)]) -> Loop {
     let is_vector = |code: &str| code.contains("ymm") || code.contains("zmm");
     // Vectors are aligned on the stack and so reached from its pointer; the frame's register may hold any address.
     // What an instruction writes comes last.
-    let stores = |code: &str| is_vector(code) && code.trim_end().ends_with("(%rsp)");
+    let stores =
+        |code: &str| is_vector(code) && code.trim_end().ends_with("(%rsp)") || stores_on_arm(code);
     Loop {
         set,
         products: products(body),
         stored: body.iter().filter(|b| stores(b.1)).count(),
         instructions: body.len(),
     }
+}
+
+/// Whether an instruction of 64-bit ARM stores whole vectors on the stack.
+fn stores_on_arm(code: &str) -> bool {
+    let mut parts = code.split_whitespace();
+    let stores = matches!(parts.next(), Some("str" | "stp" | "stur"));
+    let vector = parts.next().is_some_and(|v| v.starts_with('q'));
+    stores && vector && code.contains("[sp")
 }
 
 #[cfg(test)]
@@ -254,6 +302,24 @@ mod tests {
             found("_ZN6matmul4avx212with_avxvnni17h0E", vex),
             ("avxvnni", LEAST_PRODUCTS, 1, all)
         );
+    }
+
+    #[test]
+    fn loops_for_arm_are_found_too() {
+        let mut text = "0000000000000010 <_ZN6matmul4neon9with_i8mm17h0E>:\n".to_owned();
+        text += "  10:\tcbz\tx0, 44 <x+0x34>\n";
+        for i in 0..LEAST_PRODUCTS {
+            text += &format!("  {:x}:\tsmmla\tv0.4s, v1.16b, v2.16b\n", 0x20 + 4 * i);
+        }
+        text += "  40:\tstr\tq0, [sp, #16]\n  41:\tstr\tx0, [sp, #32]\n  42:\tstr\tq0, [x1]\n";
+        text += "  43:\tb.ne\t20 <x+0x10>  // b.any\n  44:\tret\n";
+        let loops = loops(&text);
+        assert_eq!(loops.len(), 1);
+        assert_eq!(
+            (loops[0].set, loops[0].products, loops[0].stored),
+            ("with_i8mm", LEAST_PRODUCTS, 1)
+        );
+        assert_eq!(loops[0].instructions, LEAST_PRODUCTS + 4);
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub(crate) struct BenchArgs {
     output: Format,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Generate as answers are generated: drawn, and with drafts, of which --spec-synth-rates says how many are right
+    /// Generate as answers are generated, measured from the first token on: drawn, and with drafts, of which --spec-synth-rates says how many are right
     #[arg(long)]
     answers: bool,
     #[command(flatten)]

@@ -104,7 +104,7 @@ impl<S: Simd, P: Panel> Task for On<S, Whole<P>> {
                 fetch,
                 ..
             } = self.0;
-            loosen::<S, P>((from, chunks), to, fetch);
+            loosen::<S, P, false>((from, chunks), to, fetch);
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) unsafe fn run<S: Simd, P: Panel>(job: Job<'_>) {
             stream::<S, P>(job);
         } else if words {
             widened::<S, P>(job);
-        } else if P::QUADS == 0 && P::SUBS == 1 && P::BYTES / P::BLOCKS > 512 {
+        } else if P::QUADS == 0 && P::SUBS == 1 && P::BYTES / P::BLOCKS > 512 && !S::MATRIX {
             // Codes are stored as they are used: nothing to gain by unpacking.
             let form = Form {
                 blocks: blocks::<P>(&job),
@@ -114,6 +114,11 @@ unsafe fn unpacked<S: Simd, P: Panel>(job: Job<'_>) {
         unsafe { unpack::<S, P>((from, form.blocks), to, fetch) };
     };
     let pass = match (P::SUBS, P::MINS, P::QUADS) {
+        (1, false, 0) if S::MATRIX => passes::<S, Loose<1, false, 0, 1, true>>,
+        (1, false, _) if S::MATRIX => passes::<S, Loose<1, false, 8, 1, true>>,
+        (1, true, _) if S::MATRIX => passes::<S, Loose<1, true, 8, 0, true>>,
+        (_, false, _) if S::MATRIX => passes::<S, Loose<2, false, 8, 1, true>>,
+        (_, true, _) if S::MATRIX => passes::<S, Loose<2, true, 8, 0, true>>,
         (1, false, 8) => passes::<S, Loose<1, false, 8, 1>>,
         (1, false, 4) => passes::<S, Loose<1, false, 4, 1>>,
         (1, false, _) => passes::<S, Loose<1, false, 0, 1>>,
@@ -164,8 +169,10 @@ impl<S: Simd, P: Panel> Task for On<S, Unpack<P>> {
             } = self.0;
             if S::WORDS && P::QUADS == 0 {
                 widen::<S, P>((from, chunks), to, fetch);
+            } else if S::MATRIX {
+                loosen::<S, P, true>((from, chunks), to, fetch);
             } else {
-                loosen::<S, P>((from, chunks), to, fetch);
+                loosen::<S, P, false>((from, chunks), to, fetch);
             }
         }
     }
@@ -446,7 +453,9 @@ const fn whole<S: Simd, P: Panel>() -> usize {
 /// Most columns of one pass.
 const fn most<S: Simd, P: Panel>() -> usize {
     let (loose, stored) = (P::BLOCKS == 1, P::BYTES / P::BLOCKS > 512);
-    let most = if !loose && !stored && P::QUADS > 0 {
+    let most = if P::PAIRED {
+        S::LOOSE_COLS
+    } else if !loose && !stored && P::QUADS > 0 {
         S::STREAM_COLS
     } else if P::QUADS == 0 {
         S::WIDE_COLS
@@ -500,6 +509,10 @@ pub(super) unsafe fn run_blocks<S: Simd>(job: Job<'_>, dtype: DType) {
             let loosen: Loosen<'_> = &|from, to| take_apart::<Words<2>>(dtype, from, k, to);
             let pass = passes::<S, Words<2>>;
             grouped(job, Form::words::<2>(blocks), Some(loosen), pass);
+        } else if S::MATRIX {
+            type Paired = Loose<2, false, 0, 1, true>;
+            let loosen: Loosen<'_> = &|from, to| take_apart::<Paired>(dtype, from, k, to);
+            grouped(job, loose, Some(loosen), passes::<S, Paired>);
         } else {
             let loosen: Loosen<'_> = &|from, to| take_apart::<AnyLoose>(dtype, from, k, to);
             grouped(job, loose, Some(loosen), passes::<S, AnyLoose>);
@@ -536,6 +549,8 @@ fn place<L: Panel>(u: &Unpacked, sub_elems: usize, i: usize, r: usize, to: &mut 
         if L::WORDS {
             let at = 64 * (e / 2) + 4 * r + 2 * (e % 2);
             to[at..at + 2].copy_from_slice(&i16::from(code).to_le_bytes());
+        } else if L::PAIRED {
+            to[128 * (e / 8) + 8 * r + e % 8] = code as u8;
         } else {
             to[64 * (e / 4) + 4 * r + e % 4] = code as u8 ^ 0x80;
         }

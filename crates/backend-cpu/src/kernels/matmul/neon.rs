@@ -1,7 +1,8 @@
 //! NEON on 64-bit ARM: a panel's sixteen rows are four registers.
 //!
-//! Products come in three ways: sums of 16 bits for any processor, `sdot` for those with dot products, and `usdot` for
-//! those with 8-bit matrix instructions. The last two have no stable functions, so they are written as assembly.
+//! Products come in three ways: sums of 16 bits for any processor, `sdot` for those with dot products, and for those with
+//! 8-bit matrix instructions `usdot` where rows are few, `smmla` and `usmmla` where they are many. None of these has a stable
+//! function, so they are written as assembly.
 #![allow(unsafe_code)]
 
 use std::arch::aarch64::*;
@@ -9,6 +10,30 @@ use std::arch::asm;
 use std::marker::PhantomData;
 
 use super::simd::{Simd, Task};
+
+/// The expression for each quarter of a panel. Closures would be compiled without the instructions of the set.
+macro_rules! quarters {
+    ($i:ident => $value:expr) => {
+        [
+            {
+                const $i: usize = 0;
+                $value
+            },
+            {
+                const $i: usize = 1;
+                $value
+            },
+            {
+                const $i: usize = 2;
+                $value
+            },
+            {
+                const $i: usize = 3;
+                $value
+            },
+        ]
+    };
+}
 
 /// How four rows are multiplied. Wide codes less 128 are signed bytes.
 ///
@@ -19,16 +44,48 @@ pub(crate) trait Dots: Copy + 'static {
     type Sum: Copy;
     /// As [`Simd::STREAM_COLS`].
     const STREAM_COLS: usize;
+    /// As [`Simd::MATRIX`].
+    const MATRIX: bool;
 
     unsafe fn vectorize<T: Task>(task: T);
     unsafe fn start(sum: int32x4_t) -> Self::Sum;
     unsafe fn narrow(n: Self::Sum, codes: uint8x16_t, b: int8x16_t) -> Self::Sum;
     unsafe fn narrow_end(sum: int32x4_t, n: Self::Sum) -> int32x4_t;
+    /// Adds the products of a quad with up to four columns, whose bytes follow each other.
+    #[inline(always)]
+    unsafe fn narrow_quad<const C: usize>(
+        n: &mut [[Self::Sum; 4]; C],
+        codes: [uint8x16_t; 4],
+        a: *const i8,
+    ) {
+        for (c, n) in n.iter_mut().enumerate() {
+            // SAFETY: the caller gives four readable bytes for each column.
+            unsafe {
+                let b = splat_quad(a.add(4 * c));
+                *n = quarters!(I => Self::narrow(n[I], codes[I], b));
+            }
+        }
+    }
     /// Running sum of products of eight-bit codes.
     type Wide: Copy;
     unsafe fn wide_start(sum: int32x4_t) -> Self::Wide;
     unsafe fn wide(n: Self::Wide, codes: int8x16_t, b: int8x16_t) -> Self::Wide;
     unsafe fn wide_end(n: Self::Wide) -> int32x4_t;
+    /// As [`Dots::narrow_quad`].
+    #[inline(always)]
+    unsafe fn wide_quad<const C: usize>(
+        n: &mut [[Self::Wide; 4]; C],
+        codes: [int8x16_t; 4],
+        a: *const i8,
+    ) {
+        for (c, n) in n.iter_mut().enumerate() {
+            // SAFETY: the caller gives four readable bytes for each column.
+            unsafe {
+                let b = splat_quad(a.add(4 * c));
+                *n = quarters!(I => Self::wide(n[I], codes[I], b));
+            }
+        }
+    }
 }
 
 /// Sixteen-bit sums: no larger than those of pairs, for which panels declare the lengths of groups.
@@ -61,30 +118,164 @@ unsafe fn with_i8mm<T: Task>(task: T) {
     unsafe { task.run() }
 }
 
-#[inline(always)]
-unsafe fn sdot(mut sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
-    // SAFETY: the callers run on a processor with the instruction.
-    unsafe {
-        asm!(
-            "sdot {0:v}.4s, {1:v}.16b, {2:v}.16b",
-            inout(vreg) sum, in(vreg) a, in(vreg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    sum
+/// Functions of one instruction: `sum` plus products of `a` and `b`.
+macro_rules! instructions {
+    ($($name:ident($a:ty, $b:ty): $code:literal;)*) => {$(
+        #[inline(always)]
+        unsafe fn $name(mut sum: int32x4_t, a: $a, b: $b) -> int32x4_t {
+            // SAFETY: the callers run on a processor with the instruction.
+            unsafe {
+                asm!(
+                    $code,
+                    inout(vreg) sum, in(vreg) a, in(vreg) b,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+            sum
+        }
+    )*};
 }
 
+instructions! {
+    sdot(int8x16_t, int8x16_t): "sdot {0:v}.4s, {1:v}.16b, {2:v}.16b";
+    usdot(uint8x16_t, int8x16_t): "usdot {0:v}.4s, {1:v}.16b, {2:v}.16b";
+    smmla(int8x16_t, int8x16_t): "smmla {0:v}.4s, {1:v}.16b, {2:v}.16b";
+    usmmla(uint8x16_t, int8x16_t): "usmmla {0:v}.4s, {1:v}.16b, {2:v}.16b";
+}
+
+/// Two quads of all rows, signed where they are `WIDE`, with two quads of two columns.
 #[inline(always)]
-unsafe fn usdot(mut sum: int32x4_t, a: uint8x16_t, b: int8x16_t) -> int32x4_t {
-    // SAFETY: the callers run on a processor with the instruction.
+unsafe fn two_columns<const WIDE: bool>(
+    sums: &mut [[int32x4_t; 4]; 4],
+    pair: *const u8,
+    columns: int8x16_t,
+) {
+    // SAFETY: the callers run on a processor with the instructions.
     unsafe {
-        asm!(
-            "usdot {0:v}.4s, {1:v}.16b, {2:v}.16b",
-            inout(vreg) sum, in(vreg) a, in(vreg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
+        macro_rules! half {
+            ($half:literal) => {
+                let rows = quarters!(I => vld1q_u8(pair.add(64 * $half + 16 * I)));
+                sums[$half] = quarters!(I => if WIDE {
+                    smmla(sums[$half][I], vreinterpretq_s8_u8(rows[I]), columns)
+                } else {
+                    usmmla(sums[$half][I], rows[I], columns)
+                });
+            };
+        }
+        half!(0);
+        half!(1);
     }
-    sum
+}
+
+/// The same of four columns, which take most registers: compilers would read rows too early for the sums to have theirs.
+#[inline(always)]
+unsafe fn four_columns<const WIDE: bool>(
+    sums: &mut [[int32x4_t; 4]; 4],
+    pair: *const u8,
+    columns: [int8x16_t; 2],
+) {
+    let [
+        [mut a0, mut a1, mut a2, mut a3],
+        [mut b0, mut b1, mut b2, mut b3],
+        [mut c0, mut c1, mut c2, mut c3],
+        [mut d0, mut d1, mut d2, mut d3],
+    ] = *sums;
+    macro_rules! dots {
+        ($dot:literal) => {
+            asm!(
+                "ldp {r0:q}, {r1:q}, [{pair}]",
+                "ldp {r2:q}, {r3:q}, [{pair}, #32]",
+                concat!($dot, " {a0:v}.4s, {r0:v}.16b, {x:v}.16b"),
+                concat!($dot, " {c0:v}.4s, {r0:v}.16b, {y:v}.16b"),
+                concat!($dot, " {a1:v}.4s, {r1:v}.16b, {x:v}.16b"),
+                concat!($dot, " {c1:v}.4s, {r1:v}.16b, {y:v}.16b"),
+                "ldp {r0:q}, {r1:q}, [{pair}, #64]",
+                concat!($dot, " {a2:v}.4s, {r2:v}.16b, {x:v}.16b"),
+                concat!($dot, " {c2:v}.4s, {r2:v}.16b, {y:v}.16b"),
+                concat!($dot, " {a3:v}.4s, {r3:v}.16b, {x:v}.16b"),
+                concat!($dot, " {c3:v}.4s, {r3:v}.16b, {y:v}.16b"),
+                "ldp {r2:q}, {r3:q}, [{pair}, #96]",
+                concat!($dot, " {b0:v}.4s, {r0:v}.16b, {x:v}.16b"),
+                concat!($dot, " {d0:v}.4s, {r0:v}.16b, {y:v}.16b"),
+                concat!($dot, " {b1:v}.4s, {r1:v}.16b, {x:v}.16b"),
+                concat!($dot, " {d1:v}.4s, {r1:v}.16b, {y:v}.16b"),
+                concat!($dot, " {b2:v}.4s, {r2:v}.16b, {x:v}.16b"),
+                concat!($dot, " {d2:v}.4s, {r2:v}.16b, {y:v}.16b"),
+                concat!($dot, " {b3:v}.4s, {r3:v}.16b, {x:v}.16b"),
+                concat!($dot, " {d3:v}.4s, {r3:v}.16b, {y:v}.16b"),
+                pair = in(reg) pair, x = in(vreg) columns[0], y = in(vreg) columns[1],
+                r0 = out(vreg) _, r1 = out(vreg) _, r2 = out(vreg) _, r3 = out(vreg) _,
+                a0 = inout(vreg) a0, a1 = inout(vreg) a1, a2 = inout(vreg) a2, a3 = inout(vreg) a3,
+                b0 = inout(vreg) b0, b1 = inout(vreg) b1, b2 = inout(vreg) b2, b3 = inout(vreg) b3,
+                c0 = inout(vreg) c0, c1 = inout(vreg) c1, c2 = inout(vreg) c2, c3 = inout(vreg) c3,
+                d0 = inout(vreg) d0, d1 = inout(vreg) d1, d2 = inout(vreg) d2, d3 = inout(vreg) d3,
+                options(pure, readonly, nostack, preserves_flags)
+            )
+        };
+    }
+    // SAFETY: the callers run on a processor with the instructions, and 128 bytes of codes can be read.
+    unsafe {
+        if WIDE {
+            dots!("smmla");
+        } else {
+            dots!("usmmla");
+        }
+    }
+    *sums = [
+        [a0, a1, a2, a3],
+        [b0, b1, b2, b3],
+        [c0, c1, c2, c3],
+        [d0, d1, d2, d3],
+    ];
+}
+
+/// As [`instructions`], with one quad of `b` that is chosen by its number.
+macro_rules! by_quad {
+    ($($name:ident($a:ty): $code:literal;)*) => {$(
+        #[inline(always)]
+        unsafe fn $name<const QUAD: i32>(mut sum: int32x4_t, a: $a, b: int8x16_t) -> int32x4_t {
+            // SAFETY: the callers run on a processor with the instruction.
+            unsafe {
+                asm!(
+                    $code,
+                    inout(vreg) sum, in(vreg) a, in(vreg) b, quad = const QUAD,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+            sum
+        }
+    )*};
+}
+
+by_quad! {
+    sdot_quad(int8x16_t): "sdot {0:v}.4s, {1:v}.16b, {2:v}.4b[{quad}]";
+    usdot_quad(uint8x16_t): "usdot {0:v}.4s, {1:v}.16b, {2:v}.4b[{quad}]";
+}
+
+/// The quads of up to four columns, and whatever behind them.
+#[inline(always)]
+unsafe fn quads<const C: usize>(a: *const i8) -> int8x16_t {
+    // SAFETY: the caller gives four readable bytes for each column.
+    unsafe {
+        match C {
+            1 => splat_quad(a),
+            2 => vcombine_s8(vld1_s8(a), vdup_n_s8(0)),
+            3 => vcombine_s8(vld1_s8(a), vget_low_s8(splat_quad(a.add(8)))),
+            _ => vld1q_s8(a),
+        }
+    }
+}
+
+/// Adds to each column of `$n` the products of `$codes` with its quad of `$b`.
+macro_rules! each_column {
+    ($n:ident, $codes:ident, $b:ident, $dot:ident) => {
+        each_column!($n, $codes, $b, $dot: 0 1 2 3)
+    };
+    ($n:ident, $codes:ident, $b:ident, $dot:ident: $($c:literal)+) => {$(
+        if let Some(n) = $n.get_mut($c) {
+            *n = quarters!(I => $dot::<$c>(n[I], $codes[I], $b));
+        }
+    )+};
 }
 
 // SAFETY (of every block below): the traits' contracts give the processor and the pointers.
@@ -95,6 +286,7 @@ impl Dots for Halves {
     /// Sums of pairs of products, so too.
     type Wide = (int32x4_t, [int32x4_t; 2]);
     const STREAM_COLS: usize = 1;
+    const MATRIX: bool = false;
 
     #[inline(always)]
     unsafe fn vectorize<T: Task>(task: T) {
@@ -137,12 +329,13 @@ impl Dots for Halves {
 }
 
 macro_rules! whole_dots {
-    ($name:ident, $vectorize:ident, |$n:ident, $codes:ident, $b:ident| $narrow:expr) => {
+    ($name:ident, $vectorize:ident, $matrix:literal, $quad:ident, |$codes:ident| $signs:expr, $dot:ident) => {
         #[allow(clippy::undocumented_unsafe_blocks)]
         impl Dots for $name {
             type Sum = int32x4_t;
             type Wide = int32x4_t;
             const STREAM_COLS: usize = 2;
+            const MATRIX: bool = $matrix;
 
             #[inline(always)]
             unsafe fn vectorize<T: Task>(task: T) {
@@ -153,8 +346,23 @@ macro_rules! whole_dots {
                 sum
             }
             #[inline(always)]
-            unsafe fn narrow($n: int32x4_t, $codes: uint8x16_t, $b: int8x16_t) -> int32x4_t {
-                unsafe { $narrow }
+            unsafe fn narrow(n: int32x4_t, $codes: uint8x16_t, b: int8x16_t) -> int32x4_t {
+                unsafe { $dot(n, $signs, b) }
+            }
+            #[inline(always)]
+            unsafe fn narrow_quad<const C: usize>(
+                n: &mut [[int32x4_t; 4]; C],
+                codes: [uint8x16_t; 4],
+                a: *const i8,
+            ) {
+                unsafe {
+                    let b = quads::<C>(a);
+                    let codes = quarters!(I => {
+                        let $codes = codes[I];
+                        $signs
+                    });
+                    each_column!(n, codes, b, $quad);
+                }
             }
             #[inline(always)]
             unsafe fn narrow_end(_: int32x4_t, n: int32x4_t) -> int32x4_t {
@@ -172,45 +380,44 @@ macro_rules! whole_dots {
             unsafe fn wide_end(n: int32x4_t) -> int32x4_t {
                 n
             }
+            #[inline(always)]
+            unsafe fn wide_quad<const C: usize>(
+                n: &mut [[int32x4_t; 4]; C],
+                codes: [int8x16_t; 4],
+                a: *const i8,
+            ) {
+                unsafe {
+                    let b = quads::<C>(a);
+                    each_column!(n, codes, b, sdot_quad);
+                }
+            }
         }
     };
 }
 
-whole_dots!(Signed, with_dotprod, |n, codes, b| sdot(
-    n,
-    vreinterpretq_s8_u8(codes),
-    b
-));
-whole_dots!(Mixed, with_i8mm, |n, codes, b| usdot(n, codes, b));
-
-/// The expression for each quarter of a panel. Closures would be compiled without the instructions of the set.
-macro_rules! quarters {
-    ($i:ident => $value:expr) => {
-        [
-            {
-                const $i: usize = 0;
-                $value
-            },
-            {
-                const $i: usize = 1;
-                $value
-            },
-            {
-                const $i: usize = 2;
-                $value
-            },
-            {
-                const $i: usize = 3;
-                $value
-            },
-        ]
-    };
-}
+whole_dots!(
+    Signed,
+    with_dotprod,
+    false,
+    sdot_quad,
+    |codes| vreinterpretq_s8_u8(codes),
+    sdot
+);
+whole_dots!(Mixed, with_i8mm, true, usdot_quad, |codes| codes, usdot);
 
 #[inline(always)]
 unsafe fn splat_quad(a: *const i8) -> int8x16_t {
     // SAFETY: the caller gives four readable bytes.
     unsafe { vreinterpretq_s8_s32(vdupq_n_s32(a.cast::<i32>().read_unaligned())) }
+}
+
+#[inline(always)]
+unsafe fn less_128(codes: [uint8x16_t; 4]) -> [int8x16_t; 4] {
+    // SAFETY: touches no memory.
+    unsafe {
+        let top = vdupq_n_u8(0x80);
+        quarters!(I => vreinterpretq_s8_u8(veorq_u8(codes[I], top)))
+    }
 }
 
 /// Sixteen bytes as numbers of 32 bits.
@@ -257,15 +464,29 @@ impl<D: Dots> Simd for Quarters<D> {
 
     const WHOLE_COLS: usize = 12;
     const STREAM_COLS: usize = D::STREAM_COLS;
-    const LOOSE_COLS: usize = 2;
+    const KEPT_COLS: usize = 2;
+    const LOOSE_COLS: usize = if D::MATRIX { 4 } else { 2 };
     const PAIR_COLS: usize = 2;
     const WIDE_COLS: usize = D::STREAM_COLS;
     const FLOAT_COLS: usize = 4;
     const SIGNED_WIDE: bool = true;
+    const MATRIX: bool = D::MATRIX;
 
     #[inline(always)]
     unsafe fn vectorize<T: Task>(task: T) {
         unsafe { D::vectorize(task) }
+    }
+    #[inline(always)]
+    unsafe fn later<T, N>(mut p: *const T, sum: &N) -> *const T {
+        unsafe {
+            let sum = std::ptr::from_ref(sum).cast::<int32x4_t>().read();
+            asm!(
+                "/* {0} {1:v} */",
+                inout(reg) p, in(vreg) sum,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        p
     }
     #[inline(always)]
     unsafe fn prefetch_first(p: *const u8) {
@@ -337,6 +558,14 @@ impl<D: Dots> Simd for Quarters<D> {
         }
     }
     #[inline(always)]
+    unsafe fn narrow_quad<const C: usize>(
+        n: &mut [Self::Narrow; C],
+        codes: Self::Codes,
+        a: *const i8,
+    ) {
+        unsafe { D::narrow_quad(n, codes, a) }
+    }
+    #[inline(always)]
     unsafe fn narrow_end(sum: Self::Ints, n: Self::Narrow) -> Self::Ints {
         unsafe { quarters!(I => D::narrow_end(sum[I], n[I])) }
     }
@@ -347,13 +576,69 @@ impl<D: Dots> Simd for Quarters<D> {
     #[inline(always)]
     unsafe fn wide_dot(n: Self::Wide, codes: Self::Codes, a: *const i8) -> Self::Wide {
         unsafe {
-            let (b, top) = (splat_quad(a), vdupq_n_u8(0x80));
-            quarters!(I => D::wide(n[I], vreinterpretq_s8_u8(veorq_u8(codes[I], top)), b))
+            let (b, codes) = (splat_quad(a), less_128(codes));
+            quarters!(I => D::wide(n[I], codes[I], b))
         }
+    }
+    #[inline(always)]
+    unsafe fn wide_quad<const C: usize>(n: &mut [Self::Wide; C], codes: Self::Codes, a: *const i8) {
+        unsafe { D::wide_quad(n, less_128(codes), a) }
     }
     #[inline(always)]
     unsafe fn wide_end(_: Self::Ints, n: Self::Wide) -> Self::Ints {
         unsafe { quarters!(I => D::wide_end(n[I])) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_pair<const WIDE: bool>(p: *mut u8, low: Self::Codes, high: Self::Codes) {
+        unsafe {
+            let top = vdupq_n_u8(if WIDE { 0x80 } else { 0 });
+            let to = p.cast::<u32>();
+            quarters!(I => {
+                let low = vreinterpretq_u32_u8(veorq_u8(low[I], top));
+                let high = vreinterpretq_u32_u8(veorq_u8(high[I], top));
+                vst1q_u32(to.add(8 * I), vzip1q_u32(low, high));
+                vst1q_u32(to.add(8 * I + 4), vzip2q_u32(low, high));
+            });
+        }
+    }
+    /// Two registers of two rows and two columns each for every quarter: `sums[0]` and `sums[1]` of the first two columns.
+    #[inline(always)]
+    unsafe fn matrix_pair<const C: usize, const WIDE: bool>(
+        sums: &mut [Self::Ints; 4],
+        pair: *const u8,
+        [a, b]: [*const i8; 2],
+    ) {
+        unsafe {
+            let a = vreinterpretq_s32_s8(quads::<C>(a));
+            let b = vreinterpretq_s32_s8(quads::<C>(b));
+            let columns = [
+                vreinterpretq_s8_s32(vzip1q_s32(a, b)),
+                vreinterpretq_s8_s32(vzip2q_s32(a, b)),
+            ];
+            if C > 2 {
+                four_columns::<WIDE>(sums, pair, columns);
+            } else {
+                two_columns::<WIDE>(sums, pair, columns[0]);
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn matrix_end<const C: usize>(to: &mut [Self::Ints; C], sums: [Self::Ints; 4]) {
+        unsafe {
+            for (c, to) in to.iter_mut().enumerate() {
+                let of = [sums[c / 2 * 2], sums[c / 2 * 2 + 1]];
+                *to = quarters!(I => {
+                    let (first, second) = (of[I / 2][I % 2 * 2], of[I / 2][I % 2 * 2 + 1]);
+                    let sum = if c % 2 == 0 {
+                        vuzp1q_s32(first, second)
+                    } else {
+                        vuzp2q_s32(first, second)
+                    };
+                    vaddq_s32(to[I], sum)
+                });
+            }
+        }
     }
 
     #[inline(always)]

@@ -34,6 +34,8 @@ pub(crate) trait Panel: Copy {
     const OFFSET: bool = true;
     /// Codes are words, which columns are too.
     const WORDS: bool = false;
+    /// Quads lie in pairs, row by row, for sets with [`Simd::MATRIX`].
+    const PAIRED: bool = false;
     /// Bytes of a column's codes per 32-block.
     const COLUMN_BYTES: usize = if Self::WORDS { 64 } else { 32 };
 
@@ -257,10 +259,16 @@ unsafe fn signed_scales<S: Simd>(d: S::Floats, stored: [S::Floats; 2]) -> Factor
 
 /// An unpacked 32-block: eight quads of bytes, scales as floats, minima as floats if there are any.
 #[derive(Clone, Copy)]
-pub(crate) struct Loose<const SUBS: usize, const MINS: bool, const QUADS: usize, const BIAS: i32>;
+pub(crate) struct Loose<
+    const SUBS: usize,
+    const MINS: bool,
+    const QUADS: usize,
+    const BIAS: i32,
+    const PAIRED: bool = false,
+>;
 
-impl<const SUBS: usize, const MINS: bool, const QUADS: usize, const BIAS: i32> Panel
-    for Loose<SUBS, MINS, QUADS, BIAS>
+impl<const SUBS: usize, const MINS: bool, const QUADS: usize, const BIAS: i32, const PAIRED: bool>
+    Panel for Loose<SUBS, MINS, QUADS, BIAS, PAIRED>
 {
     const BLOCKS: usize = 1;
     const BYTES: usize = loose_bytes(SUBS, MINS);
@@ -271,9 +279,11 @@ impl<const SUBS: usize, const MINS: bool, const QUADS: usize, const BIAS: i32> P
     const QUADS: usize = QUADS;
     /// Those of formats without chunks may be any float.
     const OFFSET: bool = !(SUBS == 2 && QUADS == 0);
+    const PAIRED: bool = PAIRED;
 
     #[inline(always)]
     unsafe fn pair<S: Simd>(chunk: *const u8, _: usize, j: usize) -> (S::Codes, S::Codes) {
+        debug_assert!(!PAIRED, "pairs are multiplied where they lie");
         // SAFETY: as the caller promises.
         unsafe { unpack::<S>(Codes::Eight, chunk, j) }
     }
@@ -337,12 +347,12 @@ pub(crate) const fn loose_bytes(subs: usize, mins: bool) -> usize {
     512 + 64 * subs * (1 + mins as usize)
 }
 
-/// Unpacks `chunks` chunks at `from` to `to`.
+/// Unpacks `chunks` chunks at `from` to `to`, quads in pairs or one by one.
 ///
 /// # Safety
 /// `from` holds the chunks and `to` has room for [`loose_bytes`] per 32-block.
 #[inline(always)]
-pub(crate) unsafe fn loosen<S: Simd, P: Panel>(
+pub(crate) unsafe fn loosen<S: Simd, P: Panel, const PAIRED: bool>(
     (from, chunks): (*const u8, usize),
     to: *mut u8,
     fetch: Fetch,
@@ -355,7 +365,7 @@ pub(crate) unsafe fn loosen<S: Simd, P: Panel>(
                 let from = from.add(chunk * P::BYTES);
                 let bytes = P::BYTES / P::BLOCKS;
                 ahead::<S>(fetch, from.wrapping_add(bytes * i), bytes / LINE_BYTES);
-                loosen_block::<S, P>(from, i, to.add((chunk * P::BLOCKS + i) * size));
+                loosen_block::<S, P, PAIRED>(from, i, to.add((chunk * P::BLOCKS + i) * size));
             }
         }
     }
@@ -391,13 +401,24 @@ pub(crate) unsafe fn widen<S: Simd, P: Panel>(
 }
 
 #[inline(always)]
-unsafe fn loosen_block<S: Simd, P: Panel>(chunk: *const u8, i: usize, to: *mut u8) {
+unsafe fn loosen_block<S: Simd, P: Panel, const PAIRED: bool>(
+    chunk: *const u8,
+    i: usize,
+    to: *mut u8,
+) {
     // SAFETY: as `loosen`.
     unsafe {
         for j in 0..4 {
             let (low, high) = P::pair::<S>(chunk, i, j);
-            S::store_codes(to.add(128 * j), low);
-            S::store_codes(to.add(128 * j + 64), high);
+            let to = to.add(128 * j);
+            if !PAIRED {
+                S::store_codes(to, low);
+                S::store_codes(to.add(64), high);
+            } else if P::QUADS == 0 {
+                S::store_pair::<true>(to, low, high);
+            } else {
+                S::store_pair::<false>(to, low, high);
+            }
         }
         let factors: Factors<S> = P::factors(chunk, i);
         for sub in 0..P::SUBS {

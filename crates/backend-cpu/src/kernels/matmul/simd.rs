@@ -63,6 +63,8 @@ pub(crate) trait Simd: Copy + 'static {
     const WORDS: bool = false;
     /// Wide codes are multiplied less 128, which all their formats subtract: so sums start without it.
     const SIGNED_WIDE: bool = false;
+    /// Unpacked codes are multiplied by instructions for matrices: two quads of two rows with two quads of two columns.
+    const MATRIX: bool = false;
 
     unsafe fn vectorize<T: Task>(task: T);
     /// `p + n`, in a register of its own where addresses of two registers are slow.
@@ -144,6 +146,23 @@ pub(crate) trait Simd: Copy + 'static {
     /// Adds the products of a quad of words with four words of each column, whose words follow each other.
     unsafe fn word_quad<const C: usize>(_: &mut [Self::Ints; C], _: *const u8, _: *const i8) {
         unreachable!("the set multiplies bytes");
+    }
+
+    /// Writes two quads as [`Simd::matrix_pair`] reads them: both of a row, then those of the next. Wide ones less 128.
+    unsafe fn store_pair<const WIDE: bool>(_: *mut u8, _: Self::Codes, _: Self::Codes) {
+        unreachable!("the set multiplies quads");
+    }
+    /// Adds the products of two quads with those of up to four columns at `a` and at `b`.
+    unsafe fn matrix_pair<const C: usize, const WIDE: bool>(
+        _: &mut [Self::Ints; 4],
+        _: *const u8,
+        _: [*const i8; 2],
+    ) {
+        unreachable!("the set multiplies quads");
+    }
+    /// Adds what [`Simd::matrix_pair`] has summed up to each column's sum.
+    unsafe fn matrix_end<const C: usize>(_: &mut [Self::Ints; C], _: [Self::Ints; 4]) {
+        unreachable!("the set multiplies quads");
     }
 
     unsafe fn zero() -> Self::Floats;

@@ -294,6 +294,11 @@ unsafe fn block<S: Simd, P: Panel, const C: usize>(
     // SAFETY: as the tile promises.
     unsafe {
         let first = products::<S, P, C>(chunk, i, columns, 0);
+        let chunk = if P::PAIRED {
+            S::later(chunk, &first[0])
+        } else {
+            chunk
+        };
         let factors = P::factors::<S>(chunk, i);
         let less = S::splat(&-OFFSET);
         let base = S::mul(factors.scale[0], less);
@@ -352,7 +357,8 @@ unsafe fn products<S: Simd, P: Panel, const C: usize>(
         let mut sums = [S::splat_int(&start); C];
         // Read again at the end of the first group where registers are few; a set uses them at one of the two places.
         let mut again = None;
-        if P::BIAS != 0 && !(P::QUADS == 0 && S::SIGNED_WIDE) {
+        let biased = P::BIAS != 0 && !(P::QUADS == 0 && S::SIGNED_WIDE);
+        if biased && !P::PAIRED {
             let starts = S::step(columns.starts, sub * columns.width);
             for (c, sum) in sums.iter_mut().enumerate() {
                 *sum = S::splat_int(starts.add(c));
@@ -367,6 +373,37 @@ unsafe fn products<S: Simd, P: Panel, const C: usize>(
                 S::word_quad(&mut sums, chunk.wrapping_add(128 * q), a);
                 a = S::step(a, 8 * columns.width);
             }
+        } else if P::PAIRED {
+            let zero = S::splat_int(&0);
+            let mut of_pairs = [zero; 4];
+            let mut a = S::step(columns.codes, 8 * sub * pairs * columns.width);
+            macro_rules! pair {
+                ($j:literal) => {
+                    if $j < pairs {
+                        let b = S::step(a, 4 * columns.width);
+                        let pair = chunk.wrapping_add(128 * (sub * pairs + $j));
+                        if P::QUADS == 0 {
+                            S::matrix_pair::<C, true>(&mut of_pairs, pair, [a, b]);
+                        } else {
+                            S::matrix_pair::<C, false>(&mut of_pairs, pair, [a, b]);
+                        }
+                        a = S::step(b, 4 * columns.width);
+                    }
+                };
+            }
+            pair!(0);
+            pair!(1);
+            pair!(2);
+            pair!(3);
+            let _ = a;
+            if biased {
+                let starts = S::step(columns.starts, sub * columns.width);
+                let starts = S::later(starts, &of_pairs[0]);
+                for (c, sum) in sums.iter_mut().enumerate() {
+                    *sum = S::splat_int(starts.add(c));
+                }
+            }
+            S::matrix_end(&mut sums, of_pairs);
         } else if P::QUADS == 0 {
             wide::<S, P, C>(chunk, i, columns, (sub * pairs, pairs), again, &mut sums);
         } else {

@@ -1,6 +1,7 @@
 //! One test, repeated: what is timed is feeding tokens, without sampling or tokenising.
 
-use std::time::Instant;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use tokkata::{EventKind, Feed, FeedLogits, Model, Request, RowKind, Sampling, SessionId};
@@ -101,9 +102,9 @@ fn timed(
     prompt(model, sessions, test.depth, tokens)?;
     let start = Instant::now();
     prompt(model, sessions, test.prompt, tokens)?;
-    if test.answers {
-        answers(model, sessions, test.generated, tokens)?;
-        return Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    if test.answers && test.generated > 0 {
+        let took = start.elapsed() + answers(model, sessions, test.generated, tokens)?;
+        return Ok(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
     for _ in 0..test.generated {
         let next: Vec<[u32; 1]> = sessions.iter().map(|_| [tokens.next()]).collect();
@@ -123,8 +124,14 @@ fn timed(
     Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Lets every sequence go on for `n` tokens, greedily.
-fn answers(model: &mut Model, sessions: &[SessionId], n: usize, tokens: &mut Tokens) -> Result<()> {
+/// Lets every sequence go on for `n` tokens, greedily, and says how long they took: behind the first of each, which comes of
+/// the step of its prompt.
+fn answers(
+    model: &mut Model,
+    sessions: &[SessionId],
+    n: usize,
+    tokens: &mut Tokens,
+) -> Result<Duration> {
     for &session in sessions {
         let mut request = Request {
             prompt: model.engine().session_tokens(session).to_vec(),
@@ -132,17 +139,28 @@ fn answers(model: &mut Model, sessions: &[SessionId], n: usize, tokens: &mut Tok
             ..Request::default()
         };
         request.prompt.push(tokens.next());
-        request.stop.max_tokens = Some(n);
+        request.stop.max_tokens = Some(n + 1);
         model.engine().submit_to(session, request)?;
     }
+    let (mut begun, mut started, mut counted) = (HashSet::new(), None, 0);
     while !model.engine().is_idle() {
         for event in model.engine().step() {
-            if let EventKind::Failed(error) = event.kind {
-                return Err(error.into());
+            match event.kind {
+                EventKind::Failed(error) => return Err(error.into()),
+                EventKind::Token { .. } if started.is_some() => counted += 1,
+                EventKind::Token { .. } => {
+                    begun.insert(event.request);
+                }
+                _ => {}
             }
         }
+        if started.is_none() && begun.len() == sessions.len() {
+            started = Some(Instant::now());
+        }
     }
-    Ok(())
+    let took = started.map_or(Duration::ZERO, |at| at.elapsed());
+    // More than the first may have come at once.
+    Ok(took.mul_f64((n * sessions.len()) as f64 / f64::from(counted.max(1))))
 }
 
 /// Feeds every sequence `n` tokens, in steps as full as they can be.

@@ -20,7 +20,7 @@ struct Class {
     needs: &'static [&'static str],
 }
 
-const CLASSES: [Class; 8] = [
+const CLASSES: [Class; 9] = [
     Class {
         name: "subgroups",
         set: |a, on| a.subgroups = on,
@@ -34,6 +34,11 @@ const CLASSES: [Class; 8] = [
     Class {
         name: "tiles",
         set: |a, on| a.tiles = on,
+        needs: &[],
+    },
+    Class {
+        name: "replayed steps",
+        set: |a, on| a.replays = on,
         needs: &[],
     },
     Class {

@@ -297,6 +297,8 @@ pub(crate) struct Resident {
     pub(crate) groups: Vec<GroupLayout>,
     pub(crate) program: Arc<Program>,
     pub(crate) constants: Constants,
+    /// Whether steps may be recorded once.
+    pub(crate) replays: bool,
     pub(crate) gpu: Arc<Gpu>,
 }
 
@@ -412,6 +414,7 @@ impl Resident {
             groups,
             program: Arc::clone(program),
             constants,
+            replays: abilities.replays,
             gpu: Arc::clone(gpu),
         };
         gpu.healthy()?;

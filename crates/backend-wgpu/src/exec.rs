@@ -21,7 +21,7 @@ use crate::error::lost;
 use crate::gpu::Mapping;
 use crate::kept::{Found, Kept, Pool};
 use crate::work::{Lists, Record, Step, Words};
-use batch::{Batch, Staging, StepKernels};
+use batch::{Batch, Item, Replays, Staging, StepKernels};
 
 /// Works that are taken before the first of them is done.
 const DEPTH: usize = 4;
@@ -78,7 +78,8 @@ struct Submission {
     index: wgpu::SubmissionIndex,
     /// Results, once they are here.
     results: Vec<u32>,
-    /// Read by the steps' kernels.
+    /// Read by the device until then.
+    _items: Vec<Item>,
     _staging: Vec<Arc<Staging>>,
 }
 
@@ -87,6 +88,8 @@ pub(crate) struct WgpuExecutor {
     queue: VecDeque<Job>,
     submissions: VecDeque<Submission>,
     batch: Batch,
+    /// Where steps are recorded once.
+    replays: Option<Replays>,
     staging: Vec<Arc<Staging>>,
     readbacks: Vec<wgpu::Buffer>,
     lists: Lists,
@@ -118,6 +121,7 @@ impl WgpuExecutor {
             queue: VecDeque::new(),
             submissions: VecDeque::new(),
             batch: Batch::default(),
+            replays: Replays::new(&resident),
             staging: Vec::new(),
             readbacks: Vec::new(),
             lists: Lists::new(&resident.step, seqs),

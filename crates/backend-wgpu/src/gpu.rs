@@ -58,6 +58,8 @@ pub(crate) struct Abilities {
     pub(crate) attend: bool,
     /// Tiles for rows of prompts.
     pub(crate) tiles: bool,
+    /// Steps that are recorded once, where the API has that.
+    pub(crate) replays: bool,
     /// Weights are written where they lie: the processor and the adapter share their memory.
     pub(crate) mapped: bool,
 }
@@ -73,6 +75,7 @@ impl Abilities {
         turning: true,
         attend: true,
         tiles: true,
+        replays: true,
         mapped: false,
     };
 
@@ -86,6 +89,7 @@ impl Abilities {
         turning: false,
         attend: false,
         tiles: false,
+        replays: false,
         mapped: false,
     };
 }
@@ -242,6 +246,11 @@ impl Gpu {
         self.binding_bytes().min(MOST_BINDING)
     }
 
+    pub(crate) fn encoder(&self) -> wgpu::CommandEncoder {
+        let plain = wgpu::CommandEncoderDescriptor::default();
+        self.device.create_command_encoder(&plain)
+    }
+
     /// Storage of zeros.
     pub(crate) fn alloc(&self, what: &str, bytes: u64) -> Result<wgpu::Buffer, BackendError> {
         let usage = wgpu::BufferUsages::STORAGE
@@ -336,9 +345,7 @@ impl Gpu {
             return Err(unsupported("values that are read in a page".to_owned()));
         }
         let to = self.readback(out.len() as u64)?;
-        let mut encoder = self
-            .device
-            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut encoder = self.encoder();
         encoder.copy_buffer_to_buffer(buffer, offset, &to, 0, out.len() as u64);
         self.queue.submit([encoder.finish()]);
         let done = Mapping::start(&to, out.len() as u64);
@@ -356,6 +363,17 @@ impl Gpu {
         Ok(())
     }
 
+    /// The text of a kernel.
+    pub(crate) fn text(&self, file: &str, constants: &Constants) -> String {
+        let text = crate::kernels::text(file, constants);
+        #[cfg(test)]
+        let text = match *locked(&self.broken) {
+            Some((right, wrong)) => text.replace(right, wrong),
+            None => text,
+        };
+        text
+    }
+
     /// The pipeline of a kernel, made once.
     pub(crate) fn pipeline(
         &self,
@@ -366,12 +384,7 @@ impl Gpu {
         if let Some(found) = locked(&self.pipelines).get(&key) {
             return Ok(found.clone());
         }
-        let text = crate::kernels::text(file, constants);
-        #[cfg(test)]
-        let text = match *locked(&self.broken) {
-            Some((right, wrong)) => text.replace(right, wrong),
-            None => text,
-        };
+        let text = self.text(file, constants);
         let invalid = self.watch(wgpu::ErrorFilter::Validation);
         let module = self.module(text);
         let pipeline = self

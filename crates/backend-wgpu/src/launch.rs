@@ -6,6 +6,7 @@ use tokkata_ir::{BackendError, Lead};
 
 use crate::gpu::Gpu;
 use crate::preprocess::Constants;
+use crate::replay::{Prepared, Replay};
 
 /// Rows, sequences and logit rows of a step, and which kinds of rows there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -162,6 +163,8 @@ pub(crate) struct Pipeline {
     kernel: (&'static str, &'static str),
     constants: Constants,
     made: Arc<OnceLock<wgpu::ComputePipeline>>,
+    /// As it is replayed.
+    prepared: Arc<OnceLock<Prepared>>,
 }
 
 impl Pipeline {
@@ -170,6 +173,7 @@ impl Pipeline {
             kernel,
             constants,
             made: Arc::default(),
+            prepared: Arc::default(),
         }
     }
 
@@ -179,6 +183,15 @@ impl Pipeline {
         }
         let pipeline = gpu.pipeline(self.kernel, &self.constants)?;
         Ok(self.made.get_or_init(|| pipeline).clone())
+    }
+
+    /// The same for the only one who replays it.
+    pub(crate) fn prepared(&self, replay: &Replay) -> Result<Prepared, BackendError> {
+        if let Some(&made) = self.prepared.get() {
+            return Ok(made);
+        }
+        let made = replay.prepare(self.kernel, &self.constants)?;
+        Ok(*self.prepared.get_or_init(|| made))
     }
 }
 
@@ -241,6 +254,8 @@ pub(crate) struct Launch {
     pub(crate) split: Option<(Division, Split)>,
     pub(crate) kernel: Kernel,
     pub(crate) grid: [Extent; 3],
+    /// It reads nothing that the dispatch before it writes, nor is anything that is read there written here.
+    pub(crate) beside: bool,
     /// The arena of weights that it reads.
     pub(crate) arena: usize,
     /// Its place among the parameters.

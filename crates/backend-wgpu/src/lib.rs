@@ -10,7 +10,7 @@
 //! promise, unless the adapter has it.
 //!
 //! Reading order: `gpu` (the adapter), `preprocess` and `kernels` (sources), `formats` and `weights`, `adapters` (those of a model),
-//! `layout` (places), `lower` (ops to dispatches), `work` (works as words), `exec` (the executor), `device`, `check` (what is tried before it is trusted).
+//! `layout` (places), `lower` (ops to dispatches), `work` (works as words), `exec` (the executor) and `replay` (steps that are recorded once), `device`, `check` (what is tried before it is trusted).
 //!
 //! ```
 //! use tokkata_backend_wgpu::WgpuDevice;
@@ -33,6 +33,7 @@ mod layout;
 mod lower;
 mod params;
 mod preprocess;
+mod replay;
 mod select;
 mod weights;
 mod work;

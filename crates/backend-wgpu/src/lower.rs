@@ -111,6 +111,8 @@ pub(crate) struct Lowering<'a, 'g> {
     singles: Option<bool>,
     /// How the next dispatches divide keys.
     split: Option<(Division, Split)>,
+    /// The next dispatch needs nothing of the one before it.
+    beside: bool,
     /// Rows of replies are left to another dispatch.
     prompts_only: bool,
     /// What comes before all others.
@@ -136,14 +138,20 @@ pub(crate) fn lower<'a>(
         singles: None,
         split: None,
         prompts_only: false,
+        beside: false,
         first: Vec::new(),
         turns: BTreeMap::new(),
     };
-    for item in items {
+    for (i, item) in items.iter().enumerate() {
         match item {
             Item::Node(i) => lowering.node(&plan.nodes[*i])?,
             Item::Heads(heads) => lowering.heads(heads)?,
-            Item::Products(found) => lowering.products(found)?,
+            Item::Products(found) => {
+                let before = i.checked_sub(1).map(|before| &items[before]);
+                let before = before.and_then(Item::as_products);
+                let beside = before.is_some_and(|b| b.reads_as(found, plan));
+                lowering.products(found, beside)?;
+            }
             Item::Adapts(nodes) => lowering.adapts(nodes)?,
         }
     }
@@ -247,6 +255,7 @@ impl Lowering<'_, '_> {
             kind: self.kind.or(self.prompts_only.then_some(RowKind::Prompt)),
             singles: self.singles,
             split: self.split,
+            beside: self.beside,
             kernel,
             grid,
             arena,

@@ -404,6 +404,12 @@ pub(crate) fn adapted(plan: &Plan, items: &[Item]) -> Vec<Item> {
 }
 
 impl Products {
+    /// Whether others, right before these, make something else of the same value.
+    pub(crate) fn reads_as(&self, other: &Products, plan: &Plan) -> bool {
+        let x = |p: &Products| plan.nodes[p.nodes[0]].ins[0];
+        x(self) == x(other) && self.add.is_none() && other.add.is_none()
+    }
+
     /// The values that it leaves.
     pub(crate) fn results(&self, plan: &Plan) -> Vec<ValueId> {
         let end = self.gate.or(self.add.map(|a| a.0));
@@ -413,6 +419,13 @@ impl Products {
 }
 
 impl Item {
+    pub(crate) fn as_products(&self) -> Option<&Products> {
+        match self {
+            Item::Products(found) => Some(found),
+            _ => None,
+        }
+    }
+
     pub(crate) fn traffic(&self, plan: &Plan) -> Traffic {
         let node = |n: usize| &plan.nodes[n];
         match self {

@@ -9,6 +9,7 @@ use super::{Feed, From, Way, WgpuExecutor};
 use crate::launch::Size;
 use crate::layout::{Plane, lead_code};
 use crate::params::{NONE, Params};
+use crate::replay::Prepared;
 
 /// Workgroups of 256 threads for so many elements.
 fn groups_for(elements: u64) -> u32 {
@@ -158,13 +159,24 @@ impl WgpuExecutor {
             0 => job.words.first,
             _ => job.words.chain,
         } as u32;
-        let extra = one(&staging);
-        let kernel = self.kernels.prepare.clone();
-        self.add(&kernel, &extra, &Params::new().u32(plan_at))?;
-        self.add_plan(way, size, &staging)?;
+        let recorded = self.recorded(way, size, &staging)?;
+        let replays = self.replays.as_ref().filter(|_| recorded.is_some());
+        let around = replays.map(|r| [r.prepare, r.finish]);
+        let prepare = Params::new().u32(plan_at);
+        self.around(
+            around.map(|a| a[0]),
+            &self.kernels.prepare.clone(),
+            &staging,
+            &prepare,
+        )?;
+        match recorded {
+            Some(recorded) => self.add_recorded(recorded),
+            None => self.add_plan(way, size, &staging)?,
+        }
         for (value, to) in self.queue[i].kept.places() {
             self.keep(way, (value, &to), (plan_at, &staging), (index, size))?;
         }
+        self.room_for(1)?;
         let program = &self.resident.program;
         let drawn = program.plans[way.0].output("tokens");
         let drawn = drawn.map_or(NONE, |v| self.resident.value_at(way, v));
@@ -173,11 +185,29 @@ impl WgpuExecutor {
         let params = Params::new().u32s(&[plan_at, drawn, reports.unwrap_or(0)]);
         let params = params.u32s(&[self.next_record() as u32, id as u32]);
         let params = params.u32((reports.is_some() && words > plain).into());
-        let kernel = self.kernels.finish.clone();
-        self.add(&kernel, &extra, &params)?;
+        self.around(
+            around.map(|a| a[1]),
+            &self.kernels.finish.clone(),
+            &staging,
+            &params,
+        )?;
         self.add_flight(id, words);
         self.queue[i].launched += 1;
         Ok(())
+    }
+
+    /// A kernel before or behind those of a plan, replayed as they are.
+    fn around(
+        &mut self,
+        replayed: Option<Prepared>,
+        kernel: &wgpu::ComputePipeline,
+        staging: &Arc<Staging>,
+        params: &Params,
+    ) -> Result<(), BackendError> {
+        match replayed {
+            Some(kernel) => self.add_call(kernel, staging, params),
+            None => self.add(kernel, &one(staging), params),
+        }
     }
 
     fn keep(

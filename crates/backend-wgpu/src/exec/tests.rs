@@ -200,6 +200,31 @@ fn bits(rows: &[f32]) -> Vec<u32> {
     rows.iter().map(|x| x.to_bits()).collect()
 }
 
+/// Steps that are recorded once have the bits of those that are recorded anew, beside one that is changed between.
+#[test]
+fn replays_change_no_bit() {
+    let open = |replays| {
+        let most = Abilities {
+            subgroups: true,
+            replays,
+            ..Abilities::BASE
+        };
+        WgpuDevice::open_as(0, most)
+    };
+    if let Err(why) = open(true) {
+        eprintln!("skipped: wgpu: {why}");
+        return;
+    }
+    for (i, case) in CASES.into_iter().enumerate() {
+        let [anew, once] = [false, true].map(|replays| {
+            let device = open(replays).expect("an adapter");
+            let mut far = Far::new(&device, case);
+            [far.rows(false), far.rows(true), far.rows(false)].map(|rows| bits(&rows))
+        });
+        assert_eq!(anew, once, "case {i}");
+    }
+}
+
 #[test]
 fn division_of_keys_changes_no_bit() {
     let open = |turning| {

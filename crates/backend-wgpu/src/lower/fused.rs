@@ -26,8 +26,8 @@ const LEAST_CHUNK: u32 = 1024;
 const MOST_CHUNK: u32 = 2048;
 
 impl Lowering<'_, '_> {
-    /// Rows of prompts op by op, rows of replies at once.
-    pub(super) fn products(&mut self, found: &Products) -> Result<(), BackendError> {
+    /// Rows of prompts op by op, rows of replies at once; these `beside` the ones before, where they read the same value.
+    pub(super) fn products(&mut self, found: &Products, beside: bool) -> Result<(), BackendError> {
         let nodes = &self.plan.nodes;
         self.prompts_only = true;
         let norm = found.norm.filter(|_| !found.again);
@@ -38,7 +38,9 @@ impl Lowering<'_, '_> {
         }
         self.prompts_only = false;
         self.kind = Some(RowKind::Reply);
+        self.beside = beside;
         let made = self.replies(found);
+        self.beside = false;
         self.kind = None;
         made
     }

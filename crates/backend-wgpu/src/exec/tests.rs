@@ -200,7 +200,7 @@ fn bits(rows: &[f32]) -> Vec<u32> {
     rows.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Steps that are recorded once have the bits of those that are recorded anew, beside one that is changed between.
+/// Steps that are recorded once have the bits of those that are recorded anew.
 #[test]
 fn replays_change_no_bit() {
     let open = |replays| {

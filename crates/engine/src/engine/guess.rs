@@ -250,7 +250,7 @@ impl Engine {
             match &mut self.guessing {
                 Some(guessing) => guessing.timed = all_read.then_some((d, started)),
                 None if all_read => {
-                    took(&mut speculator.draft_ns[d], asked_until - started, tokens)
+                    took(&mut speculator.draft_ns[d], asked_until - started, tokens);
                 }
                 None => {}
             }

@@ -30,6 +30,8 @@ const GROUP: u32 = 128;
 pub(super) const FEW: u32 = 4;
 const STRETCH: u32 = 1024;
 const PLACES: u32 = 16;
+/// Most columns: each 4,096 of a row have a barrier.
+const MOST_FEW: u32 = 8 * 4096;
 /// Shared memory of its blocks, which lie alone on their multiprocessors but for small ones of other launches.
 const MOST_SHARED: u32 = 200 << 10;
 
@@ -177,11 +179,12 @@ impl Lowering<'_, '_> {
         let Some(place) = places.and_then(|p| p.into_iter().max()) else {
             return Ok(false);
         };
-        // Rows with their scales and sums, scales of the units of sixteen warps, their sums of two tiles.
-        let fixed = FEW * (k + 16) + k + 16 * 640 + 2 * 16 * 2 * FEW * 16 * 4;
+        // Rows with their scales and sums, scales of the units of eight warps of two stretches, their sums of four tiles, zeros.
+        let fixed = FEW * (k + 16) + k + 8 * 2 * 512 + 4 * 8 * FEW * 16 * 4 + 16;
         let count = (MOST_SHARED.saturating_sub(fixed) / place).min(PLACES);
         let shared = fixed + count * place;
-        if !self.ground.kernels.has_words() || !k.is_multiple_of(STRETCH) || count < 4 {
+        let fits = k.is_multiple_of(STRETCH) && k <= MOST_FEW;
+        if !self.ground.kernels.has_words() || !fits || count < 4 {
             return Ok(false);
         }
         let function = self.ground.kernels.function("few", "few").map_err(lost)?;
@@ -195,7 +198,7 @@ impl Lowering<'_, '_> {
             Extent::ONE,
             Extent::ONE,
         ];
-        self.push(Kernel::One(function), grid, (19 * 32, shared), &params);
+        self.push(Kernel::One(function), grid, (11 * 32, shared), &params);
         (self.when, self.mode) = (when, Mode::Plain);
         Ok(true)
     }

@@ -35,7 +35,11 @@ pub struct Kernel {
     stream_rows: usize,
     group_bytes: usize,
     pub(crate) fetch: Fetch,
+    single: Fetch,
 }
+
+/// Rows whose integer products wait for memory alone.
+pub(crate) const MOST_SINGLE: usize = 2;
 
 impl Kernel {
     /// The set that `caps` allows, or `None` when it was not built into this program.
@@ -49,6 +53,7 @@ impl Kernel {
             stream_rows: 1,
             group_bytes: 0,
             fetch: Fetch::default(),
+            single: Fetch::default(),
         };
         built.then(|| kernel.tuned(&Tuning::usual(caps.level())))
     }
@@ -62,6 +67,7 @@ impl Kernel {
             stream_rows: tuning.stream_rows.clamp(1, MAX_STREAM_ROWS),
             group_bytes: tuning.group_kib << 10,
             fetch: tuning.fetch,
+            single: tuning.single,
         }
     }
 
@@ -74,6 +80,15 @@ impl Kernel {
     /// Whether `rows` rows are few, for which stored panels are read once.
     pub(crate) fn streams(&self, rows: usize) -> bool {
         rows <= self.stream_rows
+    }
+
+    /// How stored panels are fetched for `rows` rows, of which up to `most` wait for memory alone.
+    pub(crate) fn fetch_for(&self, rows: usize, most: usize) -> Fetch {
+        if rows <= most {
+            self.single
+        } else {
+            self.fetch
+        }
     }
 
     /// The set that multiplies `rows` rows.

@@ -1,7 +1,7 @@
 //! Choices of kernels, measured on the machine at hand. None changes a result but the set with tiles, which quantises
 //! or splits activations for some formats.
 //!
-//! A tuning is text of the form `set=avx512 few=avx2 stream=8 group=192 fetch=l1:4096`, so that it can be kept in a file.
+//! A tuning is text of the form `set=avx512 few=avx2 stream=8 group=192 fetch=l1:4096 single=none`, so that it can be kept in a file.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -14,57 +14,44 @@ use tokkata_core::DType;
 use crate::available::available_bytes;
 use crate::busy;
 use crate::caps::{Caps, Level, Processor};
-use crate::kernels::{Activations, Kernel, MAX_STREAM_ROWS, Scratch, Store};
+use crate::kernels::{Activations, Kernel, MAX_STREAM_ROWS, MOST_SINGLE, Scratch, Store};
 use crate::layout::{LayoutError, Matrix, Order, Part};
 use crate::pool::Pool;
 
 /// How stored panels are fetched before they are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fetch {
-    /// How far ahead.
-    pub ahead_bytes: usize,
-    /// Into the first-level cache rather than the second.
-    pub first_level: bool,
+pub enum Fetch {
+    /// Not at all: the processor asks for what follows by itself.
+    #[default]
+    Nothing,
+    /// So many bytes ahead, into the first-level cache.
+    First(usize),
+    /// So many bytes ahead, into the second-level cache.
+    Second(usize),
 }
 
 impl fmt::Display for Fetch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let level = if self.first_level { 1 } else { 2 };
-        write!(f, "l{level}:{}", self.ahead_bytes)
+        match self {
+            Fetch::Nothing => f.write_str("none"),
+            Fetch::First(bytes) => write!(f, "l1:{bytes}"),
+            Fetch::Second(bytes) => write!(f, "l2:{bytes}"),
+        }
     }
 }
 
 impl Fetch {
-    /// So many bytes ahead, into the first-level cache.
-    #[must_use]
-    pub const fn first(ahead_bytes: usize) -> Self {
-        Fetch {
-            ahead_bytes,
-            first_level: true,
-        }
-    }
-
-    /// So many bytes ahead, into the second-level cache.
-    #[must_use]
-    pub const fn second(ahead_bytes: usize) -> Self {
-        Fetch {
-            ahead_bytes,
-            first_level: false,
-        }
-    }
-
     fn parse(text: &str) -> Option<Self> {
+        if text == "none" {
+            return Some(Fetch::Nothing);
+        }
         let (level, bytes) = text.split_once(':')?;
-        let first_level = match level {
-            "l1" => true,
-            "l2" => false,
-            _ => return None,
-        };
-        let ahead_bytes = bytes.parse().ok().filter(|&b| b <= MOST_AHEAD)?;
-        Some(Fetch {
-            ahead_bytes,
-            first_level,
-        })
+        let bytes = bytes.parse().ok().filter(|&b| b <= MOST_AHEAD)?;
+        match level {
+            "l1" => Some(Fetch::First(bytes)),
+            "l2" => Some(Fetch::Second(bytes)),
+            _ => None,
+        }
     }
 }
 
@@ -84,6 +71,8 @@ pub struct Tuning {
     pub group_kib: usize,
     /// How panels are fetched.
     pub fetch: Fetch,
+    /// How panels are fetched for rows so few that they wait for memory alone.
+    pub single: Fetch,
 }
 
 impl Tuning {
@@ -96,9 +85,9 @@ impl Tuning {
     /// What suits a family of processors.
     #[must_use]
     pub const fn of(set: Level, processor: Processor) -> Self {
-        let (group_kib, fetch) = match processor {
-            Processor::Amd => (192, Fetch::first(4 << 10)),
-            Processor::Other => (384, Fetch::second(16 << 10)),
+        let (group_kib, fetch, single) = match processor {
+            Processor::Amd => (192, Fetch::First(4 << 10), Fetch::Nothing),
+            Processor::Other => (384, Fetch::Second(16 << 10), Fetch::Second(16 << 10)),
         };
         Tuning {
             set,
@@ -106,6 +95,7 @@ impl Tuning {
             stream_rows: 8,
             group_kib,
             fetch,
+            single,
         }
     }
 }
@@ -118,11 +108,12 @@ impl fmt::Display for Tuning {
             stream_rows,
             group_kib,
             fetch,
+            single,
         } = self;
         let (set, few) = (set.name(), few.name());
         write!(
             f,
-            "set={set} few={few} stream={stream_rows} group={group_kib} fetch={fetch}"
+            "set={set} few={few} stream={stream_rows} group={group_kib} fetch={fetch} single={single}"
         )
     }
 }
@@ -130,7 +121,7 @@ impl fmt::Display for Tuning {
 /// A text that is no tuning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "found '{0}', expected kernel choices such as 'set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096'; \
+    "found '{0}', expected kernel choices such as 'set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096 single=none'; \
      run `tokkata tune` again"
 )]
 pub struct TuningError(String);
@@ -149,6 +140,7 @@ impl FromStr for Tuning {
                 "set" => tuning.set = level(value).ok_or_else(wrong)?,
                 "few" => tuning.few = level(value).ok_or_else(wrong)?,
                 "fetch" => tuning.fetch = Fetch::parse(value).ok_or_else(wrong)?,
+                "single" => tuning.single = Fetch::parse(value).ok_or_else(wrong)?,
                 "stream" => tuning.stream_rows = number()?,
                 "group" => tuning.group_kib = number()?,
                 _ => return Err(wrong()),
@@ -158,7 +150,7 @@ impl FromStr for Tuning {
         let fits = tuning.few.agrees_with(tuning.set)
             && (1..=MAX_STREAM_ROWS).contains(&tuning.stream_rows)
             && (1..=1 << 20).contains(&tuning.group_kib);
-        if seen == 5 && fits {
+        if seen == 6 && fits {
             Ok(tuning)
         } else {
             Err(wrong())
@@ -182,12 +174,13 @@ const SHARE_OF_MEMORY: u64 = 16;
 /// Rows of a prompt.
 const PROMPT: usize = 192;
 const GROUPS: [usize; 5] = [96, 192, 384, 768, 1536];
-const FETCHES: [Fetch; 5] = [
-    Fetch::first(2 << 10),
-    Fetch::first(4 << 10),
-    Fetch::first(8 << 10),
-    Fetch::second(4 << 10),
-    Fetch::second(16 << 10),
+const FETCHES: [Fetch; 6] = [
+    Fetch::Nothing,
+    Fetch::First(2 << 10),
+    Fetch::First(4 << 10),
+    Fetch::First(8 << 10),
+    Fetch::Second(4 << 10),
+    Fetch::Second(16 << 10),
 ];
 /// Measurements of one choice, at least and at most; the best counts.
 const ROUNDS: (usize, usize) = (5, 40);
@@ -259,6 +252,9 @@ fn all(bench: &Bench, long: &Bench, report: Report<'_>) -> Result<Tuning, Layout
             break;
         }
     }
+    let fetches = FETCHES.map(|fetch| Tuning { fetch, ..tuning });
+    let rows = tuning.stream_rows.max(MOST_SINGLE + 1);
+    let tuning = long.best(rows, others_last(tuning, fetches.to_vec()), report)?;
     let tuning = single(tuning, long, report)?;
     bench.settled.set(bench.settled.get() && long.settled.get());
     Ok(tuning)
@@ -296,7 +292,7 @@ fn check_among(
 
 /// `tuning` with what suits one row that reads weights from memory.
 fn single(tuning: Tuning, bench: &Bench, report: Report<'_>) -> Result<Tuning, LayoutError> {
-    let fetches = FETCHES.map(|fetch| Tuning { fetch, ..tuning });
+    let fetches = FETCHES.map(|single| Tuning { single, ..tuning });
     let tuning = bench.best(1, others_last(tuning, fetches.to_vec()), report)?;
     let agree = |t: &Tuning| t.few.agrees_with(tuning.set);
     let few = sets().into_iter().map(|t| Tuning {
@@ -456,9 +452,10 @@ mod tests {
             few: Level::Avx2,
             stream_rows: 5,
             group_kib: 768,
-            fetch: Fetch::first(4096),
+            fetch: Fetch::First(4096),
+            single: Fetch::Nothing,
         };
-        let text = "set=avx512 few=avx2 stream=5 group=768 fetch=l1:4096";
+        let text = "set=avx512 few=avx2 stream=5 group=768 fetch=l1:4096 single=none";
         assert_eq!(tuning.to_string(), text);
         assert_eq!(tuning.to_string().parse(), Ok(tuning));
     }
@@ -468,16 +465,17 @@ mod tests {
         for text in [
             "",
             "set=avx2",
-            "set=mmx few=avx2 stream=8 group=384 fetch=l1:4096",
-            "set=avx2 few=mmx stream=8 group=384 fetch=l1:4096",
-            "set=avx2 few=amx stream=8 group=384 fetch=l1:4096",
-            "set=avx2 few=avx2 stream=0 group=384 fetch=l1:4096",
-            "set=avx2 few=avx2 stream=13 group=384 fetch=l1:4096",
-            "set=avx2 few=avx2 stream=8 group=x fetch=l1:4096",
-            "set=avx2 few=avx2 stream=8 group=384 fetch=l3:4096",
-            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4000000",
-            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096 more",
-            "set=avx2 stream=8 group=384",
+            "set=mmx few=avx2 stream=8 group=384 fetch=l1:4096 single=none",
+            "set=avx2 few=mmx stream=8 group=384 fetch=l1:4096 single=none",
+            "set=avx2 few=amx stream=8 group=384 fetch=l1:4096 single=none",
+            "set=avx2 few=avx2 stream=0 group=384 fetch=l1:4096 single=none",
+            "set=avx2 few=avx2 stream=13 group=384 fetch=l1:4096 single=none",
+            "set=avx2 few=avx2 stream=8 group=x fetch=l1:4096 single=none",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l3:4096 single=none",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4000000 single=none",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096 single=none more",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096 single=l1",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096",
         ] {
             assert!(text.parse::<Tuning>().is_err(), "{text}");
         }
@@ -485,9 +483,12 @@ mod tests {
 
     #[test]
     fn each_family_has_its_own_way_to_fetch() {
-        let of = |processor| Tuning::of(Level::Avx512, processor).fetch;
-        assert_eq!(of(Processor::Amd).to_string(), "l1:4096");
-        assert_eq!(of(Processor::Other).to_string(), "l2:16384");
+        let of = |processor| {
+            let tuning = Tuning::of(Level::Avx512, processor);
+            format!("{} {}", tuning.fetch, tuning.single)
+        };
+        assert_eq!(of(Processor::Amd), "l1:4096 none");
+        assert_eq!(of(Processor::Other), "l2:16384 l2:16384");
     }
 
     #[test]
@@ -530,12 +531,12 @@ mod tests {
         let found = check_among(None, 1, Duration::from_secs(60));
         let found = found.unwrap().expect("nobody is known to be busy");
         let usual = Tuning::usual(Caps::detect().level());
-        let Tuning { few, fetch, .. } = found;
+        let Tuning { few, single, .. } = found;
         assert_eq!(
             found,
             Tuning {
                 few,
-                fetch,
+                single,
                 ..usual
             }
         );

@@ -144,7 +144,7 @@ unsafe fn stream<S: Simd, E: Element>(job: Job<'_>) {
                         groups,
                         columns,
                         to,
-                        fetch: kernel.fetch,
+                        fetch: kernel.fetch_for(rows, 1),
                         element: PhantomData,
                     };
                     S::vectorize(On(task, PhantomData::<S>));
@@ -154,7 +154,7 @@ unsafe fn stream<S: Simd, E: Element>(job: Job<'_>) {
                         groups,
                         columns,
                         to,
-                        fetch: kernel.fetch,
+                        fetch: kernel.fetch_for(rows, 1),
                         element: PhantomData,
                     };
                     if S::WHOLE_GROUPED_COLS >= 2 {

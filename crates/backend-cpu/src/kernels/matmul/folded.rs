@@ -20,6 +20,7 @@ use super::epilogue::deliver;
 use super::panel;
 use super::simd::ROWS;
 use super::{Job, Out, amx};
+use crate::kernels::MOST_SINGLE;
 use crate::kernels::quantize::folded::{FOLD, FOLD_ROWS, FoldedRows};
 use crate::layout::PanelAt;
 use crate::memory::Aligned;
@@ -133,7 +134,8 @@ unsafe fn streamed<P: Fold>(job: Job<'_>) {
     let mut out = Out::new();
     for &panel in panels {
         let chunks = matrix.segment(panel.segment).panel_bytes / P::BYTES;
-        let from = (start.wrapping_add(panel.byte), chunks, kernel.fetch);
+        let fetch = kernel.fetch_for(width, MOST_SINGLE);
+        let from = (start.wrapping_add(panel.byte), chunks, fetch);
         // SAFETY: passed on.
         unsafe { stream::panel::<P>(from, rows, width, &mut out) };
         let cols = panel.row..panel.row + panel.rows;

@@ -10,6 +10,7 @@ use super::panel::{Loose, Panel, WORD_CODES, Words, loose_bytes, loosen, widen};
 use super::simd::{ROWS, Simd, Task};
 use super::tile::{Columns, Next, OFFSET_BITS, On, Stretch, Tile, even, for_width};
 use super::{Activations, Job, Out, Scratch, panel, with_panel};
+use crate::kernels::MOST_SINGLE;
 use crate::layout::{BLOCK, Format, PanelAt, Segment};
 use crate::memory::LINE_BYTES;
 use crate::tuning::Fetch;
@@ -269,7 +270,7 @@ unsafe fn stream<S: Simd, P: Panel>(job: Job<'_>) {
         let operand = Operand {
             panel: start.wrapping_add(panel.byte),
             blocks: matrix.segment(panel.segment).panel_bytes / P::BYTES * P::BLOCKS,
-            fetch: kernel.fetch,
+            fetch: kernel.fetch_for(x.rows(), MOST_SINGLE),
             next: Next::NONE,
         };
         // SAFETY: passed on.

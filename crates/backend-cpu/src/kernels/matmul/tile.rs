@@ -147,30 +147,38 @@ impl Next {
 /// Fetches `lines` lines as far ahead of `at` as `fetch` says.
 #[inline(always)]
 pub(super) unsafe fn ahead<S: Simd>(fetch: Fetch, at: *const u8, lines: usize) {
-    let at = at.wrapping_add(fetch.ahead_bytes);
+    let (level, ahead_bytes) = match fetch {
+        Fetch::Nothing => (0, 0),
+        Fetch::First(bytes) => (1, bytes),
+        Fetch::Second(bytes) => (2, bytes),
+    };
+    let at = at.wrapping_add(ahead_bytes);
     // SAFETY: hints, which no address makes fail.
     unsafe {
-        if hidden(fetch.first_level) {
-            for line in 0..lines {
-                S::prefetch_first(at.wrapping_add(LINE_BYTES * line));
+        match hidden(level) {
+            0 => {}
+            1 => {
+                for line in 0..lines {
+                    S::prefetch_first(at.wrapping_add(LINE_BYTES * line));
+                }
             }
-        } else {
-            for line in 0..lines {
-                S::prefetch_second(at.wrapping_add(LINE_BYTES * line));
+            _ => {
+                for line in 0..lines {
+                    S::prefetch_second(at.wrapping_add(LINE_BYTES * line));
+                }
             }
         }
     }
 }
 
-/// `flag`, of which the compiler does not know that it stays the same: it would compile each loop for both.
+/// `level`, of which the compiler does not know that it stays the same: it would compile each loop for all.
 #[inline(always)]
-fn hidden(flag: bool) -> bool {
-    let mut flag = usize::from(flag);
+fn hidden(mut level: usize) -> usize {
     // SAFETY: no instruction at all.
     unsafe {
-        std::arch::asm!("/* {0} */", inout(reg) flag, options(pure, nomem, nostack, preserves_flags));
+        std::arch::asm!("/* {0} */", inout(reg) level, options(pure, nomem, nostack, preserves_flags));
     }
-    flag != 0
+    level
 }
 
 /// A stretch of a panel times `C` columns.

@@ -35,6 +35,7 @@ mod params;
 mod preprocess;
 mod replay;
 mod select;
+mod spirv;
 mod weights;
 mod work;
 

@@ -1,12 +1,21 @@
 //! The op-level suite on the first adapter of this machine, where it has one.
 
-use tokkata_conformance::ops::{Kinds, Subject};
+use tokkata_conformance::ops::{Kinds, Profile, Rounding, Subject};
+use tokkata_core::DType;
 use tokkata_ir::LoadOptions;
 
 fn subject() -> Option<Subject> {
     let device = tokkata_conformance::wgpu();
     let device = device.inspect_err(|why| eprintln!("skipped: wgpu: {why}"));
     Some(Subject::new(Box::new(device.ok()?)))
+}
+
+/// Cooperative matrices have weights of blocks as halves, which costs what rounding activations to as many bits would.
+fn halves(dtype: DType) -> Rounding {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => Rounding::None,
+        _ => Rounding::Bits(11),
+    }
 }
 
 /// Op by op.
@@ -21,9 +30,23 @@ fn plain() -> Option<Subject> {
     })
 }
 
+/// Steps with rows of prompts.
 fn of(kinds: Kinds) -> Option<Subject> {
-    let subject = subject()?;
-    Some(Subject { kinds, ..subject })
+    let device = tokkata_conformance::wgpu().ok()?;
+    let matmul = match device.halves_prompts() {
+        true => halves,
+        false => |_| Rounding::None,
+    };
+    let profile = Profile {
+        matmul,
+        ..Profile::default()
+    };
+    let subject = Subject::new(Box::new(device));
+    Some(Subject {
+        kinds,
+        profile,
+        ..subject
+    })
 }
 
 mod own {

@@ -16,7 +16,10 @@ fn half_value(h: u32) -> f32 { return half_exact(h); }
 
 // Bytes less the middle of their range.
 fn bytes4(w: u32) -> vec4<f32> {
-    return vec4<f32>(vec4<u32>(w & 255u, (w >> 8u) & 255u, (w >> 16u) & 255u, w >> 24u)) - MIDDLE;
+    // A byte below the leading bit of 1,024 as a half.
+    let even = unpack2x16float((w & 0x00ff00ffu) | 0x64006400u);
+    let odd = unpack2x16float(((w >> 8u) & 0x00ff00ffu) | 0x64006400u);
+    return vec4<f32>(even.x, odd.x, even.y, odd.y) - (1024.0 + MIDDLE);
 }
 
 // Nibbles of a word, with bits above them.

@@ -1,8 +1,4 @@
-// Outputs and rows of a workgroup's tile, and where their sums go. Parameters are those of `matvec`, without experts.
-
-const GROUPS: u32 = BLOCK / 8u;
-const OUTPUTS: u32 = 128u;
-const TILE_ROWS: u32 = 64u;
+// Which of a tile's rows are stored, and where sums of OUTPUTS outputs of TILE_ROWS rows go. Parameters are those of `matvec`, without experts.
 
 var<workgroup> any_row: atomic<u32>;
 
@@ -25,7 +21,11 @@ fn is_any_wanted(first: u32, count: u32, lid: u32) -> bool {
 }
 
 fn store(row: u32, count: u32, o: u32, part: u32, sum: f32) {
-    if (!is_wanted(row, count) || o >= p(9u)) { return; }
+    if (is_wanted(row, count)) { store_wanted(row, o, part, sum); }
+}
+
+fn store_wanted(row: u32, o: u32, part: u32, sum: f32) {
+    if (o >= p(9u)) { return; }
     let at = p(15u) + o;
     var y = sum;
     if (p(5u) != NONE) { y *= vf(p(5u) + at % p(16u)); }

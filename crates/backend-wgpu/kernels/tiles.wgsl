@@ -7,6 +7,9 @@
 
 // Vectors of 16 columns, and one between rows, so that threads read from different banks.
 const PITCH: u32 = 5u;
+const GROUPS: u32 = BLOCK / 8u;
+const OUTPUTS: u32 = 128u;
+const TILE_ROWS: u32 = 64u;
 
 var<workgroup> tile_w: array<vec4<f32>, OUTPUTS * PITCH>;
 var<workgroup> tile_x: array<vec4<f32>, TILE_ROWS * PITCH>;

@@ -1,146 +1,217 @@
-// Products of many rows by cooperative matrices: halves, whose products are summed in single floats, 32 columns at a time.
+// Products of many rows by cooperative matrices: halves, whose products are summed in single floats, SIDE columns at a time.
 //
-// A row of x is halves under a power of two of its own, weights are halves times 16. A workgroup of eight subgroups of 32 has
-// 128 outputs of 64 rows, a subgroup 32 of 32. 23 KiB are shared.
+// A row of x is two halves for each column (`halve.wgsl`), whose products come one after the other, the smaller one first; weights of
+// blocks are halves times 16, others halves as they are. A workgroup has OUTPUTS outputs of TILE_ROWS rows, a subgroup of LANES threads 2 · SIDE rows of as many outputs.
 enable f16;
 enable wgpu_cooperative_matrix;
 #include "common.wgsl"
-#include "reduce.wgsl"
+#if WIDE
+#include "halves.wgsl"
+#include "formats_wide.wgsl"
+#elif FORMAT != 1
 #include "formats.wgsl"
+#endif
 #include "tile_rows.wgsl"
 
-// Halves from a row of a tile to the next one.
-const PITCH: u32 = 40u;
-const SUBGROUPS_OF_TILE: u32 = 8u;
+// Outputs and rows of a tile, and vectors of halves from a row of one to the next, whose places lie in different banks.
+const OUTPUTS: u32 = 128u;
+const TILE_ROWS: u32 = 64u;
+const PITCH: u32 = STEP / 4u + 2u;
 // Words before a row's halves: what they are multiplied by to be x.
 const HEAD: u32 = 4u;
+#if WEIGHTS_VEC4
+const WEIGHT_WORDS: u32 = 4u;
+#else
+const WEIGHT_WORDS: u32 = 1u;
+const GROUPS: u32 = BLOCK / 8u;
+#endif
+const SUBGROUPS_OF_TILE: u32 = 256u / LANES;
+const SUBGROUPS_DOWN: u32 = TILE_ROWS / (2u * SIDE);
 
-fn half_words(k: u32) -> u32 { return (k + 31u) / 32u * 16u + HEAD; }
+#if SIDE == 8
+alias Left = coop_mat8x8<f16, A>;
+alias Right = coop_mat8x8<f16, B>;
+alias Sum = coop_mat8x8<f32, C>;
+#else
+alias Left = coop_mat16x16<f16, A>;
+alias Right = coop_mat16x16<f16, B>;
+alias Sum = coop_mat16x16<f32, C>;
+#endif
 
-// A row's halves, zeros up to a multiple of 32 columns. 0 x, 1 to, 2 lead, 3 columns, 4 columns of a row of x, 5 from a part to the
-// next one, 6 parts. Grid: rows, parts. `half_words(columns)` words a row and part.
-@compute @workgroup_size(256)
-fn halve(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>) {
-    let k = p(3u);
-    let inside = same(rows_of(p(2u)), lid) > wg.x;
-    if (!inside) { return; }
-    let x = p(0u) + wg.x * p(4u) + wg.y * p(5u);
-    let to = p(1u) + (wg.x * p(6u) + wg.y) * half_words(k);
-    var most = 0.0;
-    for (var c = lid; c < k; c += 256u) { most = max(most, abs(wf(x + c))); }
-    most = max_block(most, lid);
-    // The largest number lies between 2¹⁴ and 2¹⁵.
-    let exponent = clamp(268u - max(bitcast<u32>(most) >> 23u, 15u), 1u, 253u);
-    let factor = bitcast<f32>(exponent << 23u);
-    if (lid == 0u) { set_wu(to, (254u - exponent) << 23u); }
-    for (var w = lid; w < half_words(k) - HEAD; w += 256u) {
-        var two = vec2<f32>();
-        if (2u * w < k) { two.x = wf(x + 2u * w); }
-        if (2u * w + 1u < k) { two.y = wf(x + 2u * w + 1u); }
-        set_wu(to + HEAD + w, pack2x16float(two * factor));
-    }
-}
+fn half_words(k: u32) -> u32 { return HEAD + k; }
 
 var<workgroup> wanted_word: u32;
-var<workgroup> half_w: array<f16, OUTPUTS * PITCH>;
-var<workgroup> half_x: array<f16, TILE_ROWS * PITCH>;
-var<workgroup> stage: array<f32, SUBGROUPS_OF_TILE * 256u>;
+var<workgroup> half_w: array<vec4<f16>, OUTPUTS * PITCH>;
+var<workgroup> half_x: array<vec4<f16>, TILE_ROWS * PITCH>;
+var<workgroup> rest_x: array<vec4<f16>, TILE_ROWS * PITCH>;
+var<workgroup> stage: array<f32, SUBGROUPS_OF_TILE * SIDE * SIDE>;
+// What sums of a row are multiplied by; negative: nobody wants it.
+var<workgroup> row_factor: array<f32, TILE_ROWS>;
 
-fn put_weights(at: u32, e: Eight) {
-    let a = vec4<f16>(e.a * 16.0);
-    let b = vec4<f16>(e.b * 16.0);
-    half_w[at] = a.x;
-    half_w[at + 1u] = a.y;
-    half_w[at + 2u] = a.z;
-    half_w[at + 3u] = a.w;
-    half_w[at + 4u] = b.x;
-    half_w[at + 5u] = b.y;
-    half_w[at + 6u] = b.z;
-    half_w[at + 7u] = b.w;
+fn halves4(a: u32, b: u32) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(a), unpack2x16float(b))); }
+
+// Eight columns of a row of x.
+struct Columns {
+    high: vec4<u32>,
+    rest: vec4<u32>,
 }
 
-fn put_halves(at: u32, word: u32) {
-    let two = vec2<f16>(unpack2x16float(word));
-    half_x[at] = two.x;
-    half_x[at + 1u] = two.y;
+const ROWS_APART: u32 = 256u / (STEP / 8u);
+const X_EACH: u32 = TILE_ROWS / ROWS_APART;
+
+// Words before those of a row of the tile, or of the last one.
+fn x_at(row: u32, first: u32, count: u32, k: u32) -> u32 { return min(first + row, count - 1u) * half_words(k); }
+
+fn columns_at(at: u32, k: u32) -> Columns {
+    return Columns(wu4(at), wu4(at + k / 2u));
 }
 
-// What a subgroup staged: 16 outputs of 16 rows.
-fn store_stage(sub: u32, lane: u32, row: u32, o: u32, count: u32, part: u32) {
-    for (var e = lane; e < 256u; e += 32u) {
-        let r = row + e / 16u;
-        if (r >= count) { continue; }
-        let halves = p(21u) + (r * p(20u) + part) * half_words(p(10u));
-        store(r, count, o + e % 16u, part, stage[sub * 256u + e] * (wf(halves) * 0.0625));
+fn put_x(at: u32, v: Columns) {
+    half_x[at] = halves4(v.high.x, v.high.y);
+    half_x[at + 1u] = halves4(v.high.z, v.high.w);
+    rest_x[at] = halves4(v.rest.x, v.rest.y);
+    rest_x[at + 1u] = halves4(v.rest.z, v.rest.w);
+}
+
+// Half of a row's STEP weights on their way to shared memory: from column `c` on.
+#if FORMAT == 1
+const FACTOR: f32 = 1.0;
+struct Fetched { q: array<vec4<u32>, STEP / 16u> }
+fn fetched(row: u32, c: u32) -> Fetched {
+    var f: Fetched;
+    for (var i = 0u; i < STEP / 16u; i++) { f.q[i] = weights[row + c / 8u + i]; }
+    return f;
+}
+fn put_weights(at: u32, f: Fetched, c: u32) {
+    for (var i = 0u; i < STEP / 16u; i++) {
+        half_w[at + 2u * i] = halves4(f.q[i].x, f.q[i].y);
+        half_w[at + 2u * i + 1u] = halves4(f.q[i].z, f.q[i].w);
     }
 }
+#else
+const FACTOR: f32 = 16.0;
+fn put8(at: u32, e: Eight) {
+    half_w[at] = vec4<f16>(e.a);
+    half_w[at + 1u] = vec4<f16>(e.b);
+}
+#if WIDE
+struct Fetched { r: Raw }
+fn fetched(row: u32, c: u32) -> Fetched { return Fetched(raw_of(row, c / 32u)); }
+fn put_codes(at: u32, r: Raw, j: u32, f: vec2<f32>) {
+    let e = codes_of(r, j);
+#if FORMAT == 14
+    let scale = vec4<f32>(select(f.x, f.y, j > 1u));
+    put8(at, Eight(e.a * scale, e.b * scale));
+#else
+    put8(at, Eight(fma(e.a, vec4<f32>(f.x), vec4<f32>(-f.y)), fma(e.b, vec4<f32>(f.x), vec4<f32>(-f.y))));
+#endif
+}
+fn put_weights(at: u32, w: Fetched, c: u32) {
+    let f = factors(w.r, c / 32u) * FACTOR;
+#if STEP == 64
+    put_codes(at, w.r, 0u, f);
+    put_codes(at + 2u, w.r, 1u, f);
+    put_codes(at + 4u, w.r, 2u, f);
+    put_codes(at + 6u, w.r, 3u, f);
+#else
+    let j = (c >> 3u) & 2u;
+    put_codes(at, w.r, j, f);
+    put_codes(at + 2u, w.r, j + 1u, f);
+#endif
+}
+#else
+struct Fetched { e: array<Eight, STEP / 16u> }
+fn fetched(row: u32, c: u32) -> Fetched {
+    var f: Fetched;
+    for (var i = 0u; i < STEP / 16u; i++) {
+        let g = c / 8u + i;
+        f.e[i] = load8(row + g / GROUPS * BLOCK_WORDS, g % GROUPS);
+    }
+    return f;
+}
+fn put_weights(at: u32, f: Fetched, c: u32) {
+    for (var i = 0u; i < STEP / 16u; i++) { put8(at + 2u * i, Eight(f.e[i].a * FACTOR, f.e[i].b * FACTOR)); }
+}
+#endif
+#endif
 
-// Parameters of `matvec`, then 21 what `halve` left, of as many parts as there are matrices.
+// What a subgroup staged: outputs from `o` on of rows from the tile's row `row` on.
+fn store_stage(sub: u32, lane: u32, first: u32, row: u32, o: u32) {
+    workgroupBarrier();
+    for (var e = lane; e < SIDE * SIDE; e += LANES) {
+        let r = row + e / SIDE;
+        let factor = row_factor[r];
+        if (factor >= 0.0) { store_wanted(first + r, o + e % SIDE, 0u, stage[sub * SIDE * SIDE + e] * factor); }
+    }
+    workgroupBarrier();
+}
+
+// Parameters of `matvec`, then 21 what `halve` left. One matrix, a multiple of STEP columns.
 @compute @workgroup_size(256)
 fn tiles_coop(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>) {
     let k = p(10u);
     let count = rows_of(p(8u));
-    let part = wg.z;
     let first = wg.y * TILE_ROWS;
     let wanted = is_any_wanted(first, count, lid);
     if (lid == 0u) { wanted_word = select(0u, 1u, wanted); }
     // Cooperative operations want to be told that all threads go on.
     if (workgroupUniformLoad(&wanted_word) == 0u) { return; }
-    let w_output = min(wg.x * OUTPUTS + (lid >> 1u), p(9u) - 1u);
-    let w = p(0u) + part * p(2u) + w_output * p(1u);
-    let w_place = (lid >> 1u) * PITCH + (lid & 1u) * 16u;
-    let x_row = min(first + (lid >> 2u), count - 1u);
-    let x = p(21u) + (x_row * p(20u) + part) * half_words(k) + HEAD + (lid & 3u) * 4u;
-    let x_place = (lid >> 2u) * PITCH + (lid & 3u) * 8u;
-    let sub = lid >> 5u;
-    let lane = lid & 31u;
-    let row = (sub & 1u) * 32u;
-    let o = (sub >> 1u) * 32u;
-    var c00: coop_mat16x16<f32, C>;
-    var c01: coop_mat16x16<f32, C>;
-    var c10: coop_mat16x16<f32, C>;
-    var c11: coop_mat16x16<f32, C>;
-    for (var c = 0u; c < k; c += 32u) {
-        var v: Eight;
-        var u: Eight;
-        let g = (c >> 3u) + (lid & 1u) * 2u;
-        if (g * 8u < k) { v = load8(w + g / GROUPS * BLOCK_WORDS, g % GROUPS); }
-        if (g * 8u + 8u < k) { u = load8(w + (g + 1u) / GROUPS * BLOCK_WORDS, (g + 1u) % GROUPS); }
-        let at = x + c / 2u;
-        let words = vec4<u32>(wu(at), wu(at + 1u), wu(at + 2u), wu(at + 3u));
+    if (lid < TILE_ROWS) {
+        var factor = -1.0;
+        if (is_wanted(first + lid, count)) { factor = wf(p(21u) + (first + lid) * half_words(k)) / FACTOR; }
+        row_factor[lid] = factor;
+    }
+    let column = (lid & 1u) * (STEP / 2u);
+    let w = (p(0u) + min(wg.x * OUTPUTS + (lid >> 1u), p(9u) - 1u) * p(1u)) / WEIGHT_WORDS;
+    let w_place = (lid >> 1u) * PITCH + column / 4u;
+    // Every thread has eight columns of rows that lie ROWS_APART apart.
+    let x = p(21u) + HEAD + lid % (STEP / 8u) * 4u;
+    let x_row = lid / (STEP / 8u);
+    let x_place = x_row * PITCH + lid % (STEP / 8u) * 2u;
+    let sub = lid / LANES;
+    let lane = lid % LANES;
+    let row = sub % SUBGROUPS_DOWN * (2u * SIDE);
+    let o = sub / SUBGROUPS_DOWN * (2u * SIDE);
+    var c00: Sum;
+    var c01: Sum;
+    var c10: Sum;
+    var c11: Sum;
+    // Weights of the next columns are on their way while these are multiplied; to have x's on their way too takes longer.
+    var next = fetched(w, column);
+    for (var c = 0u; c < k; c += STEP) {
+        var columns: array<Columns, X_EACH>;
+        for (var i = 0u; i < X_EACH; i++) { columns[i] = columns_at(x + x_at(x_row + i * ROWS_APART, first, count, k) + c / 2u, k); }
         workgroupBarrier();
-        put_weights(w_place, v);
-        put_weights(w_place + 8u, u);
-        put_halves(x_place, words.x);
-        put_halves(x_place + 2u, words.y);
-        put_halves(x_place + 4u, words.z);
-        put_halves(x_place + 6u, words.w);
+        put_weights(w_place, next, c + column);
+        for (var i = 0u; i < X_EACH; i++) { put_x(x_place + i * ROWS_APART * PITCH, columns[i]); }
         workgroupBarrier();
-        for (var i = 0u; i < 32u; i += 16u) {
-            let a0 = coopLoadT<coop_mat16x16<f16, A>>(&half_x[row * PITCH + i], PITCH);
-            let a1 = coopLoadT<coop_mat16x16<f16, A>>(&half_x[(row + 16u) * PITCH + i], PITCH);
-            let b0 = coopLoad<coop_mat16x16<f16, B>>(&half_w[o * PITCH + i], PITCH);
-            let b1 = coopLoad<coop_mat16x16<f16, B>>(&half_w[(o + 16u) * PITCH + i], PITCH);
+        next = fetched(w, min(c + STEP, k - STEP) + column);
+        for (var i = 0u; i < STEP / 4u; i += SIDE / 4u) {
+            let at = row * PITCH + i;
+            let b0 = coopLoad<Right>(&half_w[o * PITCH + i], PITCH);
+            let b1 = coopLoad<Right>(&half_w[(o + SIDE) * PITCH + i], PITCH);
+            let r0 = coopLoadT<Left>(&rest_x[at], PITCH);
+            c00 = coopMultiplyAdd(r0, b0, c00);
+            c01 = coopMultiplyAdd(r0, b1, c01);
+            let a0 = coopLoadT<Left>(&half_x[at], PITCH);
             c00 = coopMultiplyAdd(a0, b0, c00);
             c01 = coopMultiplyAdd(a0, b1, c01);
+            let r1 = coopLoadT<Left>(&rest_x[at + SIDE * PITCH], PITCH);
+            c10 = coopMultiplyAdd(r1, b0, c10);
+            c11 = coopMultiplyAdd(r1, b1, c11);
+            let a1 = coopLoadT<Left>(&half_x[at + SIDE * PITCH], PITCH);
             c10 = coopMultiplyAdd(a1, b0, c10);
             c11 = coopMultiplyAdd(a1, b1, c11);
         }
     }
     let out = wg.x * OUTPUTS + o;
-    coopStoreT(c00, &stage[sub * 256u], 16u);
-    workgroupBarrier();
-    store_stage(sub, lane, first + row, out, count, part);
-    workgroupBarrier();
-    coopStoreT(c01, &stage[sub * 256u], 16u);
-    workgroupBarrier();
-    store_stage(sub, lane, first + row, out + 16u, count, part);
-    workgroupBarrier();
-    coopStoreT(c10, &stage[sub * 256u], 16u);
-    workgroupBarrier();
-    store_stage(sub, lane, first + row + 16u, out, count, part);
-    workgroupBarrier();
-    coopStoreT(c11, &stage[sub * 256u], 16u);
-    workgroupBarrier();
-    store_stage(sub, lane, first + row + 16u, out + 16u, count, part);
+    let staged = sub * SIDE * SIDE;
+    coopStoreT(c00, &stage[staged], SIDE);
+    store_stage(sub, lane, first, row, out);
+    coopStoreT(c01, &stage[staged], SIDE);
+    store_stage(sub, lane, first, row, out + SIDE);
+    coopStoreT(c10, &stage[staged], SIDE);
+    store_stage(sub, lane, first, row + SIDE, out);
+    coopStoreT(c11, &stage[staged], SIDE);
+    store_stage(sub, lane, first, row + SIDE, out + SIDE);
 }

@@ -20,7 +20,7 @@ struct Class {
     needs: &'static [&'static str],
 }
 
-const CLASSES: [Class; 9] = [
+const CLASSES: [Class; 10] = [
     Class {
         name: "subgroups",
         set: |a, on| a.subgroups = on,
@@ -35,6 +35,11 @@ const CLASSES: [Class; 9] = [
         name: "tiles",
         set: |a, on| a.tiles = on,
         needs: &[],
+    },
+    Class {
+        name: "cooperative matrices",
+        set: |a, on| a.matrices = on,
+        needs: &["tiles"],
     },
     Class {
         name: "replayed steps",

@@ -145,6 +145,7 @@ impl WgpuDevice {
             subgroups: true,
             halves: true,
             shares_more: true,
+            matrices: true,
             mapped: true,
             ..Abilities::BASE
         };
@@ -207,6 +208,12 @@ impl WgpuDevice {
         let wrong = check::check(self)?;
         self.wrong = wrong.iter().map(|&w| w.to_owned()).collect();
         Ok(self.wrong.clone())
+    }
+
+    /// Whether rows of prompts meet weights as halves, by cooperative matrices.
+    #[must_use]
+    pub fn halves_prompts(&self) -> bool {
+        self.abilities.matrices
     }
 
     /// Does not use classes that an earlier check named.
@@ -385,6 +392,7 @@ impl Resident {
             step: &step,
             constants: &constants,
             abilities,
+            matrices: gpu.matrices.filter(|_| abilities.matrices),
         };
         let cut = program.plans.iter();
         let most = fuse.then_some(abilities);

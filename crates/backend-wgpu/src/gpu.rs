@@ -39,6 +39,60 @@ pub(crate) fn now<F: Future>(future: F) -> F::Output {
     }
 }
 
+/// Cooperative matrices: rows and columns, lanes of the subgroups that have them, and what tiles of them take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Matrices {
+    pub(crate) side: u32,
+    pub(crate) lanes: u32,
+    /// Columns at a time.
+    pub(crate) step: u32,
+    /// Bytes that a workgroup shares.
+    shared: u32,
+}
+
+impl Matrices {
+    /// What kernels are made for: 16 by 16 on GPUs of subgroups of 32, 8 by 8 on Mesa's software adapter.
+    pub(crate) const KNOWN: [Matrices; 2] = [
+        Matrices {
+            side: 16,
+            lanes: 32,
+            step: 64,
+            shared: 48 << 10,
+        },
+        Matrices {
+            side: 8,
+            lanes: 8,
+            step: 32,
+            shared: 32 << 10,
+        },
+    ];
+
+    /// Matrices of halves with sums in single floats. Only Vulkan's are known to be right.
+    fn of(adapter: &wgpu::Adapter) -> Option<Matrices> {
+        let info = adapter.get_info();
+        let needed = Self::features();
+        let has = info.backend == wgpu::Backend::Vulkan && adapter.features().contains(needed);
+        let kinds = adapter.cooperative_matrix_properties();
+        let most = adapter.limits().max_compute_workgroup_storage_size;
+        let fits = |m: &&Matrices| {
+            let lanes = (info.subgroup_min_size, info.subgroup_max_size);
+            let is_it = |k: &wgpu::CooperativeMatrixProperties| {
+                use wgpu::CooperativeScalarType::{F16, F32};
+                [k.m_size, k.n_size, k.k_size] == [m.side; 3]
+                    && (k.ab_type, k.cr_type) == (F16, F32)
+            };
+            lanes == (m.lanes, m.lanes) && most >= m.shared && kinds.iter().any(is_it)
+        };
+        has.then(|| Self::KNOWN.iter().find(fits).copied())?
+    }
+
+    fn features() -> wgpu::Features {
+        wgpu::Features::SHADER_F16
+            | wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+            | wgpu::Features::PASSTHROUGH_SHADERS
+    }
+}
+
 /// What decides which kernels are used. Each that is not has a plain form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Abilities {
@@ -58,6 +112,8 @@ pub(crate) struct Abilities {
     pub(crate) attend: bool,
     /// Tiles for rows of prompts.
     pub(crate) tiles: bool,
+    /// Cooperative matrices of halves for rows of prompts.
+    pub(crate) matrices: bool,
     /// Steps that are recorded once, where the API has that.
     pub(crate) replays: bool,
     /// Weights are written where they lie: the processor and the adapter share their memory.
@@ -75,6 +131,7 @@ impl Abilities {
         turning: true,
         attend: true,
         tiles: true,
+        matrices: false,
         replays: true,
         mapped: false,
     };
@@ -89,6 +146,7 @@ impl Abilities {
         turning: false,
         attend: false,
         tiles: false,
+        matrices: false,
         replays: false,
         mapped: false,
     };
@@ -112,6 +170,8 @@ pub(crate) struct Gpu {
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     pub(crate) abilities: Abilities,
+    /// The cooperative matrices that it was opened with.
+    pub(crate) matrices: Option<Matrices>,
     pub(crate) asked: Asked,
     pub(crate) bindings: wgpu::BindGroupLayout,
     layout: wgpu::PipelineLayout,
@@ -153,12 +213,14 @@ impl Gpu {
             max_compute_workgroup_size_x: 256,
             ..limits
         };
-        let limits = match shares_more {
-            true => wgpu::Limits {
-                max_compute_workgroup_storage_size: MORE_SHARED,
-                ..limits
-            },
-            false => limits,
+        let matrices = Matrices::of(adapter).filter(|_| most.matrices);
+        let shared = match shares_more {
+            true => MORE_SHARED,
+            false => limits.max_compute_workgroup_storage_size,
+        };
+        let limits = wgpu::Limits {
+            max_compute_workgroup_storage_size: matrices.map_or(shared, |m| shared.max(m.shared)),
+            ..limits
         };
         let subgroups = most.subgroups && has_subgroups(adapter);
         let info = adapter.get_info();
@@ -171,10 +233,12 @@ impl Gpu {
         let mut features = wgpu::Features::empty();
         features.set(wgpu::Features::SUBGROUP, subgroups);
         features.set(mappable, mapped);
+        features.set(Matrices::features(), matrices.is_some());
         let asked = wgpu::DeviceDescriptor {
             label: None,
             required_features: features,
             required_limits: limits,
+            experimental_features: experimental(),
             ..wgpu::DeviceDescriptor::default()
         };
         let opened = adapter.request_device(&asked).await;
@@ -185,9 +249,13 @@ impl Gpu {
             fours,
             shares_more,
             mapped,
+            matrices: matrices.is_some(),
             ..most
         };
-        Ok(Self::of(device, queue, abilities))
+        Ok(Gpu {
+            matrices,
+            ..Self::of(device, queue, abilities)
+        })
     }
 
     pub(crate) fn of(device: wgpu::Device, queue: wgpu::Queue, abilities: Abilities) -> Self {
@@ -212,6 +280,7 @@ impl Gpu {
             device,
             queue,
             abilities,
+            matrices: None,
             asked: Asked::default(),
             bindings,
             layout,
@@ -386,7 +455,10 @@ impl Gpu {
         }
         let text = self.text(file, constants);
         let invalid = self.watch(wgpu::ErrorFilter::Validation);
-        let module = self.module(text);
+        let module = match crate::kernels::is_cooperative(file) {
+            true => self.cooperative(&text, entry)?,
+            false => self.module(text),
+        };
         let pipeline = self
             .device
             .create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
@@ -426,6 +498,24 @@ impl Gpu {
         *locked(&self.broken) = Some((text, other));
     }
 
+    /// A module for cooperative matrices, which wgpu is given as SPIR-V.
+    #[allow(unsafe_code)]
+    fn cooperative(&self, text: &str, entry: &str) -> Result<wgpu::ShaderModule, BackendError> {
+        let words = crate::spirv::cooperative(text, entry).map_err(|why| lost(one_line(&why)))?;
+        let entry = wgpu::PassthroughShaderEntryPoint {
+            name: entry.into(),
+            workgroup_size: (256, 1, 1),
+        };
+        let source = wgpu::ShaderModuleDescriptorPassthrough {
+            label: None,
+            entry_points: vec![entry].into(),
+            spirv: Some(words.into()),
+            ..wgpu::ShaderModuleDescriptorPassthrough::default()
+        };
+        // SAFETY: naga made the words of a valid module, whose bindings are those of the layout.
+        Ok(unsafe { self.device.create_shader_module_passthrough(source) })
+    }
+
     /// A module without the checks that wgpu would add: every index follows from places that were laid out.
     #[allow(unsafe_code)]
     fn module(&self, text: String) -> wgpu::ShaderModule {
@@ -441,6 +531,13 @@ impl Gpu {
         // SAFETY: kernels are this crate's own; their loops end, since each counts up to a bound.
         unsafe { self.device.create_shader_module_trusted(source, checks) }
     }
+}
+
+/// wgpu wants to hear that its cooperative matrices may be wrong.
+#[allow(unsafe_code)]
+fn experimental() -> wgpu::ExperimentalFeatures {
+    // SAFETY: what naga leaves out is put in (`spirv.rs`), and the check tries the kernels before they are used.
+    unsafe { wgpu::ExperimentalFeatures::enabled() }
 }
 
 fn caught(scope: Option<wgpu::ErrorScopeGuard>) -> Option<wgpu::Error> {

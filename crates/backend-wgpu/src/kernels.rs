@@ -41,6 +41,7 @@ sources![
     "formats_tables.wgsl",
     "formats_ternary.wgsl",
     "formats_wide.wgsl",
+    "halve.wgsl",
     "halves.wgsl",
     "heads.wgsl",
     "masks.wgsl",
@@ -69,4 +70,9 @@ pub(crate) fn text(file: &str, constants: &Constants) -> String {
     let text = expand(file, constants, &source);
     assert!(!text.is_empty(), "{file} has no text");
     text
+}
+
+/// Whether a source has cooperative matrices.
+pub(crate) fn is_cooperative(file: &str) -> bool {
+    file.contains("coop")
 }

@@ -9,7 +9,7 @@
 //! numbers follow from that row and its sequence alone; a kernel sees seven buffers and asks for nothing that WebGPU does not
 //! promise, unless the adapter has it.
 //!
-//! Reading order: `gpu` (the adapter), `preprocess` and `kernels` (sources), `formats` and `weights`, `adapters` (those of a model),
+//! Reading order: `gpu` (the adapter), `preprocess`, `kernels` and `spirv` (sources), `formats` and `weights`, `adapters` (those of a model),
 //! `layout` (places), `lower` (ops to dispatches), `work` (works as words), `exec` (the executor) and `replay` (steps that are recorded once), `device`, `check` (what is tried before it is trusted).
 //!
 //! ```
@@ -35,6 +35,7 @@ mod params;
 mod preprocess;
 mod replay;
 mod select;
+mod spirv;
 mod weights;
 mod work;
 

@@ -3,7 +3,7 @@
 mod adapt;
 pub(crate) mod attention;
 mod fused;
-mod linear;
+pub(crate) mod linear;
 mod moe;
 mod recurrent;
 mod rows;
@@ -17,7 +17,7 @@ use tokkata_ir::{
 
 use crate::adapters::Adapters;
 use crate::error::unsupported;
-use crate::gpu::Abilities;
+use crate::gpu::{Abilities, Matrices};
 use crate::launch::{Division, Extent, Kernel, Launch, Pipeline, RowKind, Split};
 use crate::layout::{GroupLayout, StepLayout, ValuePlaces, lead_code, most};
 use crate::params::{NONE, PARAM_BYTES, Params};
@@ -41,6 +41,8 @@ pub(crate) struct Ground<'a> {
     /// Constants of every module.
     pub(crate) constants: &'a Constants,
     pub(crate) abilities: Abilities,
+    /// Cooperative matrices for rows of prompts.
+    pub(crate) matrices: Option<Matrices>,
 }
 
 /// What lowering adds to: shared by the plans of a program.
@@ -54,6 +56,7 @@ pub(crate) struct Grown {
     pub(crate) params: Vec<u32>,
     constants: BTreeMap<u32, u32>,
     shared: BTreeMap<u64, u32>,
+    halves: BTreeMap<u64, u32>,
 }
 
 impl Grown {
@@ -79,6 +82,16 @@ impl Grown {
         }
         let at = self.scratch(words)?;
         self.shared.insert(words, at);
+        Ok(at)
+    }
+
+    /// Words for rows of halves, which all values of as many have in turn.
+    fn halves(&mut self, words: u64) -> Result<u32, BackendError> {
+        if let Some(&at) = self.halves.get(&words) {
+            return Ok(at);
+        }
+        let at = self.scratch(words)?;
+        self.halves.insert(words, at);
         Ok(at)
     }
 
@@ -117,6 +130,8 @@ pub(crate) struct Lowering<'a, 'g> {
     prompts_only: bool,
     /// What comes before all others.
     first: Vec<Launch>,
+    /// Which value lies as halves at a place of the work space.
+    halves: BTreeMap<u32, ValueId>,
     /// Tables of cosines and sines by what they follow from.
     turns: BTreeMap<Params, u32>,
 }
@@ -140,6 +155,7 @@ pub(crate) fn lower<'a>(
         prompts_only: false,
         beside: false,
         first: Vec::new(),
+        halves: BTreeMap::new(),
         turns: BTreeMap::new(),
     };
     for (i, item) in items.iter().enumerate() {

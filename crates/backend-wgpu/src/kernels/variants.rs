@@ -2,9 +2,11 @@
 
 use tokkata_core::DType;
 
-use super::text;
+use super::{is_cooperative, text};
 use crate::formats;
+use crate::gpu::Matrices;
 use crate::layout;
+use crate::lower::linear::{halved_tile, how_halved};
 use crate::preprocess::Constants;
 
 /// A module as wgpu gets it.
@@ -43,7 +45,7 @@ pub fn modules() -> Vec<Module> {
         let base = base(subgroups);
         for (file, own) in &variants {
             let has_fours = own.iter().any(|c| c.0 == "WORK_VEC4");
-            let cooperative = file.contains("coop");
+            let cooperative = is_cooperative(file);
             if (cooperative && subgroups == 0) || (!fours && !has_fours) {
                 continue;
             }
@@ -110,6 +112,7 @@ pub(crate) fn variants() -> Vec<Variant> {
         }
     }
     all.push(("heads.wgsl", vec![("THREADS", 64)]));
+    all.push(("halve.wgsl", vec![("THREADS", 256)]));
     for aligned in [0, 1] {
         let own = [
             ("THREADS", 128),
@@ -183,5 +186,9 @@ fn of_format(format: u32, all: &mut Vec<Variant>) {
             all.push(("matmul.wgsl", of(&own)));
         }
     }
-    all.push(("tiles_coop.wgsl", of(&[("THREADS", 256), ("KIND", 1)])));
+    let how = DType::from_ggml(format).and_then(how_halved);
+    for matrices in Matrices::KNOWN {
+        let own = how.map(|how| of(&[&halved_tile(matrices)[..], &how].concat()));
+        all.extend(own.map(|own| ("tiles_coop.wgsl", own)));
+    }
 }

@@ -1,11 +1,15 @@
 //! Look-ups and products.
 
-use tokkata_ir::{BackendError, GatherIndex, Lead, Node, Op, WeightId};
+use tokkata_core::DType;
+use tokkata_ir::{BackendError, GatherIndex, Lead, Node, Op, ValueId, WeightId};
 
 use super::{Lowering, unsupported};
+use crate::formats::is_wide;
+use crate::gpu::Matrices;
 use crate::launch::{Extent, Kernel, RowKind};
 use crate::layout::lead_code;
 use crate::params::{NONE, Params};
+use crate::weights::Segment;
 
 /// Outputs of a workgroup: 32 threads each.
 const OUTPUTS: u32 = 8;
@@ -14,9 +18,36 @@ const OUTPUTS: u32 = 8;
 const TILE_OUTPUTS: u32 = 128;
 const TILE_ROWS: u32 = 64;
 
+/// Words before a row's halves.
+const HEAD: u32 = 4;
+
+/// How weights of a format are read by cooperative matrices; `None` where a half is too little for them.
+pub(crate) fn how_halved(dtype: DType) -> Option<[(&'static str, u32); 4]> {
+    let wide = is_wide(dtype);
+    let whole = dtype == DType::F16;
+    let fits = !matches!(dtype, DType::F32 | DType::BF16);
+    fits.then_some([
+        ("WEIGHTS_VEC4", (wide || whole).into()),
+        ("WIDE", wide.into()),
+        ("HALVES", 1),
+        ("KIND", 1),
+    ])
+}
+
+/// Constants of tiles of such matrices.
+pub(crate) fn halved_tile(m: Matrices) -> [(&'static str, u32); 4] {
+    [
+        ("WORK_VEC4", 1),
+        ("SIDE", m.side),
+        ("LANES", m.lanes),
+        ("STEP", m.step),
+    ]
+}
+
 /// What a product holds besides the weight's rows.
 #[derive(Clone, Copy)]
 struct Product {
+    value: ValueId,
     x: u32,
     y: u32,
     scale: u32,
@@ -93,6 +124,7 @@ impl Lowering<'_, '_> {
 
     fn product(&self, node: &Node, x_stride: u32, y_stride: u32) -> Product {
         Product {
+            value: node.ins[0],
             x: self.at(node.ins[0]),
             y: self.at(node.outs[0]),
             scale: NONE,
@@ -195,13 +227,6 @@ impl Lowering<'_, '_> {
                 Extent::ONE,
                 Extent::fixed(heads),
             ];
-            let own = [
-                ("FORMAT", segment.dtype.ggml()),
-                ("WORK_VEC4", 1),
-                ("ALIGNED", aligned.into()),
-                ("KIND", 1),
-            ];
-            let tiles = Kernel::One(self.pipeline(("tiles.wgsl", "tiles"), &own));
             let kernel = Kernel::ByRows(op.lead, op.top_k.max(1), pipelines);
             self.kind = tiled.then_some(RowKind::Reply);
             if !self.prompts_only || !tiled {
@@ -209,14 +234,57 @@ impl Lowering<'_, '_> {
             }
             self.kind = None;
             if tiled {
-                let down = Extent::elements(op.lead, 1, TILE_ROWS);
-                let across = Extent::fixed(outputs.div_ceil(TILE_OUTPUTS));
-                let grid = [across, down, grid[2]];
                 self.kind = Some(RowKind::Prompt);
-                self.push(tiles, grid, segment.arena, &params);
+                self.tiles(&segment, (&op, outputs, matrices), params)?;
                 self.kind = None;
             }
         }
         Ok(())
+    }
+
+    /// A product of rows of prompts, with the parameters of `matvec`.
+    fn tiles(
+        &mut self,
+        segment: &Segment,
+        (op, outputs, matrices): (&Product, u32, u32),
+        params: Params,
+    ) -> Result<(), BackendError> {
+        let across = Extent::fixed(outputs.div_ceil(TILE_OUTPUTS));
+        let format = ("FORMAT", segment.dtype.ggml());
+        let fits = |m: &Matrices| op.parts == 1 && op.k.is_multiple_of(m.step);
+        let matrices_of = self.ground.matrices.filter(fits);
+        if let (Some(m), Some(how)) = (matrices_of, how_halved(segment.dtype)) {
+            let params = params.u32(self.halved(op)?);
+            let own = [&halved_tile(m)[..], &how, &[format]].concat();
+            let tiles = Kernel::One(self.pipeline(("tiles_coop.wgsl", "tiles_coop"), &own));
+            let down = Extent::elements(op.lead, 1, TILE_ROWS);
+            self.push(tiles, [across, down, Extent::ONE], segment.arena, &params);
+            return Ok(());
+        }
+        let aligned = (op.k | op.x_stride | op.x_part).is_multiple_of(8);
+        let own = [
+            format,
+            ("WORK_VEC4", 1),
+            ("ALIGNED", aligned.into()),
+            ("KIND", 1),
+        ];
+        let tiles = Kernel::One(self.pipeline(("tiles.wgsl", "tiles"), &own));
+        let down = Extent::elements(op.lead, 1, TILE_ROWS);
+        let grid = [across, down, Extent::fixed(matrices)];
+        self.push(tiles, grid, segment.arena, &params);
+        Ok(())
+    }
+
+    /// Where the rows of a product's value lie as halves.
+    fn halved(&mut self, op: &Product) -> Result<u32, BackendError> {
+        let row = op.k + HEAD;
+        let words = u64::from(self.most(op.lead)) * u64::from(row);
+        let to = self.grown.halves(words)?;
+        if self.halves.insert(to, op.value) != Some(op.value) {
+            let params = Params::new().u32s(&[op.x, to, lead_code(op.lead), op.k, op.x_stride]);
+            let grid = [Extent::rows(op.lead), Extent::ONE, Extent::ONE];
+            self.launch(("halve.wgsl", "halve"), &[("THREADS", 256)], grid, &params)?;
+        }
+        Ok(to)
     }
 }

@@ -10,8 +10,6 @@ use std::ffi::CString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ash::vk;
-use naga::back::spv;
-use naga::valid::{Capabilities, ValidationFlags, Validator};
 use tokkata_ir::BackendError;
 use wgpu::hal::vulkan::Api;
 
@@ -20,6 +18,7 @@ use crate::error::lost;
 use crate::gpu::{Gpu, STORAGES};
 use crate::params::PARAM_BYTES;
 use crate::preprocess::Constants;
+use crate::spirv::translated;
 
 /// Pipelines by source, entry point and constants.
 type Pipelines = BTreeMap<(&'static str, &'static str, Constants), vk::Pipeline>;
@@ -136,28 +135,6 @@ impl Replay {
             });
         }
     }
-}
-
-/// WGSL as SPIR-V, as wgpu makes it.
-fn translated(text: &str, entry: &str) -> Result<Vec<u32>, String> {
-    let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
-    let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
-    validator.subgroup_stages(naga::valid::ShaderStages::COMPUTE);
-    validator.subgroup_operations(naga::valid::SubgroupOperationSet::all());
-    let info = validator
-        .validate(&module)
-        .map_err(|e| e.emit_to_string(text))?;
-    let options = spv::Options {
-        lang_version: (1, 3),
-        zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
-        force_loop_bounding: false,
-        ..spv::Options::default()
-    };
-    let entry = spv::PipelineOptions {
-        shader_stage: naga::ShaderStage::Compute,
-        entry_point: entry.to_owned(),
-    };
-    spv::write_vec(&module, &info, &options, Some(&entry)).map_err(|e| e.to_string())
 }
 
 /// Writes of kernels before are seen by kernels behind.

@@ -77,21 +77,25 @@ impl Grown {
 
     /// Words that every dispatch that asks for as many uses anew.
     fn shared(&mut self, words: u64) -> Result<u32, BackendError> {
-        if let Some(&at) = self.shared.get(&words) {
-            return Ok(at);
-        }
-        let at = self.scratch(words)?;
-        self.shared.insert(words, at);
-        Ok(at)
+        self.once(|grown| &mut grown.shared, words)
     }
 
     /// Words for rows of halves, which all values of as many have in turn.
     fn halves(&mut self, words: u64) -> Result<u32, BackendError> {
-        if let Some(&at) = self.halves.get(&words) {
+        self.once(|grown| &mut grown.halves, words)
+    }
+
+    /// Scratch that is made for the first who asks for as many words.
+    fn once(
+        &mut self,
+        places: fn(&mut Self) -> &mut BTreeMap<u64, u32>,
+        words: u64,
+    ) -> Result<u32, BackendError> {
+        if let Some(&at) = places(self).get(&words) {
             return Ok(at);
         }
         let at = self.scratch(words)?;
-        self.halves.insert(words, at);
+        places(self).insert(words, at);
         Ok(at)
     }
 

@@ -250,6 +250,7 @@ impl Lowering<'_, '_> {
         params: Params,
     ) -> Result<(), BackendError> {
         let across = Extent::fixed(outputs.div_ceil(TILE_OUTPUTS));
+        let down = Extent::elements(op.lead, 1, TILE_ROWS);
         let format = ("FORMAT", segment.dtype.ggml());
         let fits = |m: &Matrices| op.parts == 1 && op.k.is_multiple_of(m.step);
         let matrices_of = self.ground.matrices.filter(fits);
@@ -257,7 +258,6 @@ impl Lowering<'_, '_> {
             let params = params.u32(self.halved(op)?);
             let own = [&halved_tile(m)[..], &how, &[format]].concat();
             let tiles = Kernel::One(self.pipeline(("tiles_coop.wgsl", "tiles_coop"), &own));
-            let down = Extent::elements(op.lead, 1, TILE_ROWS);
             self.push(tiles, [across, down, Extent::ONE], segment.arena, &params);
             return Ok(());
         }
@@ -269,7 +269,6 @@ impl Lowering<'_, '_> {
             ("KIND", 1),
         ];
         let tiles = Kernel::One(self.pipeline(("tiles.wgsl", "tiles"), &own));
-        let down = Extent::elements(op.lead, 1, TILE_ROWS);
         let grid = [across, down, Extent::fixed(matrices)];
         self.push(tiles, grid, segment.arena, &params);
         Ok(())

@@ -120,6 +120,12 @@ impl CudaDevice {
         Ok(device)
     }
 
+    /// Whether weights of block formats are made halves for rows of prompts.
+    #[must_use]
+    pub fn halves_prompts(&self) -> bool {
+        self.kernels.has_words()
+    }
+
     /// Launches kernels one by one rather than as graphs.
     #[must_use]
     pub fn without_graphs(self) -> Self {
@@ -262,18 +268,23 @@ struct Placed {
 }
 
 /// A plan for steps without adapters, and for others where it has them.
-fn placed(program: &Program, plan: &Plan, weights: &Weights, fuse: bool) -> Ways<Placed> {
+fn placed(
+    program: &Program,
+    plan: &Plan,
+    (weights, halves): (&Weights, bool),
+    fuse: bool,
+) -> Ways<Placed> {
     let columns = |id: WeightId| program.weights[id.index()].cols();
     let fast = |id: WeightId| weights.fast(id, columns(id));
     let ways = Ways::new(plan);
     let mut items = select::items(&ways.bare, fuse, &fast);
     let adapted = ways.adapted.map(|plan| {
         let items = select::adapted(&plan, &items);
-        place(program, (plan, items), &fast)
+        place((program, halves), (plan, items), &fast)
     });
     let adds = |n: usize| matches!(plan.nodes[n].op, Op::Adapt { .. });
     items.retain(|item| !matches!(item, Item::Node(n) if adds(*n)));
-    let mut bare = place(program, (ways.bare, items), &fast);
+    let mut bare = place((program, halves), (ways.bare, items), &fast);
     for (out, of) in additions(plan) {
         bare.places.values[out.index()] = bare.places.values[of.index()];
     }
@@ -282,7 +293,7 @@ fn placed(program: &Program, plan: &Plan, weights: &Weights, fuse: bool) -> Ways
 
 /// Places of a plan's values, of which items are launched.
 fn place(
-    program: &Program,
+    (program, halves): (&Program, bool),
     (plan, items): (Plan, Vec<Item>),
     fast: &dyn Fn(WeightId) -> Option<DType>,
 ) -> Placed {
@@ -325,7 +336,7 @@ fn place(
             traffic[i].ins.extend([heads.q, heads.k, v]);
         }
     }
-    let places = layout::values(&plan, &traffic, &program.limits);
+    let places = layout::values(&plan, &traffic, (&program.limits, halves));
     Placed {
         plan,
         items,
@@ -366,10 +377,11 @@ impl Resident {
         };
         let split = fuse.then_some(kernel);
         let weights = Weights::load(&context, &program, source, split, to_halves)?;
+        let halves = device.kernels.has_words();
         let mut plans: Vec<Ways<Placed>> = program
             .plans
             .iter()
-            .map(|plan| placed(&program, plan, &weights, fuse))
+            .map(|plan| placed(&program, plan, (&weights, halves), fuse))
             .collect();
         let ends = plans.iter().flat_map(Ways::iter).map(|p| p.places.end);
         let bytes = ends.max().unwrap_or(0);

@@ -19,6 +19,8 @@ pub(crate) struct Bucket {
     pub(crate) singles: bool,
     /// Of steps that a tape serves, whether more is cached than a block for each split takes.
     pub(crate) deep: bool,
+    /// Whether log-probabilities are told of a row.
+    pub(crate) told: bool,
     /// Whether the time of each item is taken, which no tape tells.
     pub(crate) measured: bool,
 }
@@ -154,6 +156,8 @@ pub(crate) enum When {
     Many(u32),
     /// So many of a lead at least, and at most.
     Counts(Lead, u32, u32),
+    /// Where log-probabilities are told.
+    Told,
 }
 
 impl When {
@@ -175,6 +179,7 @@ impl When {
             When::Counts(lead, least, most) => {
                 (u64::from(least)..=u64::from(most)).contains(&bucket.of(lead))
             }
+            When::Told => bucket.told,
         }
     }
 }
@@ -277,6 +282,7 @@ mod tests {
             },
             singles: true,
             deep: false,
+            told: false,
             measured: false,
         }
     }
@@ -303,6 +309,7 @@ mod tests {
             },
             singles: false,
             deep: false,
+            told: false,
             measured: false,
         };
         assert_eq!(Extent::elements(Lead::Rows, 100, 256).of(bucket), 2);

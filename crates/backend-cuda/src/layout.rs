@@ -34,10 +34,32 @@ pub(crate) fn turned_rows(rows: u64) -> u64 {
     rows.next_multiple_of(128)
 }
 
-/// Bytes of rows of activations as the kernels of products take them: bytes, scales, and sums, and these run by run.
-fn rows_in_bytes(rows: u64, columns: u64) -> u64 {
+/// Rows and columns of which those in halves are filled up to multiples.
+const HALVED_ROWS: u64 = 256;
+const HALVED_COLUMNS: u64 = 256;
+
+/// Bytes of rows of activations as the kernels of products take them: bytes, scales, and sums, and these run by run. Behind them,
+/// where there are kernels that take `halves`, these.
+fn rows_in_bytes(rows: u64, columns: u64, halves: bool) -> u64 {
+    match halves && columns.is_multiple_of(HALVED_COLUMNS) {
+        true => {
+            let units = rows.next_multiple_of(HALVED_ROWS) * 4;
+            halves_at(rows, columns) + units_at(rows, columns) + units
+        }
+        false => halves_at(rows, columns),
+    }
+}
+
+/// Where a value's halves are, from its bytes on.
+pub(crate) fn halves_at(rows: u64, columns: u64) -> u64 {
     let beside = rows * (columns + columns / 32 * 8);
-    beside.next_multiple_of(16) + turned_rows(rows) * (columns / 32) * 8
+    let turned = turned_rows(rows) * (columns / 32) * 8;
+    (beside.next_multiple_of(16) + turned).next_multiple_of(16)
+}
+
+/// Where that is which they are multiplied by, from the halves on.
+pub(crate) fn units_at(rows: u64, columns: u64) -> u64 {
+    rows.next_multiple_of(HALVED_ROWS) * columns * 2
 }
 
 /// Where values of a plan lie, from the first byte of the work space on.
@@ -60,7 +82,11 @@ impl ValuePlaces {
 }
 
 /// Places of a plan's values, of which each is there from the launch that makes it to the last that reads it.
-pub(crate) fn values(plan: &Plan, traffic: &[Traffic], limits: &Limits) -> ValuePlaces {
+pub(crate) fn values(
+    plan: &Plan,
+    traffic: &[Traffic],
+    (limits, halves): (&Limits, bool),
+) -> ValuePlaces {
     let count = plan.values.len();
     // Values, then values in bytes.
     let size = |key: usize| {
@@ -69,7 +95,7 @@ pub(crate) fn values(plan: &Plan, traffic: &[Traffic], limits: &Limits) -> Value
         let bytes = if key < count {
             lead * width * 4
         } else {
-            rows_in_bytes(lead, width)
+            rows_in_bytes(lead, width, halves && shape.lead == Lead::Rows)
         };
         bytes.next_multiple_of(ALIGN).max(ALIGN)
     };

@@ -4,6 +4,7 @@ mod adapt;
 mod attention;
 mod cuts;
 mod flash;
+mod halves;
 mod linear;
 mod moe;
 mod products;
@@ -156,6 +157,8 @@ pub(crate) struct Lowering<'a, 'g> {
     ended: BTreeSet<ValueId>,
     /// Tables of cosines and sines by what they follow from.
     turns: BTreeMap<Vec<u8>, u64>,
+    /// What prompts' rows of products are read from.
+    forms: halves::PromptForms,
 }
 
 /// Lowers a plan whose values lie at these addresses.
@@ -186,7 +189,9 @@ pub(crate) fn lower<'a>(
         heads_left: BTreeMap::new(),
         ended: BTreeSet::new(),
         turns: BTreeMap::new(),
+        forms: halves::PromptForms::default(),
     };
+    lowering.note_prompts(items)?;
     lowering.keep_own_sources(items);
     lowering.tape_sources(items);
     for (i, item) in items.iter().enumerate() {
@@ -389,6 +394,19 @@ impl Lowering<'_, '_> {
         let blocks = Extent::elements(lead, per_row.into(), THREADS).at_most(MOST_BLOCKS);
         let grid = [blocks, Extent::ONE, Extent::ONE];
         self.launch(("rows", kernel), grid, (THREADS, 0), params)
+    }
+
+    /// The same of one that waits itself for what is before it.
+    fn each_early(
+        &mut self,
+        kernel: &str,
+        elements: (Lead, u32),
+        params: &Params,
+    ) -> Result<(), BackendError> {
+        self.mode = self.early();
+        let launched = self.each(kernel, elements, params);
+        self.mode = Mode::Plain;
+        launched
     }
 
     /// A cache slot as kernels see it.

@@ -252,6 +252,12 @@ impl Step {
         self.parts.iter().any(|p| p.adapter > 0)
     }
 
+    /// Whether log-probabilities are told of a row.
+    pub(crate) fn tells(&self) -> bool {
+        let mut wanted = self.parts.iter().flat_map(|p| &p.logits);
+        wanted.any(|row| row.best.is_some())
+    }
+
     /// Rows, sequences and logit rows.
     pub(crate) fn counts(&self) -> [usize; 3] {
         let rows = self.parts.iter().map(SeqRows::len).sum();

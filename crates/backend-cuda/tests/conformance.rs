@@ -57,6 +57,27 @@ mod prompts {
     tokkata_conformance::suite!(super::of(super::Kinds::Prompts));
 }
 
+/// Products of prompts' rows with K formats, where these are made halves: rows, scales, minima and what they make of a code keep
+/// eleven bits each, and a minimum takes off a part of what it is taken from.
+fn halves() -> Option<Subject> {
+    use DType::{Q4_K, Q5_K, Q6_K};
+    let device = tokkata_conformance::cuda().ok()?;
+    if !device.halves_prompts() {
+        return None;
+    }
+    let mut subject = of(Kinds::Prompts)?;
+    subject.profile.matmul = |dtype| match dtype {
+        Q4_K | Q5_K => Rounding::Bits(9),
+        Q6_K => Rounding::Bits(10),
+        _ => matmul(dtype),
+    };
+    Some(subject)
+}
+
+mod halves {
+    tokkata_conformance::suite!(super::halves() => matmul: Matmul);
+}
+
 mod mixed {
     tokkata_conformance::suite!(super::of(super::Kinds::Mixed));
 }

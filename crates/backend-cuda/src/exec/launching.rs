@@ -156,7 +156,8 @@ impl CudaExecutor {
         self.launch(self.kernels.prepare, [1; 3], threads, &params)?;
         let behind = step.parts.iter().map(|p| self.lengths[p.slot.index()]);
         let behind = behind.max().unwrap_or(0);
-        let laps = self.replay(way, [rows, seqs, logits], (kinds, behind))?;
+        let told = step.tells();
+        let laps = self.replay(way, [rows, seqs, logits], (kinds, told, behind))?;
         self.queue[i].laps = laps.map(|laps| (way, laps));
         for (value, to) in self.queue[i].kept.places() {
             self.keep(way, (value, to), plan_at, (index, [rows, seqs, logits]))?;
@@ -213,13 +214,14 @@ impl CudaExecutor {
         self.launch(self.kernels.finish, [1; 3], 256, &params)
     }
 
-    /// Runs the launches of a plan: those of decode steps as a graph. `behind` is the most that a sequence has cached.
+    /// Runs the launches of a plan: those of decode steps as a graph. `told`: whether log-probabilities are; `behind`: the
+    /// most that a sequence has cached.
     /// Gives the events between items, where works are measured.
     fn replay(
         &mut self,
         way: Way,
         [rows, seqs, logits]: [usize; 3],
-        (kinds, behind): (Kinds, u32),
+        (kinds, told, behind): (Kinds, bool, u32),
     ) -> Result<Option<Arc<Laps>>, Fault> {
         let limits = &self.resident.program.limits;
         let up = |n: usize, most: u32| (n.next_power_of_two() as u32).min(most.max(1));
@@ -230,6 +232,7 @@ impl CudaExecutor {
             kinds,
             singles: rows == seqs && !kinds.prompts,
             deep: false,
+            told,
             measured: self.measured,
         };
         let lowered = self.plans[way.0].of(way.1);

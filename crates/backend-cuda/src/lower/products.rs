@@ -37,7 +37,7 @@ pub(super) struct NormOf {
 }
 
 /// A product's weight and what happens to its outputs.
-struct Part {
+pub(super) struct Part {
     weight: WeightId,
     scale: Option<WeightId>,
     bias: Option<WeightId>,
@@ -126,8 +126,11 @@ impl Lowering<'_, '_> {
             };
             let rows = Extent::elements(lead, 1, 4);
             let grid = [Extent::fixed(runs), rows, Extent::ONE];
-            self.kind = Some(RowKind::Prompt);
-            self.launch(("gemm", "quantise_prompts"), grid, (128, 0), &params)?;
+            if self.reads_bytes(x) {
+                self.kind = Some(RowKind::Prompt);
+                self.launch(("gemm", "quantise_prompts"), grid, (128, 0), &params)?;
+            }
+            self.halve_prompts(x, &params)?;
             self.kind = Some(RowKind::Reply);
         }
         let most = if norm.is_some() { 512 } else { 256 };
@@ -259,7 +262,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    fn part(&self, node: usize) -> Result<Part, BackendError> {
+    pub(super) fn part(&self, node: usize) -> Result<Part, BackendError> {
         let node = &self.plan.nodes[node];
         let y = node.outs[0];
         match node.op {
@@ -399,14 +402,19 @@ impl Lowering<'_, '_> {
             self.tape_products(nodes, end, &params, pieces, behind);
         }
         for &format in &formats {
-            let tiles = self.tiles(format, &shapes, gate.is_some(), k)?;
+            let halved = self.is_halved(format, k);
+            let tiles = match halved {
+                true => self.halved_tiles(format, &shapes, gate.is_some())?,
+                false => self.tiles(format, &shapes, gate.is_some(), k)?,
+            };
             self.kind = Some(RowKind::Prompt);
             let grid = [Extent::ONE; 3];
             let params = match &cut {
                 Some(cut) => ending.params(params.clone().u64(cut.apart)),
+                None if halved => params.clone().u64s(&self.in_halves(x)),
                 None => params.clone(),
             };
-            if is_sixteen(format) {
+            if is_sixteen(format) || halved {
                 self.mode = self.early();
             }
             self.push(Kernel::Tiles(lead, tiles), grid, (0, 0), &params);
@@ -422,9 +430,10 @@ impl Lowering<'_, '_> {
                 .any(|p| crate::select::in_bytes(self.shape_of(p).0));
             self.one_row((lead, x, k), (end, bytes, gate.is_some()), &params)?;
         }
+        let wide = self.is_wide(nodes);
         let few = match crowds.is_empty() {
             true => false,
-            false => self.few_rows((lead, k), &shapes, &params)?,
+            false => self.few_rows((lead, k), if wide { 1 } else { 2 }, &shapes, &params)?,
         };
         for &format in &crowds {
             for crowds in self.crowds(format) {
@@ -443,6 +452,10 @@ impl Lowering<'_, '_> {
                 self.push(Kernel::Fitting(lead, tiles), grid, (0, 0), &params);
                 self.mode = Mode::Plain;
             }
+        }
+        if wide {
+            (self.kind, self.when) = (None, When::Always);
+            return Ok(());
         }
         let least = if alone { 2 } else { 1 };
         let most = match (few, crowds.is_empty()) {
@@ -476,7 +489,7 @@ impl Lowering<'_, '_> {
     }
 
     /// The format of a part and its outputs.
-    fn shape_of(&self, part: &Part) -> (DType, u32) {
+    pub(super) fn shape_of(&self, part: &Part) -> (DType, u32) {
         let segment = &self.ground.weights.place(part.weight).segments[0];
         (segment.dtype, segment.rows)
     }

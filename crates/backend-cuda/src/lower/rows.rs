@@ -6,8 +6,8 @@ use tokkata_ir::{
     Act, BackendError, BinaryKind, Lead, Node, NormKind, Op, Pairing, PoolKind, RopeOp, ValueId,
 };
 
-use super::{Lowering, threads_for, unsupported};
-use crate::launch::{Extent, RowKind};
+use super::{Lowering, MOST_BLOCKS, THREADS, threads_for, unsupported};
+use crate::launch::{Extent, RowKind, When};
 use crate::layout::lead_code;
 use crate::params::Params;
 
@@ -219,13 +219,26 @@ impl Lowering<'_, '_> {
         self.each("binary", (lead, width), &params)
     }
 
-    fn move_columns(&mut self, from: ValueId, to: ValueId, c: Columns) -> Result<(), BackendError> {
+    /// Columns of one value or of two.
+    fn move_columns(
+        &mut self,
+        moves: &[(ValueId, Columns)],
+        to: ValueId,
+    ) -> Result<(), BackendError> {
         let (lead, out_width) = (self.lead(to), self.width(to));
-        let params = self.step_of(lead).u32s(&[self.width(from), out_width]);
-        let params = params.u32s(&[c.runs, c.run, c.in_first, c.in_stride, c.in_times]);
-        let params = params.u32s(&[c.out_first, c.out_stride]);
-        let params = params.u64s(&[self.at(from), self.at(to)]);
-        self.each("columns", (lead, c.runs * c.run), &params)
+        let (mut params, mut widest) = (self.step_of(lead), 0);
+        let both = [moves[0], moves[moves.len() - 1]];
+        for (from, c) in both {
+            params = params.u32s(&[self.width(from), out_width, c.runs, c.run]);
+            params = params.u32s(&[c.in_first, c.in_stride, c.in_times]);
+            params = params.u32s(&[c.out_first, c.out_stride]);
+            widest = widest.max(c.runs * c.run);
+        }
+        let [first, second] = both.map(|(from, _)| self.at(from));
+        let params = params.u64s(&[first, second, self.at(to)]);
+        let blocks = Extent::elements(lead, widest.into(), THREADS).at_most(MOST_BLOCKS);
+        let grid = [blocks, Extent::fixed(moves.len() as u32), Extent::ONE];
+        self.launch_early(("rows", "columns"), grid, (THREADS, 0), &params)
     }
 
     fn columns(&mut self, node: &Node) -> Result<(), BackendError> {
@@ -259,7 +272,7 @@ impl Lowering<'_, '_> {
             }
             ref op => return Err(unsupported(op.name())),
         };
-        self.move_columns(node.ins[0], out, columns)
+        self.move_columns(&[(node.ins[0], columns)], out)
     }
 
     fn concat(&mut self, node: &Node, groups: u32) -> Result<(), BackendError> {
@@ -271,7 +284,7 @@ impl Lowering<'_, '_> {
             .collect();
         let split = split_inputs(&shapes, groups, out_width)
             .ok_or_else(|| unsupported("concat of widths that do not fit"))?;
-        let mut first = 0;
+        let (mut first, mut moves) = (0, Vec::new());
         for (&value, split) in node.ins.iter().zip(split) {
             let width = self.width(value);
             let run = if split { width / groups } else { width };
@@ -284,10 +297,12 @@ impl Lowering<'_, '_> {
                 out_first: first,
                 out_stride: out_width / groups,
             };
-            self.move_columns(value, out, columns)?;
+            moves.push((value, columns));
             first += run;
         }
-        Ok(())
+        moves
+            .chunks(2)
+            .try_for_each(|two| self.move_columns(two, out))
     }
 
     fn norm(&mut self, node: &Node) -> Result<(), BackendError> {
@@ -403,7 +418,7 @@ impl Lowering<'_, '_> {
         let (out, lead, width) = self.out(node);
         let params = self.step().u32(width);
         let params = params.u64s(&[self.at(node.ins[0]), self.at(out)]);
-        self.each("select_rows", (lead, width), &params)
+        self.each_early("select_rows", (lead, width), &params)
     }
 
     fn pool(&mut self, node: &Node, kind: PoolKind) -> Result<(), BackendError> {
@@ -437,9 +452,9 @@ impl Lowering<'_, '_> {
         let cells = u64::from(self.most(Lead::LogitRows)) * u64::from(LOOKERS);
         let params = params.u64(self.scratch(cells * FOUND_BYTES)?);
         let grid = [Extent::fixed(LOOKERS), rows, Extent::ONE];
-        self.launch(("sample", "sift"), grid, (256, 0), &params)?;
+        self.launch_early(("sample", "sift"), grid, (256, 0), &params)?;
         let grid = [rows, Extent::ONE, Extent::ONE];
-        self.launch(("sample", "sample"), grid, (1024, 0), &params)
+        self.launch_early(("sample", "sample"), grid, (1024, 0), &params)
     }
 
     /// Reports of log-probabilities, where tokens are drawn from logits that can be seen; 0 where they are not.
@@ -453,7 +468,9 @@ impl Lowering<'_, '_> {
         let out = self.scratch(words * 4)?;
         let params = params.u64s(&[self.at(tokens), out]);
         let grid = [Extent::rows(Lead::LogitRows), Extent::ONE, Extent::ONE];
-        self.launch(("sample", "report"), grid, (1024, 0), &params)?;
+        self.when = When::Told;
+        self.launch_early(("sample", "report"), grid, (1024, 0), &params)?;
+        self.when = When::Always;
         Ok(out)
     }
 

@@ -104,7 +104,7 @@ pub(crate) fn crowds(dtype: DType) -> Vec<Case> {
     use DType::{BF16, F16, IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
     let columns: &[u32] = match dtype {
         F16 | BF16 => &[1160],
-        Q4_0 | Q8_0 | MXFP4 | IQ4_NL => &[1152],
+        Q4_0 | Q8_0 | MXFP4 | IQ4_NL => &[1152, 1280],
         Q4_K | Q5_K | Q6_K => &[2304, 3072],
         _ => &[],
     };

@@ -6,6 +6,7 @@
 // 64 columns, which have a power of their own: whoever makes them can cut them, without the rest of the row.
 #include "activate.cuh"
 #include "async.cuh"
+#include "clusters.cuh"
 #include "cut.cuh"
 #include "tiles.cuh"
 
@@ -171,17 +172,6 @@ static __device__ __forceinline__ void write_tile(const MatVec &op, const Output
 #endif
 
 #ifdef HAS_WGMMA
-// Tiles of 128 rows by so many outputs that lie beside each other.
-static __device__ __forceinline__ u32 tiles_beside(const MatVec &op, u32 format, u32 wide) {
-    u32 before = 0, tiles = 0, parts = op.gated ? 1 : PARTS;
-    for (u32 i = 0; i < parts; i++) {
-        u32 n = op.parts[i].end - before;
-        before = op.parts[i].end;
-        if (n && op.parts[i].dtype == format) tiles += (n + wide - 1) / wide;
-    }
-    return tiles;
-}
-
 // Rows of prompts among 32 from `first` on: a bit for each.
 static __device__ __forceinline__ u32 prompts_of(const Step &s, const MatVec &op, u32 first, u32 count) {
     u32 row = first + (threadIdx.x & 31);
@@ -566,32 +556,8 @@ template <int F, int BM, int BN, int WM, int WN> static __device__ __forceinline
 
 #ifdef HAS_WGMMA
 #define RING_THREADS 512
-#define RING_BLOCKS 2 // of a cluster: tiles beside each other, which share their rows
 #define MULTIPLYING 8 // warps, then those that copy, then those that write
 #define COPYING 4
-
-// The outputs of a block's tile. A block without outputs copies those of the first tile for the others.
-static __device__ __forceinline__ bool outputs_of(const MatVec &op, u32 format, u32 tile, Outputs *outs) {
-    u32 wide = op.gated ? 64 : 128;
-    bool found = find_outputs(op, format, wide, tile, outs);
-    if (!found) find_outputs(op, format, wide, 0, outs);
-    return found;
-}
-
-// Tiles of a block that have rows of prompts. Those of the same outputs come one after the other, so that weights are read once.
-template <int F, class Work> static __device__ __forceinline__ void each_tile(const Step &s, const MatVec &op, u32 count, u32 pairs, Work work) {
-    u32 lane = threadIdx.x & 31, down = (count + 127) / 128;
-    for (u32 pair = blockIdx.x / RING_BLOCKS; pair < pairs; pair += gridDim.x / RING_BLOCKS) {
-        u32 first = pair % down * 128;
-        bool any = false;
-        #pragma unroll
-        for (u32 r = lane; r < 128; r += 32) any |= first + r < count && of_prompt(s, op, first + r);
-        if (!__any_sync(ALL_LANES, any)) continue;
-        Outputs outs = {0, 0, 0};
-        bool found = outputs_of(op, F, pair / down * RING_BLOCKS + cluster_rank(), &outs);
-        work(first, outs, found, pair);
-    }
-}
 
 // Tiles of 128 rows by 128 outputs, one after the other. Four warps fill a ring of places in shared memory, each block of a cluster
 // with half of the rows for all, and go on to the next tile while the last one ends; twice four multiply what is there, 64 rows each
@@ -605,7 +571,7 @@ template <int F> static __device__ __forceinline__ void gemm_ring(const Step &s,
     __shared__ __align__(8) u64 bars[2 * DEPTH + 2 * MULTIPLYING];
     u32 warp = one_for_all(threadIdx.x >> 5), lane = threadIdx.x & 31, count = rows_of(s, op.lead), rank = cluster_rank();
     u32 down = (count + BM - 1) / BM, wide = op.gated ? BN / 2 : BN;
-    u32 pairs = down * ((tiles_beside(op, F, wide) + RING_BLOCKS - 1) / RING_BLOCKS);
+    u32 pairs = pairs_of<F>(op, wide, down);
     u32 space_at = shared_at(space), units_at = space_at + DEPTH * Size::bytes, full = shared_at(bars), free = full + 8 * DEPTH;
     u32 steps = (op.k + 63) / 64, stage = 0, round = 0;
     // A multiplying warp's sums, and whether they are there or may be written anew.
@@ -614,7 +580,7 @@ template <int F> static __device__ __forceinline__ void gemm_ring(const Step &s,
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < DEPTH; i++) {
             bar_init(full + 8 * i, COPYING * 32 + 1);
-            bar_init(free + 8 * i, RING_BLOCKS * MULTIPLYING);
+            bar_init(free + 8 * i, CLUSTER * MULTIPLYING);
         }
         for (u32 i = 0; i < 2 * MULTIPLYING; i++) bar_init(made + 8 * i, 1);
         bars_made();
@@ -625,7 +591,7 @@ template <int F> static __device__ __forceinline__ void gemm_ring(const Step &s,
         wait_before();
         u32 own = warp - MULTIPLYING - COPYING, bar = 16 * own;
         const float *from = sums + own * 32 * PITCH;
-        each_tile<F>(s, op, count, pairs, [&](u32 first, const Outputs &outs, bool found, u32) {
+        each_tile<F, BM>(s, op, count, wide, [&](u32 first, const Outputs &outs, bool found, u32) {
             if (!found) return;
             first += own * 32;
             u32 prompts = prompts_of(s, op, first, count);
@@ -655,14 +621,14 @@ template <int F> static __device__ __forceinline__ void gemm_ring(const Step &s,
             for (int i = 0; i < BN / 16; i++) copy16(at + to * Size::bytes + i * 2048, there ? w[i] + t * 128 : op.acts.q, there);
         };
         // Weights of the first tile are asked for before the rows are there.
-        u32 ahead = blockIdx.x / RING_BLOCKS < pairs ? min(steps, (u32)DEPTH) : 0;
+        u32 ahead = blockIdx.x / CLUSTER < pairs ? min(steps, (u32)DEPTH) : 0;
         Outputs begun = {0, 0, 0};
-        if (ahead > 0) outputs_of(op, F, blockIdx.x / RING_BLOCKS / down * RING_BLOCKS + rank, &begun);
+        if (ahead > 0) outputs_of(op, F, wide, blockIdx.x / CLUSTER / down * CLUSTER + rank, &begun);
         begin_outputs(begun);
         for (u32 t = 0; t < ahead; t++) copy_outputs(t, t);
         wait_before();
-        each_tile<F>(s, op, count, pairs, [&](u32 first, const Outputs &outs, bool, u32 pair) {
-            if (pair != blockIdx.x / RING_BLOCKS && ahead > 0) copies_wait<0>(), ahead = 0;
+        each_tile<F, BM>(s, op, count, wide, [&](u32 first, const Outputs &outs, bool, u32 pair) {
+            if (pair != blockIdx.x / CLUSTER && ahead > 0) copies_wait<0>(), ahead = 0;
             begin_outputs(outs);
             const u8 *rows = op.acts.q + tile_of(first + rank * 64, op.k);
             const float *units = op.acts.d + unit_of(first + own, op.k);
@@ -674,7 +640,7 @@ template <int F> static __device__ __forceinline__ void gemm_ring(const Step &s,
                     #pragma unroll
                     for (int p = 0; p < P; p++)
                         bulk_copy_to(space_at + to + p * Size::rows + rank * TILE_BYTES, rows + p * apart * 2 + (u64)t * 2 * TILE_BYTES,
-                                     TILE_BYTES, full + 8 * stage, (1 << RING_BLOCKS) - 1);
+                                     TILE_BYTES, full + 8 * stage, (1 << CLUSTER) - 1);
                 }
                 if (t >= ahead) copy_outputs(t, stage);
                 copy4(units_at + (stage * BM + own) * 4, units + t * BM);
@@ -688,7 +654,7 @@ template <int F> static __device__ __forceinline__ void gemm_ring(const Step &s,
         more_registers<152>();
         wait_before();
         u32 unit = units_at + (warp * 16 + lane / 4) * 4;
-        each_tile<F>(s, op, count, pairs, [&](u32, const Outputs &, bool found, u32) {
+        each_tile<F, BM>(s, op, count, wide, [&](u32, const Outputs &, bool found, u32) {
             float acc[1][NT][4] = {}, dot[NT][4];
             for (u32 t = 0; t < steps; t++) {
                 u32 tile = one_for_all(space_at + stage * Size::bytes);
@@ -707,7 +673,7 @@ template <int F> static __device__ __forceinline__ void gemm_ring(const Step &s,
                 wgmma_commits();
                 wgmma_waits<0>();
                 wgmma_made(dot);
-                if (lane < RING_BLOCKS) bar_arrive_at(free + 8 * stage, lane);
+                if (lane < CLUSTER) bar_arrive_at(free + 8 * stage, lane);
                 #pragma unroll
                 for (int n = 0; n < NT; n++)
                     #pragma unroll
@@ -728,7 +694,7 @@ template <int F> static __device__ __forceinline__ void gemm_ring(const Step &s,
 
 #ifdef HAS_WGMMA
 #define LARGE(F)                                                                                                     \
-    extern "C" __global__ void __cluster_dims__(RING_BLOCKS, 1, 1) __launch_bounds__(RING_THREADS, 1)                \
+    extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(RING_THREADS, 1)                \
         gemm_large_##F(Step s, MatVec op, u64 apart, Ending end) {                                                   \
         gemm_ring<T_##F>(s, op, apart, end);                                                                         \
     }

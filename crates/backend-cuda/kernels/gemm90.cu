@@ -3,14 +3,12 @@
 // A row is halves under a power of two of its own, weights are made halves on their way to tensor cores (both keep eleven bits).
 // Tensor cores sum sixteen columns after sixteen, so a row's bits follow from the format and the number of columns alone, whatever
 // tile it lies in.
-#include "async.cuh"
+#include "clusters.cuh"
 #include "cut.cuh"
 #include "products.cuh"
-#include "tiles.cuh"
 
 #ifdef HAS_WGMMA
 #define OUTS 128            // of a tile; a warp has sixteen
-#define BLOCKS 2u           // of a cluster: tiles beside each other, which share their rows
 #define MULTIPLYING 8u      // warps, then one that copies rows, and those that copy weights
 #define COPYING 3u
 #define THREADS ((MULTIPLYING + 1 + COPYING) * 32)
@@ -230,29 +228,6 @@ static __device__ __forceinline__ Rows tile_row(const MatVec &op, const Outputs 
     return rows_at(op, {part, min(o, outs.count - 1)});
 }
 
-// Tiles of a block that have rows of prompts. Those of the same outputs come one after the other, so that weights are read once. A
-// block without outputs copies those of the first tile for the other.
-template <int F, u32 ROWS, class Work> static __device__ __forceinline__ void each_tile(const Step &s, const MatVec &op, u32 count, Work work) {
-    u32 lane = threadIdx.x & 31, down = (count + ROWS - 1) / ROWS, wide = op.gated ? OUTS / 2 : OUTS, before = 0, beside = 0;
-    for (u32 i = 0, parts = op.gated ? 1 : PARTS; i < parts; i++) {
-        u32 n = op.parts[i].end - before;
-        before = op.parts[i].end;
-        if (n && op.parts[i].dtype == F) beside += (n + wide - 1) / wide;
-    }
-    u32 pairs = down * ((beside + BLOCKS - 1) / BLOCKS);
-    for (u32 pair = blockIdx.x / BLOCKS; pair < pairs; pair += gridDim.x / BLOCKS) {
-        u32 first = pair % down * ROWS;
-        bool any = false;
-        #pragma unroll
-        for (u32 r = lane; r < ROWS; r += 32) any |= first + r < count && of_prompt(s, op, first + r);
-        if (!__any_sync(ALL_LANES, any)) continue;
-        Outputs outs = {0, 0, 0};
-        bool found = find_outputs(op, F, wide, pair / down * BLOCKS + cluster_rank(), &outs);
-        if (!found) find_outputs(op, F, wide, 0, &outs);
-        work(first, outs, found);
-    }
-}
-
 // A warp's outputs of 32 rows in shared memory: rows of sixteen, so far apart that neither those who write nor those who read meet.
 #define PITCH 20
 #define PUT (32 * PITCH)
@@ -319,7 +294,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
     __shared__ __align__(8) u64 bars[2 * (DEPTH + SLOTS)];
     __shared__ __align__(16) uint4 made[MULTIPLYING][4][16];
     u32 warp = one_for_all(threadIdx.x >> 5), lane = threadIdx.x & 31, count = rows_of(s, op.lead), rank = cluster_rank();
-    u32 space_at = shared_at(space), weights_at = space_at + DEPTH * Size::rows;
+    u32 wide = op.gated ? OUTS / 2 : OUTS, space_at = shared_at(space), weights_at = space_at + DEPTH * Size::rows;
     float *put = (float *)(space + DEPTH * Size::rows + SLOTS * Size::weights) + warp * PUT;
     u32 full = shared_at(bars), free = full + 8 * DEPTH, weights_full = free + 8 * DEPTH, weights_free = weights_full + 8 * SLOTS;
     u32 blocks = op.k / BLOCK, stage = 0, round = 0, slot = 0, turn = 0;
@@ -330,7 +305,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
         if (++slot == SLOTS) slot = 0, turn++;
     };
     if (threadIdx.x == 0) {
-        for (u32 i = 0; i < DEPTH; i++) bar_init(full + 8 * i, 1), bar_init(free + 8 * i, BLOCKS * MULTIPLYING);
+        for (u32 i = 0; i < DEPTH; i++) bar_init(full + 8 * i, 1), bar_init(free + 8 * i, CLUSTER * MULTIPLYING);
         for (u32 i = 0; i < SLOTS; i++) bar_init(weights_full + 8 * i, COPYING * 32), bar_init(weights_free + 8 * i, MULTIPLYING);
         bars_made();
     }
@@ -341,7 +316,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
         const u32 PIECES = Size::bytes / 16, BESIDE = COPYING * 4, LINES = (OUTS + BESIDE - 1) / BESIDE;
         u32 own = threadIdx.x - (MULTIPLYING + 1) * 32, piece = own % 8, line = own / 8;
         const u8 *w[LINES];
-        each_tile<F, ROWS>(s, op, count, [&](u32, const Outputs &outs, bool) {
+        each_tile<F, ROWS>(s, op, count, wide, [&](u32, const Outputs &outs, bool, u32) {
             #pragma unroll
             for (u32 i = 0; i < LINES; i++) w[i] = tile_row(op, outs, line + i * BESIDE).w + piece * 16;
             for (u32 b = 0; b < blocks; b++) {
@@ -367,7 +342,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
     } else if (warp == MULTIPLYING) {
         fewer_registers<72>();
         wait_before();
-        each_tile<F, ROWS>(s, op, count, [&](u32 first, const Outputs &, bool) {
+        each_tile<F, ROWS>(s, op, count, wide, [&](u32 first, const Outputs &, bool, u32) {
             // Half of the rows are those of a tile of 64, or two of these that lie beside each other.
             const u32 HALF = Size::rows / 2;
             const u8 *from = rows + tile_of(first + rank * (ROWS / 2), op.k);
@@ -375,7 +350,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
                 if (round > 0) bar_wait(free + 8 * stage, (round - 1) & 1);
                 if (lane == 0) {
                     bar_expect(full + 8 * stage, Size::rows);
-                    bulk_copy_to(space_at + stage * Size::rows + rank * HALF, from + (u64)t * 2 * TILE_BYTES, HALF, full + 8 * stage, (1 << BLOCKS) - 1);
+                    bulk_copy_to(space_at + stage * Size::rows + rank * HALF, from + (u64)t * 2 * TILE_BYTES, HALF, full + 8 * stage, (1 << CLUSTER) - 1);
                 }
                 __syncwarp();
                 next_stage();
@@ -387,7 +362,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
         u32 w_from = weights_at + (warp * 16 + lane % 16) * Size::pitch + lane / 16 * 16;
         const u8 *head = space + (weights_at - space_at) + (warp * 16 + lane % 16) * Size::pitch;
         uint4(&scales)[4][16] = made[warp];
-        each_tile<F, ROWS>(s, op, count, [&](u32 first, const Outputs &outs, bool found) {
+        each_tile<F, ROWS>(s, op, count, wide, [&](u32 first, const Outputs &outs, bool found, u32) {
             float sums[NT][4] = {};
             u32 a[2][4][4], before = 0;
             const u16 *ds = (const u16 *)tile_row(op, outs, warp * 16 + lane % 16).scales;
@@ -427,7 +402,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
                     // The step before is done: its rows may go, its weights make room for the next ones.
                     wgmma_waits<1>();
                     were_read(a[(i + 1) % 2]);
-                    if (t + i > 0 && lane < BLOCKS) bar_arrive_at(free + 8 * before, lane);
+                    if (t + i > 0 && lane < CLUSTER) bar_arrive_at(free + 8 * before, lane);
                     before = stage;
                     next_stage();
                     if (i < 3 || t + 4 < blocks * 4) prepare(t + i + 1, a[(i + 1) % 2]);
@@ -435,7 +410,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
             }
             wgmma_waits<0>();
             wgmma_made(sums);
-            if (lane < BLOCKS) bar_arrive_at(free + 8 * before, lane);
+            if (lane < CLUSTER) bar_arrive_at(free + 8 * before, lane);
             if (found) write_sums<NT>(s, op, outs, units, first, count, sums, put);
         });
     }
@@ -443,7 +418,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
 }
 
 #define GEMM(NAME, F, NT)                                                                                                    \
-    extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 1)                                   \
+    extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)                                   \
         NAME##_##F(Step s, MatVec op, const u8 *rows, const float *units) {                                                  \
         gemm90<T_##F, NT>(s, op, rows, units);                                                                               \
     }

@@ -60,6 +60,7 @@ struct Columns {
 };
 
 KERNEL columns(Step s, u32 lead, Columns c, const u32 *x, u32 *y) {
+    wait_before();
     u32 per_row = c.runs * c.run;
     EACH(i, (u64)rows_of(s, lead) * per_row) {
         u32 row = i / per_row, e = i % per_row, r = e / c.run, o = e % c.run;
@@ -69,6 +70,7 @@ KERNEL columns(Step s, u32 lead, Columns c, const u32 *x, u32 *y) {
 }
 
 KERNEL select_rows(Step s, u32 width, const u32 *x, u32 *y) {
+    wait_before();
     EACH(i, (u64)rows_of(s, LEAD_LOGITS) * width) y[i] = x[(u64)s.logit_row[i / width] * width + i % width];
 }
 

@@ -410,6 +410,7 @@ static __device__ Found found_of(i64 own, u32 id, bool broken, Shared &sh) {
 }
 
 KERNEL sift(Step s, Draw op, Found *found) {
+    wait_before();
     __shared__ Shared sh;
     __shared__ i32 part[PART];
     u32 i = blockIdx.y;
@@ -486,6 +487,7 @@ static __device__ i32 filtered(const Draw &op, const Row &row, const u32 *record
 }
 
 KERNEL sample(Step s, Draw op, const Found *found) {
+    wait_before();
     __shared__ Shared sh;
     __shared__ i32 values[MOST_LISTED];
     __shared__ u32 ids[MOST_LISTED];
@@ -537,6 +539,7 @@ KERNEL sample(Step s, Draw op, const Found *found) {
 
 // Log-probabilities of the drawn token and of the likeliest, of logits as they came.
 KERNEL report(Step s, Draw op, const i32 *tokens, u32 *out) {
+    wait_before();
     __shared__ Shared sh;
     u32 i = blockIdx.x;
     if (i >= rows_of(s, LEAD_LOGITS)) return;

@@ -391,6 +391,19 @@ impl Lowering<'_, '_> {
         self.launch(("rows", kernel), grid, (THREADS, 0), params)
     }
 
+    /// The same of one that waits itself for what is before it.
+    fn each_early(
+        &mut self,
+        kernel: &str,
+        elements: (Lead, u32),
+        params: &Params,
+    ) -> Result<(), BackendError> {
+        self.mode = self.early();
+        let launched = self.each(kernel, elements, params);
+        self.mode = Mode::Plain;
+        launched
+    }
+
     /// A cache slot as kernels see it.
     fn cache(&self, slot: SlotId, params: Params) -> Params {
         let group = &self.ground.groups[slot.group.index()];

@@ -422,9 +422,10 @@ impl Lowering<'_, '_> {
                 .any(|p| crate::select::in_bytes(self.shape_of(p).0));
             self.one_row((lead, x, k), (end, bytes, gate.is_some()), &params)?;
         }
+        let wide = self.is_wide(nodes);
         let few = match crowds.is_empty() {
             true => false,
-            false => self.few_rows((lead, k), &shapes, &params)?,
+            false => self.few_rows((lead, k), if wide { 1 } else { 2 }, &shapes, &params)?,
         };
         for &format in &crowds {
             for crowds in self.crowds(format) {
@@ -443,6 +444,10 @@ impl Lowering<'_, '_> {
                 self.push(Kernel::Fitting(lead, tiles), grid, (0, 0), &params);
                 self.mode = Mode::Plain;
             }
+        }
+        if wide {
+            (self.kind, self.when) = (None, When::Always);
+            return Ok(());
         }
         let least = if alone { 2 } else { 1 };
         let most = match (few, crowds.is_empty()) {

@@ -225,7 +225,7 @@ impl Lowering<'_, '_> {
         let params = params.u32s(&[c.runs, c.run, c.in_first, c.in_stride, c.in_times]);
         let params = params.u32s(&[c.out_first, c.out_stride]);
         let params = params.u64s(&[self.at(from), self.at(to)]);
-        self.each("columns", (lead, c.runs * c.run), &params)
+        self.each_early("columns", (lead, c.runs * c.run), &params)
     }
 
     fn columns(&mut self, node: &Node) -> Result<(), BackendError> {
@@ -403,7 +403,7 @@ impl Lowering<'_, '_> {
         let (out, lead, width) = self.out(node);
         let params = self.step().u32(width);
         let params = params.u64s(&[self.at(node.ins[0]), self.at(out)]);
-        self.each("select_rows", (lead, width), &params)
+        self.each_early("select_rows", (lead, width), &params)
     }
 
     fn pool(&mut self, node: &Node, kind: PoolKind) -> Result<(), BackendError> {
@@ -437,9 +437,9 @@ impl Lowering<'_, '_> {
         let cells = u64::from(self.most(Lead::LogitRows)) * u64::from(LOOKERS);
         let params = params.u64(self.scratch(cells * FOUND_BYTES)?);
         let grid = [Extent::fixed(LOOKERS), rows, Extent::ONE];
-        self.launch(("sample", "sift"), grid, (256, 0), &params)?;
+        self.launch_early(("sample", "sift"), grid, (256, 0), &params)?;
         let grid = [rows, Extent::ONE, Extent::ONE];
-        self.launch(("sample", "sample"), grid, (1024, 0), &params)
+        self.launch_early(("sample", "sample"), grid, (1024, 0), &params)
     }
 
     /// Reports of log-probabilities, where tokens are drawn from logits that can be seen; 0 where they are not.
@@ -453,7 +453,7 @@ impl Lowering<'_, '_> {
         let out = self.scratch(words * 4)?;
         let params = params.u64s(&[self.at(tokens), out]);
         let grid = [Extent::rows(Lead::LogitRows), Extent::ONE, Extent::ONE];
-        self.launch(("sample", "report"), grid, (1024, 0), &params)?;
+        self.launch_early(("sample", "report"), grid, (1024, 0), &params)?;
         Ok(out)
     }
 

@@ -91,6 +91,9 @@ impl Lowering<'_, '_> {
     /// The form of a row of so many columns and its bytes; `None` where a launch of products cannot be an instruction.
     fn row_space(&self, nodes: &[usize]) -> Option<(Form, u32)> {
         let k = self.width(self.plan.nodes[nodes[0]].ins[0]);
+        if self.is_wide(nodes) {
+            return None;
+        }
         let mut forms = BTreeSet::new();
         for &n in nodes {
             let Op::Matmul { weight, .. } = self.plan.nodes[n].op else {

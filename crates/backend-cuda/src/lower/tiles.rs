@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tokkata_core::DType;
-use tokkata_ir::{BackendError, Lead};
+use tokkata_ir::{BackendError, Lead, Op};
 
 use super::Lowering;
 use crate::driver::Mode;
@@ -32,6 +32,9 @@ const STRETCH: u32 = 1024;
 const PLACES: u32 = 16;
 /// Most columns: each 4,096 of a row have a barrier.
 const MOST_FEW: u32 = 8 * 4096;
+/// Outputs, and columns of each, from which on it is worth leaving a tape for with one row too.
+const WIDE: u32 = 1 << 14;
+const WIDE_COLUMNS: u32 = 4096;
 /// Shared memory of its blocks, which lie alone on their multiprocessors but for small ones of other launches.
 const MOST_SHARED: u32 = 200 << 10;
 
@@ -162,13 +165,9 @@ impl Lowering<'_, '_> {
         crowds.kinds.iter().map(crowd).collect()
     }
 
-    /// Products of a few replies' rows by `few.cu`; `false` where it does not know their formats or columns.
-    pub(super) fn few_rows(
-        &mut self,
-        (lead, k): (Lead, u32),
-        parts: &[Shape],
-        params: &Params,
-    ) -> Result<bool, BackendError> {
+    /// Places of `few.cu` for weights under way, the bytes of each and all that a block shares; `None` where it does not know the
+    /// formats or the columns.
+    fn few_places(&self, k: u32, parts: &[Shape]) -> Option<[u32; 3]> {
         let place = |d: DType| match d {
             DType::Q4_K => Some(16 * (4 * 144 + 16)),
             DType::Q5_K => Some(16 * (4 * 176 + 16)),
@@ -176,23 +175,48 @@ impl Lowering<'_, '_> {
             _ => None,
         };
         let places: Option<Vec<u32>> = parts.iter().map(|p| place(p.0)).collect();
-        let Some(place) = places.and_then(|p| p.into_iter().max()) else {
-            return Ok(false);
-        };
+        let place = places?.into_iter().max()?;
         // Rows with their scales and sums, scales of the units of eight warps of two stretches, their sums of four tiles, zeros.
         let fixed = FEW * (k + 16) + k + 8 * 2 * 512 + 4 * 8 * FEW * 16 * 4 + 16;
         let count = (MOST_SHARED.saturating_sub(fixed) / place).min(PLACES);
-        let shared = fixed + count * place;
-        let fits = k.is_multiple_of(STRETCH) && k <= MOST_FEW;
-        if !self.ground.kernels.has_words() || !fits || count < 4 {
+        let known = self.ground.kernels.has_words() && k.is_multiple_of(STRETCH) && k <= MOST_FEW;
+        (known && count >= 4).then_some([count, place, fixed + count * place])
+    }
+
+    /// Whether products have so many outputs that a launch of `few.cu` is faster than an instruction of a tape for one row too.
+    pub(super) fn is_wide(&self, nodes: &[usize]) -> bool {
+        let [node] = nodes else {
+            return false;
+        };
+        let node = &self.plan.nodes[*node];
+        let Op::Matmul { weight, .. } = node.op else {
+            return false;
+        };
+        let dtype = self.ground.weights.place(weight).segments[0].dtype;
+        let (k, outputs) = (self.width(node.ins[0]), self.width(node.outs[0]));
+        let shape = [(dtype, outputs)];
+        let is_large = outputs >= WIDE && k >= WIDE_COLUMNS;
+        let known = self.few_places(k, &shape).is_some();
+        is_large && known && !self.crowd_formats(&shape, 0, false, k).is_empty()
+    }
+
+    /// Products of a few replies' rows by `few.cu`, from `least` on; `false` where it does not know their formats or columns.
+    pub(super) fn few_rows(
+        &mut self,
+        (lead, k): (Lead, u32),
+        least: u32,
+        parts: &[Shape],
+        params: &Params,
+    ) -> Result<bool, BackendError> {
+        let Some([count, place, shared]) = self.few_places(k, parts) else {
             return Ok(false);
-        }
+        };
         let function = self.ground.kernels.function("few", "few").map_err(lost)?;
         function.allow_shared(MOST_SHARED).map_err(lost)?;
         function.prefer_shared().map_err(lost)?;
         let params = params.clone().then(&Params::new().u32s(&[count, place]));
         let when = self.when;
-        (self.when, self.mode) = (When::Counts(lead, 2, FEW), self.early());
+        (self.when, self.mode) = (When::Counts(lead, least, FEW), self.early());
         let grid = [
             Extent::fixed(self.ground.processors),
             Extent::ONE,

@@ -1,47 +1,35 @@
-// Products of two to four replies' rows on 9.0, with weights of the formats whose units are 64 columns: blocks that stay go
+// Products of two to eight replies' rows on 9.0, with weights of the formats whose units are 64 columns: blocks that stay go
 // through tiles of 16 outputs, and two warps copy weights, a stretch of all 16 outputs at a time, before what is in front has ended.
 //
 // The order of sums is that of matvec.cu: lane l sums units l, l + 32, …, and lanes are summed in pairs. Warp w of eight
-// has the lanes w and w + 8 of even stretches, and those 16 further of odd ones. Tensor cores multiply by eight columns where
-// there are four rows: the first four are those of one unit, the other four those of the unit eight further, each by weights of
-// its own and zeros for those of the other, so that no sum of a thread is idle.
+// has the lanes w and w + 8 of even stretches, and those 16 further of odd ones. Tensor cores multiply by eight columns: those of
+// one unit of eight rows, so that a thread has sums of either of a warp's units. Of four rows the first four columns are those of
+// one unit, the other four those of the unit eight further, each by weights of its own and zeros for those of the other, so that
+// no sum of a thread is idle.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#include "async.cuh"
-#include "replies.cuh"
+#include "few.cuh"
 
-#define FEW 4u              // rows
-#define WARPS 8u            // that multiply
-#define FETCHING 2u         // and that fetch; one more ends tiles
-#define TILE 16u            // outputs
-#define STRETCH 1024u       // columns
 #define HELD 4u             // stretches of rows that warps keep in registers, where there are as many
 #define CHUNK 4096u         // columns of rows that have a barrier
 #define MOST_CHUNKS 8u
 #define MOST_PLACES 16u
-
-extern __shared__ __align__(128) u8 whole[];
+#define UNIT_BYTES 512u     // scales of a warp's units of a stretch
 
 // Places of stretches in shared memory.
 struct Ring {
     u32 places, bytes;      // and of each
 };
 
-template <int F> struct Stretch {
-    static const u32 block = Group<F>::bytes, row = 4 * block, pitch = row + 16;
-    static const u32 scales = TILE * pitch;     // of Q6_K, 16 bytes an output
+// Sums of tiles that wait for their end: floats of one, and places.
+template <u32 N> struct Joint {
+    static const u32 floats = WARPS * N * TILE, places = 16 / N;
 };
-
-// Lengths in shared memory: a row, scales of a warp's units of two stretches, the warps' sums of a tile.
-static __device__ __forceinline__ u32 row_pitch(u32 k) { return k + 16; }
-
-#define UNIT_BYTES 512u
-#define JOINT (WARPS * FEW * TILE)
-#define JOINTS 4u
+#define MOST_JOINTS 4u
 
 struct Bars {
     u64 rows[MOST_CHUNKS];
     u64 full[MOST_PLACES], empty[MOST_PLACES];
-    u64 made[JOINTS], taken[JOINTS];    // sums of tiles
+    u64 made[MOST_JOINTS], taken[MOST_JOINTS];  // sums of tiles
 };
 
 // Outputs of a tile are two to this power; those of a gated pair lie beside each other.
@@ -69,21 +57,6 @@ static __device__ __forceinline__ Rows tile_row(const MatVec &op, const Outputs 
     return rows_at(op, {part, min(outs.first + r, outs.count - 1)});
 }
 
-// Two warps fetch: eight lanes a row, eight rows at a time.
-template <int F> static __device__ __forceinline__ void fetch(const Rows &low, const Rows &high, u32 stretch, u32 to) {
-    const u32 PIECES = Stretch<F>::row / 16;
-    u32 own = threadIdx.x - WARPS * 32, r = own / 8, piece = own % 8;
-    #pragma unroll
-    for (u32 i = 0; i < 2; i++) {
-        const u8 *w = (i ? high : low).w + stretch * Stretch<F>::row + piece * 16;
-        u32 at = to + (r + 8 * i) * Stretch<F>::pitch + piece * 16;
-        #pragma unroll
-        for (u32 c = 0; c < PIECES; c += 8)
-            if (c + 8 <= PIECES || c + piece < PIECES) copy16(at + c * 16, w + c * 16);
-        if (F == T_Q6_K && piece == 0) copy8(to + Stretch<F>::scales + (r + 8 * i) * 16, (i ? high : low).scales + stretch * 8);
-    }
-}
-
 static __device__ __forceinline__ void fetch_tiles(const MatVec &op, const Ring &ring, u32 places, const Bars &bars) {
     u32 at = 0, round = 0, r = threadIdx.x / 8 % 8;
     Outputs outs;
@@ -102,176 +75,6 @@ static __device__ __forceinline__ void fetch_tiles(const MatVec &op, const Ring 
             }
             copies_arrive(shared_address(bars.full + at));
             if (++at == ring.places) at = 0, round++;
-        }
-    }
-}
-
-// Bytes without a sign of 16 outputs by 32 columns times those of eight rows; and more of them.
-static __device__ __forceinline__ void mma_codes(i32 *d, const u32 *a, const u32 *b) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(EXACT));
-}
-static __device__ __forceinline__ void more_codes(i32 *d, const u32 *a, const u32 *b) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-static __device__ __forceinline__ void mma16_more(i32 *d, const u32 *a, u32 b) {
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(b));
-}
-
-static __device__ __forceinline__ float4 floats_in_shared(u32 at) {
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
-    return v;
-}
-static __device__ __forceinline__ void put_floats(u32 at, float4 v) {
-    asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
-}
-static __device__ __forceinline__ u32 short_in_shared(u32 at) {
-    u16 v;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at) : "memory");
-    return v;
-}
-static __device__ __forceinline__ void put_float(u32 at, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory"); }
-
-// Addresses of a lane, of weights in front of a place's.
-struct Lane {
-    u32 w, head;            // 16 bytes of an output; scales of an output's unit
-    u32 mine, of_rows;      // where these go, and those of its outputs are
-    u32 all;                // of Q6_K, its outputs' blocks
-};
-
-template <int F> static __device__ __forceinline__ Lane lane_of(u32 warp, u32 lane, u32 units) {
-    u32 j = warp % 4, block_of = warp / 4 + lane / 16 * 2;
-    const u32 nibbles = F == T_Q4_K ? 16 + 32 * j : F == T_Q5_K ? 48 + 32 * j : 64 * (j / 2) + 32 * (j & 1);
-    Lane l;
-    l.w = lane % 16 * Stretch<F>::pitch + warp / 4 * Stretch<F>::block + lane / 16 * 16 + nibbles;
-    l.head = lane % 16 * Stretch<F>::pitch + block_of * Stretch<F>::block;
-    l.mine = units + lane * 16, l.of_rows = units + ((lane & 2 ? TILE : 0) + lane / 4) * 16;
-    l.all = Stretch<F>::scales + lane / 4 * 16 + (warp / 4 + (lane & 2)) * 2;
-    keep(l.w), keep(l.head), keep(l.mine), keep(l.of_rows), keep(l.all);
-    return l;
-}
-
-// What a lane knows of two units' rows: bytes for tensor cores, with zeros for those of the other unit, scales and sums.
-struct RowPart {
-    u32 first[4], second[4];
-    float4 x[2];
-};
-
-// Where it reads them: zeros do not move on.
-struct RowsAt {
-    u32 first, second, scales, first_step, second_step;
-};
-template <int F> static __device__ __forceinline__ RowsAt rows_in_shared(const MatVec &op, u32 turned, u32 nothing, u32 warp, u32 lane) {
-    u32 j = warp % 4, own = warp + (lane & 4 ? 8 : 0), run = own / 4 * 8 + first_run<F>(j);
-    u32 of_scales = warp + (lane & 2 ? 8 : 0), scale_run = of_scales / 4 * 8 + first_run<F>(j);
-    u32 column = run * 32 + (lane & 16 ? (F == T_Q6_K ? 64 : 32) : 0) + (lane & 8 ? 16 : 0);
-    u32 base = shared_address(whole), at = base + (lane & 3) * row_pitch(op.k) + (column ^ (own & 8) * 8);
-    RowsAt r;
-    r.first = lane & 4 ? base + nothing : at, r.second = lane & 4 ? at : base + nothing;
-    r.first_step = lane & 4 ? 0 : STRETCH, r.second_step = lane & 4 ? STRETCH : 0;
-    r.scales = base + turned + scale_run * 32 + (lane & 1) * 16;
-    return r;
-}
-template <int F> static __device__ __forceinline__ void load_part(RowsAt &at, RowPart &p) {
-    load_matrices(p.first, at.first), load_matrices(p.second, at.second);
-    #pragma unroll
-    for (u32 run = 0; run < 2; run++) {
-        float4 x = floats_in_shared(at.scales + run * (F == T_Q6_K ? 64 : 32));
-        p.x[run] = make_float4(x.x, x.y - EXACT_FLOAT, x.z, x.w - EXACT_FLOAT);
-    }
-    at.first += at.first_step, at.second += at.second_step, at.scales += STRETCH;
-}
-
-// Byte `I` as a float: behind 2^23 an integer is the end of one.
-template <int I> static __device__ __forceinline__ float float_of_byte(u32 v) {
-    return __uint_as_float(__byte_perm(v, 0x4b000000u, 0x7540u + I)) - 8388608.0f;
-}
-
-// Scales of a unit's runs and the minima of each, from what stands before a block. Codes of Q4_K's second run are 16 times as large.
-template <int F> static __device__ __forceinline__ float4 run_scales(u32 at, u32 j) {
-    uint4 h = four_in_shared(at);
-    u32 pick = j & 1 ? 0x7632u : 0x5410u, low = __byte_perm(h.y, h.z, pick);
-    u32 v = j < 2 ? low & 0x3f3f3f3fu : (__byte_perm(h.w, h.w >> 4, pick) & 0x0f0f0f0fu) | (low >> 2 & 0x30303030u);
-    float d = half_to_float((u16)h.x), m = half_to_float((u16)(h.x >> 16)), second = d * float_of_byte<1>(v);
-    return make_float4(d * float_of_byte<0>(v), F == T_Q4_K ? second * 0.0625f : second, m * float_of_byte<2>(v), m * float_of_byte<3>(v));
-}
-
-// Codes of both runs of a unit without signs: what a lane has of 16 outputs, in the order of tensor cores.
-template <int F> static __device__ __forceinline__ void unpack(u32 at, u32 j, u32 (&a)[2][4]) {
-    u32 v[4];
-    load_matrices(v, at);
-    if (F == T_Q4_K) {
-        #pragma unroll
-        for (int i = 0; i < 4; i++) a[0][i] = v[i] & 0x0f0f0f0fu, a[1][i] = v[i] & 0xf0f0f0f0u;
-        return;
-    }
-    u32 more[4];
-    load_matrices(more, F == T_Q5_K ? at - 32 - 32 * j : at + 128 - 32 * (j / 2) - 32 * (j & 1));
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        a[0][i] = v[i] & 0x0f0f0f0fu, a[1][i] = v[i] >> 4 & 0x0f0f0f0fu;
-        if (F == T_Q5_K) {
-            u32 fifth = more[i] >> 2 * j;
-            a[0][i] |= (fifth & 0x01010101u) << 4, a[1][i] |= (fifth >> 1 & 0x01010101u) << 4;
-        } else {
-            u32 upper = more[i] >> 2 * (j & 1);
-            a[0][i] |= (upper & 0x03030303u) << 4, a[1][i] |= upper & 0x30303030u;
-        }
-    }
-}
-
-// Scales of the units of a stretch, made for the other lanes.
-template <int F> static __device__ __forceinline__ void put_scales(const Lane &l, u32 place, u32 j, u32 to) {
-    if (F == T_Q6_K) {
-        u32 at = place + l.head + 192 + 8 * (j / 2) + 2 * (j & 1), low = short_in_shared(at), high = short_in_shared(at + 4);
-        put_floats(l.mine + to, make_float4((float)(i8)low, (float)(i8)high, (float)(i8)(low >> 8), (float)(i8)(high >> 8)));
-    } else {
-        put_floats(l.mine + to, run_scales<F>(place + l.head, j));
-    }
-}
-
-// What two units of a stretch add to the sums of a lane: two outputs by two rows.
-template <int F> static __device__ __forceinline__ void add_units(const Lane &l, u32 place, u32 j, u32 to, const RowPart &p, float (&acc)[4]) {
-    float block[2] = {0.0f, 0.0f};
-    u32 first[2][4], second[2][4];
-    if (F == T_Q6_K)
-        for (u32 i = 0; i < 2; i++) block[i] = half_to_float((u16)short_in_shared(place + l.all + i * 8 * 16));
-    unpack<F>(place + l.w, j, first);
-    unpack<F>(place + l.w + 2 * Stretch<F>::block, j, second);
-    float4 scale[2] = {floats_in_shared(l.of_rows + to), floats_in_shared(l.of_rows + to + 8 * 16)};
-    #pragma unroll
-    for (int run = 0; run < 2; run++) {
-        const u32 *b = p.first + 2 * run, *b2 = p.second + 2 * run;
-        float d[2] = {p.x[run].x, p.x[run].z}, sum[2] = {p.x[run].y, p.x[run].w};
-        float by[2] = {run ? scale[0].y : scale[0].x, run ? scale[1].y : scale[1].x};
-        float more[2] = {run ? scale[0].w : scale[0].z, run ? scale[1].w : scale[1].z};
-        i32 c[4];
-        if (F == T_Q6_K) {
-            // Codes are 32 more than what they say.
-            const u32 LESS = 0xe0e0e0e0u;
-            i32 c1[4];
-            mma16(c, LESS, LESS, b[0] | b2[0], EXACT);
-            mma16(c1, LESS, LESS, b[1] | b2[1], EXACT);
-            mma16_more(c, first[run], b[0]), mma16_more(c1, first[run] + 2, b[1]);
-            mma16_more(c, second[run], b2[0]), mma16_more(c1, second[run] + 2, b2[1]);
-            #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                // Below 2^24, so exact.
-                float v = __fmul_rn(exact(c[i]), by[i / 2]);
-                v = __fmaf_rn(exact(c1[i]), more[i / 2], v);
-                acc[i] = __fmaf_rn(__fmul_rn(block[i / 2], d[i & 1]), v, acc[i]);
-            }
-        } else {
-            mma_codes(c, first[run], b);
-            more_codes(c, second[run], b2);
-            #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float less = __fmul_rn(more[i / 2], sum[i & 1]);
-                acc[i] = __fmaf_rn(d[i & 1], __fmaf_rn(by[i / 2], exact(c[i]), -less), acc[i]);
-            }
         }
     }
 }
@@ -308,102 +111,110 @@ struct Warp {
 };
 
 // Sums of a tile's stretches, of even ones and of odd ones.
-template <int F> struct Sum {
+template <int F, u32 N> struct Sum {
     const Ring &ring;
     const Warp &own;
     const Lane &l;
     u32 full, empty, j;
-    float even[4], odd[4];
+    float of[2][N / 4][4];
 
-    __device__ __forceinline__ void two(Turn &turn, const RowPart &p, const RowPart &q) {
-        u32 lane = threadIdx.x & 31;
-        Turn second = turn.after(ring);
-        u32 at = own.places + turn.at * ring.bytes, at2 = own.places + second.at * ring.bytes;
-        bar_wait(full + turn.at * 8, turn.odd);
-        bar_wait(full + second.at * 8, second.odd);
-        put_scales<F>(l, at, j, 0), put_scales<F>(l, at2, j, UNIT_BYTES);
+    // One stretch, or two.
+    template <u32 M> __device__ __forceinline__ void add(Turn &turn, const RowPart<N> *p) {
+        Turn at[M];
+        u32 place[M];
+        #pragma unroll
+        for (u32 i = 0; i < M; i++) at[i] = turn, turn = turn.after(ring), place[i] = own.places + at[i].at * ring.bytes;
+        #pragma unroll
+        for (u32 i = 0; i < M; i++) bar_wait(full + at[i].at * 8, at[i].odd);
+        #pragma unroll
+        for (u32 i = 0; i < M; i++) put_scales<F>(l, place[i], j, i * UNIT_BYTES);
         __syncwarp();
-        add_units<F>(l, at, j, 0, p, even), add_units<F>(l, at2, j, UNIT_BYTES, q, odd);
+        #pragma unroll
+        for (u32 i = 0; i < M; i++) add_units<F, N>(l, place[i], j, i * UNIT_BYTES, p[i], of[i]);
         __syncwarp();
-        if (lane == 0) bar_arrive(empty + turn.at * 8), bar_arrive(empty + second.at * 8);
-        turn = second.after(ring);
+        if ((threadIdx.x & 31) > 0) return;
+        #pragma unroll
+        for (u32 i = 0; i < M; i++) bar_arrive(empty + at[i].at * 8);
     }
-    __device__ __forceinline__ void one(Turn &turn, const RowPart &p) {
-        u32 at = own.places + turn.at * ring.bytes;
-        bar_wait(full + turn.at * 8, turn.odd);
-        put_scales<F>(l, at, j, 0);
-        __syncwarp();
-        add_units<F>(l, at, j, 0, p, even);
-        __syncwarp();
-        if ((threadIdx.x & 31) == 0) bar_arrive(empty + turn.at * 8);
-        turn = turn.after(ring);
+
+    // Lanes 16 apart, then those eight apart; what the first four sums are in the end: two outputs of two rows.
+    __device__ __forceinline__ void join() {
+        #pragma unroll
+        for (u32 i = 0; i < N; i++) of[0][i / 4][i % 4] = __fadd_rn(of[0][i / 4][i % 4], of[1][i / 4][i % 4]);
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            float &x = of[0][0][i];
+            x = __fadd_rn(x, N == 4 ? __shfl_xor_sync(ALL_LANES, x, 2) : of[0][N / 4 - 1][i]);
+        }
     }
 };
 
 // Tiles of one format, up to one of another.
-template <int F, bool KEPT> static __device__ __forceinline__ void sum_tiles(const MatVec &op, const Ring &ring, const Bars &bars, const Warp &own, Walk &walk) {
+template <int F, u32 N, bool KEPT>
+static __device__ __forceinline__ void sum_tiles(const MatVec &op, const Ring &ring, const Bars &bars, const Warp &own, Walk &walk) {
+    const u32 JOINTS = Joint<N>::places;
     u32 lane = threadIdx.x & 31, count = op.k / STRETCH;
-    Lane l = lane_of<F>(own.number, lane, own.units);
-    RowsAt from = rows_in_shared<F>(op, own.turned, own.nothing, own.number, lane);
-    RowPart held[HELD];
+    Lane l = lane_of<F, N>(own.number, lane, own.units);
+    RowsAt from = rows_in_shared<F, N>(op, own.turned, own.nothing, own.number, lane);
+    RowPart<N> held[HELD];
     if (KEPT) {
         bar_wait(shared_address(bars.rows), 0);
         #pragma unroll
         for (u32 i = 0; i < HELD; i++) load_part<F>(from, held[i]);
     }
-    u32 to = own.joint + ((own.number * FEW + (lane & 1) * 2) * TILE + lane / 4 + (lane & 2) * 4) * 4;
+    u32 to = own.joint + ((own.number * N + lane % (N / 2) * 2) * TILE + lane / 4 + (N == 4 ? (lane & 2) * 4 : 0)) * 4;
     u32 made = shared_address(bars.made), taken = shared_address(bars.taken);
-    Sum<F> sum = {ring, own, l, shared_address(bars.full), shared_address(bars.empty), own.number % 4};
+    Sum<F, N> sum = {ring, own, l, shared_address(bars.full), shared_address(bars.empty), own.number % 4};
     keep(to), keep(sum.full), keep(sum.empty);
     #pragma unroll 1
     do {
         #pragma unroll
-        for (u32 i = 0; i < 4; i++) sum.even[i] = sum.odd[i] = 0.0f;
+        for (u32 i = 0; i < 2 * N; i++) sum.of[i / N][i % N / 4][i % 4] = 0.0f;
         if (KEPT) {
-            sum.two(walk.turn, held[0], held[1]), sum.two(walk.turn, held[2], held[3]);
+            sum.template add<2>(walk.turn, held), sum.template add<2>(walk.turn, held + 2);
         } else {
             RowsAt at = from;
+            RowPart<N> p[2];
             #pragma unroll 1
             for (u32 i = 0; i + 1 < count; i += 2) {
-                RowPart p, q;
                 bar_wait(shared_address(bars.rows + i * STRETCH / CHUNK), 0);
-                load_part<F>(at, p), load_part<F>(at, q);
-                sum.two(walk.turn, p, q);
+                load_part<F>(at, p[0]), load_part<F>(at, p[1]);
+                sum.template add<2>(walk.turn, p);
             }
             if (count % 2) {
-                RowPart p;
                 bar_wait(shared_address(bars.rows + (count - 1) * STRETCH / CHUNK), 0);
-                load_part<F>(at, p);
-                sum.one(walk.turn, p);
+                load_part<F>(at, p[0]);
+                sum.template add<1>(walk.turn, p);
             }
         }
-        // Lanes 16 apart, then those eight apart: a thread ends with one output of two rows.
-        #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            sum.even[i] = __fadd_rn(sum.even[i], sum.odd[i]);
-            sum.even[i] = __fadd_rn(sum.even[i], __shfl_xor_sync(ALL_LANES, sum.even[i], 2));
-        }
-        u32 place = walk.n % JOINTS, joint = to + place * JOINT * 4;
+        sum.join();
+        u32 place = walk.n % JOINTS, joint = to + place * Joint<N>::floats * 4;
         if (walk.n >= JOINTS) bar_wait(taken + place * 8, (walk.n / JOINTS - 1) & 1);
-        put_float(joint, lane & 2 ? sum.even[2] : sum.even[0]);
-        put_float(joint + TILE * 4, lane & 2 ? sum.even[3] : sum.even[1]);
+        const float(&x)[4] = sum.of[0][0];
+        if (N == 4) {
+            // Both lanes of a pair have the sums: one output each.
+            put_float(joint, lane & 2 ? x[2] : x[0]), put_float(joint + TILE * 4, lane & 2 ? x[3] : x[1]);
+        } else {
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++) put_float(joint + i % 2 * TILE * 4 + i / 2 * 8 * 4, x[i]);
+        }
         __syncwarp();
         if (lane == 0) bar_arrive(made + place * 8);
         walk.tile += gridDim.x, walk.n++;
     } while (walk.find(op) && op.parts[walk.part].dtype == F);
 }
 
-template <int F>
+template <int F, u32 N>
 static __device__ __forceinline__ void tiles_of(bool kept, const MatVec &op, const Ring &ring, const Bars &bars, const Warp &own, Walk &walk) {
-    if (kept) sum_tiles<F, true>(op, ring, bars, own, walk);
-    else sum_tiles<F, false>(op, ring, bars, own, walk);
+    if (kept) sum_tiles<F, N, true>(op, ring, bars, own, walk);
+    else sum_tiles<F, N, false>(op, ring, bars, own, walk);
 }
 
 // The sum of an output of a row: what eight warps have of it, in pairs.
-static __device__ __forceinline__ float total(const float *joint, u32 at) {
+template <u32 N> static __device__ __forceinline__ float total(const float *joint, u32 at) {
     float x[WARPS];
     #pragma unroll
-    for (u32 w = 0; w < WARPS; w++) x[w] = joint[w * FEW * TILE + at];
+    for (u32 w = 0; w < WARPS; w++) x[w] = joint[w * N * TILE + at];
     #pragma unroll
     for (u32 d = WARPS / 2; d > 0; d /= 2)
         #pragma unroll
@@ -411,71 +222,75 @@ static __device__ __forceinline__ float total(const float *joint, u32 at) {
     return x[0];
 }
 
-// Rows in bytes, a unit of the second half of a kilobyte in the place of its neighbour: eight rows of tensor cores lie in
-// banks of their own. In the place of rows that are not there stands what lies behind them, whose sums nobody reads. Each
-// chunk of columns has a barrier.
-static __device__ __forceinline__ void bring_rows(const MatVec &op, u32 turned, const Bars &bars) {
+// Rows in bytes; of four a unit of the second half of a kilobyte in the place of its neighbour, so that eight rows of tensor
+// cores lie in banks of their own. In the place of rows that are not there stands what lies behind them, whose sums nobody
+// reads. Each chunk of columns has a barrier.
+template <u32 N> static __device__ __forceinline__ void bring_rows(const MatVec &op, u32 turned, const Bars &bars) {
     u32 to = shared_address(whole), c = threadIdx.x * 16;
     #pragma unroll 1
     for (u32 chunk = 0; chunk * CHUNK < op.k; chunk++, c += CHUNK) {
         if (c < op.k) {
-            u32 at = to + (c ^ (c >> 9 & 1) * 64);
+            u32 at = to + (N == 4 ? c ^ (c >> 9 & 1) * 64 : c);
+            const uint2 *x = op.turned + (u64)(c / 32) * op.pitch + c / 16 % 2 * (N / 2);
             #pragma unroll
-            for (u32 r = 0; r < FEW; r++) copy16(at + r * row_pitch(op.k), op.acts.q + (u64)r * op.k + c);
-            copy16(to + turned + c, op.turned + (u64)(c / 32) * op.pitch + c / 16 % 2 * 2);
+            for (u32 r = 0; r < N; r++) copy16(at + r * row_pitch(op.k), op.acts.q + (u64)r * op.k + c);
+            #pragma unroll
+            for (u32 i = 0; i < N / 4; i++) copy16(to + turned + c * (N / 4) + i * 16, x + i * 2);
         }
         copies_arrive(shared_address(bars.rows + chunk));
     }
 }
 
-// The warp that ends tiles, so that no other waits for it: what all sum of an output of a row is summed and written.
-static __device__ __forceinline__ void end_tiles(const Step &s, const MatVec &op, const float *joints, const Bars &bars) {
-    u32 lane = threadIdx.x & 31, count = rows_of(s, op.lead);
-    u32 bits = wide_bits(op), wide = 1 << bits, all = FEW << bits;
-    bool mine[2];
+// Warps that end tiles, so that no other waits for them: what all sum of an output of a row is summed and written.
+template <u32 N, bool GATED> static __device__ __forceinline__ void end_tiles(const Step &s, const MatVec &op, const float *joints, const Bars &bars) {
+    const u32 JOINTS = Joint<N>::places, WIDE = GATED ? TILE / 2 : TILE, OWN = N * WIDE / 32;
+    u32 lane = threadIdx.x & 31, count = rows_of(s, op.lead), first = lane / WIDE, c = lane % WIDE;
+    bool mine[OWN];
     #pragma unroll
-    for (u32 i = 0; i < 2; i++) {
-        u32 e = lane + i * 32, row = e >> bits;
-        mine[i] = e < all && row < count && !of_prompt(s, op, row);
+    for (u32 i = 0; i < OWN; i++) {
+        u32 row = first + i * (32 / WIDE);
+        mine[i] = row < count && !of_prompt(s, op, row);
     }
     Outputs outs;
     #pragma unroll 1
-    for (u32 tile = blockIdx.x, n = 0; find_tile(op, tile, &outs); tile += gridDim.x, n++) {
+    for (u32 n = threadIdx.x / 32 - WARPS - FETCHING; find_tile(op, blockIdx.x + n * gridDim.x, &outs); n += ENDING) {
         const Part &p = op.parts[outs.part];
-        const float *joint = joints + n % JOINTS * JOINT;
-        float add[2] = {0.0f, 0.0f};
-        u64 to[2];
-        bool writes[2];
+        bool there = outs.first + c < outs.count;
+        u32 o = there ? outs.first + c : outs.count - 1;
+        const float *joint = joints + n % JOINTS * Joint<N>::floats + first * TILE + c;
+        float add[OWN] = {}, y[OWN], up[OWN];
+        u64 to[OWN];
         #pragma unroll
-        for (u32 i = 0; i < 2; i++) {
-            u32 e = lane + i * 32, o = outs.first + (e & (wide - 1));
-            writes[i] = mine[i] && o < outs.count, to[i] = (u64)(e >> bits) * p.y_stride + p.y_first + o;
-            if (writes[i] && p.add) add[i] = p.add[to[i]];
+        for (u32 i = 0; i < OWN; i++) {
+            to[i] = (u64)(first + i * (32 / WIDE)) * p.y_stride + p.y_first + o;
+            if (mine[i] && there && p.add) add[i] = p.add[to[i]];
         }
         bar_wait(shared_address(bars.made + n % JOINTS), n / JOINTS & 1);
         #pragma unroll
-        for (u32 i = 0; i < 2; i++) {
-            u32 e = lane + i * 32, row = e >> bits, c = (e & (wide - 1)), o = outs.first + c;
-            if (!writes[i]) continue;
-            float y = finished(p, total(joint, row * TILE + c), o, 0, false);
-            if (op.gated) y = gated(op.act, y, finished(op.parts[1], total(joint, row * TILE + TILE / 2 + c), o, 0, false));
-            if (p.add) y = __fadd_rn(y, add[i]);
-            p.y[to[i]] = y;
+        for (u32 i = 0; i < OWN; i++) {
+            y[i] = total<N>(joint, i * (32 / WIDE) * TILE);
+            if (GATED) up[i] = total<N>(joint, i * (32 / WIDE) * TILE + TILE / 2);
         }
         __syncwarp();
         if (lane == 0) bar_arrive(shared_address(bars.taken + n % JOINTS));
+        #pragma unroll
+        for (u32 i = 0; i < OWN; i++) {
+            y[i] = finished(p, y[i], o, 0, false);
+            if (GATED) y[i] = gated(op.act, y[i], finished(op.parts[1], up[i], o, 0, false));
+            if (p.add) y[i] = __fadd_rn(y[i], add[i]);
+            if (mine[i] && there) p.y[to[i]] = y[i];
+        }
     }
 }
 
-extern "C" __global__ void __launch_bounds__((WARPS + FETCHING + 1) * 32, 1) few(Step s, MatVec op, Ring ring) {
-    __shared__ __align__(8) Bars bars;
-    u32 turned = FEW * row_pitch(op.k), units_at = turned + op.k, joint_at = units_at + WARPS * 2 * UNIT_BYTES;
-    u32 nothing = joint_at + JOINTS * JOINT * 4, places = nothing + 16;
+template <u32 N> static __device__ __forceinline__ void few_rows(const Step &s, const MatVec &op, const Ring &ring, Bars &bars) {
+    u32 turned = N * row_pitch(op.k), units_at = turned + op.k / 4 * N, joint_at = units_at + WARPS * 2 * UNIT_BYTES;
+    u32 nothing = joint_at + Joint<N>::places * Joint<N>::floats * 4, places = nothing + 16;
     u32 warp = threadIdx.x >> 5;
     if (threadIdx.x < MOST_PLACES) bar_init(shared_address(bars.full + threadIdx.x), FETCHING * 32), bar_init(shared_address(bars.empty + threadIdx.x), WARPS);
     if (threadIdx.x < MOST_CHUNKS) bar_init(shared_address(bars.rows + threadIdx.x), WARPS * 32);
     if (threadIdx.x < 4) ((u32 *)(whole + nothing))[threadIdx.x] = 0;
-    if (threadIdx.x < JOINTS) bar_init(shared_address(bars.made + threadIdx.x), WARPS), bar_init(shared_address(bars.taken + threadIdx.x), 1);
+    if (threadIdx.x < MOST_JOINTS) bar_init(shared_address(bars.made + threadIdx.x), WARPS), bar_init(shared_address(bars.taken + threadIdx.x), 1);
     __syncthreads();
     begin_next();
     if (warp >= WARPS && warp < WARPS + FETCHING) {
@@ -484,10 +299,12 @@ extern "C" __global__ void __launch_bounds__((WARPS + FETCHING + 1) * 32, 1) few
     }
     wait_before();
     if (warp >= WARPS) {
-        end_tiles(s, op, (const float *)(whole + joint_at), bars);
+        const float *joints = (const float *)(whole + joint_at);
+        if (op.gated) end_tiles<N, true>(s, op, joints, bars);
+        else end_tiles<N, false>(s, op, joints, bars);
         return;
     }
-    bring_rows(op, turned, bars);
+    bring_rows<N>(op, turned, bars);
     u32 base = shared_address(whole);
     Warp own = {warp, turned, nothing, base + units_at + warp * 2 * UNIT_BYTES, base + places, base + joint_at};
     Walk walk = {blockIdx.x, 0, 0, 0, {0, 0}};
@@ -496,11 +313,18 @@ extern "C" __global__ void __launch_bounds__((WARPS + FETCHING + 1) * 32, 1) few
     #pragma unroll 1
     while (found) {
         switch (op.parts[walk.part].dtype) {
-        case T_Q4_K: tiles_of<T_Q4_K>(kept, op, ring, bars, own, walk); break;
-        case T_Q5_K: tiles_of<T_Q5_K>(kept, op, ring, bars, own, walk); break;
-        default: tiles_of<T_Q6_K>(kept, op, ring, bars, own, walk);
+        case T_Q4_K: tiles_of<T_Q4_K, N>(kept, op, ring, bars, own, walk); break;
+        case T_Q5_K: tiles_of<T_Q5_K, N>(kept, op, ring, bars, own, walk); break;
+        default: tiles_of<T_Q6_K, N>(kept, op, ring, bars, own, walk);
         }
         found = walk.find(op);
     }
 }
+
+#define FEW(N, NAME)                                                                                                        \
+    extern "C" __global__ void __launch_bounds__((WARPS + FETCHING + ENDING) * 32, 1) NAME(Step s, MatVec op, Ring ring) {  \
+        __shared__ __align__(8) Bars bars;                                                                                  \
+        few_rows<N>(s, op, ring, bars);                                                                                     \
+    }
+FEW(4, few) FEW(8, few_8)
 #endif

@@ -432,7 +432,7 @@ template <int F, int NT> static __device__ __forceinline__ void wide(const Step 
             float sum[NT][4] = {};
             u32 a[2][4];
             auto load = [&]() {
-                uint4 v = load_piece(w_at + stage * Size::stage), next = load_piece(w_at + stage * Size::stage + 1024);
+                uint4 v = four_in_shared(w_at + stage * Size::stage), next = four_in_shared(w_at + stage * Size::stage + 1024);
                 a[0][0] = v.x, a[0][1] = next.x, a[0][2] = v.y, a[0][3] = next.y;
                 a[1][0] = v.z, a[1][1] = next.z, a[1][2] = v.w, a[1][3] = next.w;
             };

@@ -42,6 +42,21 @@ static __device__ __forceinline__ float one_in_shared(u32 at) {
     return v;
 }
 
+static __device__ __forceinline__ float4 floats_in_shared(u32 at) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
+    return v;
+}
+static __device__ __forceinline__ void put_floats(u32 at, float4 v) {
+    asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+static __device__ __forceinline__ u32 short_in_shared(u32 at) {
+    u16 v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at) : "memory");
+    return v;
+}
+static __device__ __forceinline__ void put_float(u32 at, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory"); }
+
 // Addresses in shared memory: of R rows' weights of sixteen bits, a lane's own, and of the row in parts that they are multiplied by.
 template <int R> struct Sixteens {
     u32 w[R], first, second, unit;

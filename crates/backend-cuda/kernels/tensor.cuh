@@ -43,12 +43,6 @@ static __device__ __forceinline__ float2 load_floats(u32 at) {
     return v;
 }
 
-static __device__ __forceinline__ uint4 load_piece(u32 at) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
-    return v;
-}
-
 // Bytes: 16 x 32 by 32 x 8, added to `c` (rows of a thread: c[0] and c[1]).
 static __device__ __forceinline__ void mma32(i32 *d, const u32 *a, u32 b0, u32 b1, i32 top, i32 low) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%11,%11};"
@@ -59,6 +53,21 @@ static __device__ __forceinline__ void mma32(i32 *d, const u32 *a, u32 b0, u32 b
 static __device__ __forceinline__ void mma16(i32 *d, u32 a0, u32 a1, u32 b, i32 c) {
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a0), "r"(a1), "r"(b), "r"(c));
+}
+
+// Bytes without a sign of 16 outputs by 32 columns times those of eight rows; and more of them.
+static __device__ __forceinline__ void mma_codes(i32 *d, const u32 *a, const u32 *b, i32 c) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c));
+}
+static __device__ __forceinline__ void more_codes(i32 *d, const u32 *a, const u32 *b) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+static __device__ __forceinline__ void mma16_more(i32 *d, const u32 *a, u32 b) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
 // What the first halves leave of two numbers.

@@ -6,7 +6,7 @@ use tokkata_core::DType;
 use tokkata_ir::{Act, BackendError, Lead, Node, NormKind, Op, ValueId, WeightId};
 
 use super::cuts::{Cut, Ending};
-use super::tiles::{CROWD, FEW, STAGE, Shape, is_sixteen};
+use super::tiles::{CROWD, STAGE, Shape, is_sixteen};
 use super::{Lowering, tape, unsupported};
 use crate::driver::Mode;
 use crate::error::lost;
@@ -432,14 +432,14 @@ impl Lowering<'_, '_> {
         }
         let wide = self.is_wide(nodes);
         let few = match crowds.is_empty() {
-            true => false,
+            true => None,
             false => self.few_rows((lead, k), if wide { 1 } else { 2 }, &shapes, &params)?,
         };
         for &format in &crowds {
             for crowds in self.crowds(format) {
                 let tiles = self.crowd_tiles((format, crowds), &shapes, gate.is_some())?;
                 let [least, most] = crowds.rows;
-                let least = if few { FEW + 1 } else { least };
+                let least = few.map_or(least, |most| most + 1);
                 self.when = When::Counts(lead, least, most);
                 let grid = [Extent::ONE; 3];
                 let params = match is_sixteen(format) {
@@ -459,9 +459,9 @@ impl Lowering<'_, '_> {
         }
         let least = if alone { 2 } else { 1 };
         let most = match (few, crowds.is_empty()) {
-            (true, _) => 1,
-            (false, false) => CROWD - 1,
-            (false, true) => u32::MAX,
+            (Some(_), _) => 1,
+            (None, false) => CROWD - 1,
+            (None, true) => u32::MAX,
         };
         self.when = When::Counts(lead, least, most);
         let kernels = ["matvec_1", "matvec_2", "matvec_4", "matvec_8"];

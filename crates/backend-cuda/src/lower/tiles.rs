@@ -26,17 +26,33 @@ const SHORT: std::ops::Range<u32> = 513..2048;
 pub(super) const CROWD: u32 = 3;
 const GROUP: u32 = 128;
 
-/// Most rows of `few.cu`, columns of which theirs are multiples, and places for weights under way.
-pub(super) const FEW: u32 = 4;
+/// A form of `few.cu`: its kernel, the fewest and the most rows, and most shared memory of its blocks, which lie alone on their
+/// multiprocessors.
+struct Few {
+    name: &'static str,
+    rows: [u32; 2],
+    shared: u32,
+}
+const FEW: [Few; 2] = [
+    Few {
+        name: "few",
+        rows: [2, 4],
+        shared: 200 << 10,
+    },
+    Few {
+        name: "few_8",
+        rows: [5, 8],
+        shared: 226 << 10,
+    },
+];
+/// Columns of which theirs are multiples, and places for weights under way.
 const STRETCH: u32 = 1024;
-const PLACES: u32 = 16;
+const PLACES: u32 = 8;
 /// Most columns: each 4,096 of a row have a barrier.
 const MOST_FEW: u32 = 8 * 4096;
 /// Outputs, and columns of each, from which on it is worth leaving a tape for with one row too.
 const WIDE: u32 = 1 << 14;
 const WIDE_COLUMNS: u32 = 4096;
-/// Shared memory of its blocks, which lie alone on their multiprocessors but for small ones of other launches.
-const MOST_SHARED: u32 = 200 << 10;
 
 /// The format of a part of a launch, and its outputs.
 pub(super) type Shape = (DType, u32);
@@ -165,9 +181,9 @@ impl Lowering<'_, '_> {
         crowds.kinds.iter().map(crowd).collect()
     }
 
-    /// Places of `few.cu` for weights under way, the bytes of each and all that a block shares; `None` where it does not know the
-    /// formats or the columns.
-    fn few_places(&self, k: u32, parts: &[Shape]) -> Option<[u32; 3]> {
+    /// Places of a form of `few.cu` for weights under way, the bytes of each and all that a block shares; `None` where it does not
+    /// know the formats or the columns.
+    fn few_places(&self, form: &Few, k: u32, parts: &[Shape]) -> Option<[u32; 3]> {
         let place = |d: DType| match d {
             DType::Q4_K => Some(16 * (4 * 144 + 16)),
             DType::Q5_K => Some(16 * (4 * 176 + 16)),
@@ -176,9 +192,10 @@ impl Lowering<'_, '_> {
         };
         let places: Option<Vec<u32>> = parts.iter().map(|p| place(p.0)).collect();
         let place = places?.into_iter().max()?;
-        // Rows with their scales and sums, scales of the units of eight warps of two stretches, their sums of four tiles, zeros.
-        let fixed = FEW * (k + 16) + k + 8 * 2 * 512 + 4 * 8 * FEW * 16 * 4 + 16;
-        let count = (MOST_SHARED.saturating_sub(fixed) / place).min(PLACES);
+        let rows = form.rows[1];
+        // Rows with their scales and sums, scales of the units of eight warps of two stretches, their sums of some tiles, zeros.
+        let fixed = rows * (k + 16) + rows * k / 4 + 8 * 2 * 512 + 8 * 16 * 16 * 4 + 16;
+        let count = (form.shared.saturating_sub(fixed) / place).min(PLACES);
         let known = self.ground.kernels.has_words() && k.is_multiple_of(STRETCH) && k <= MOST_FEW;
         (known && count >= 4).then_some([count, place, fixed + count * place])
     }
@@ -196,35 +213,40 @@ impl Lowering<'_, '_> {
         let (k, outputs) = (self.width(node.ins[0]), self.width(node.outs[0]));
         let shape = [(dtype, outputs)];
         let is_large = outputs >= WIDE && k >= WIDE_COLUMNS;
-        let known = self.few_places(k, &shape).is_some();
+        let known = self.few_places(&FEW[0], k, &shape).is_some();
         is_large && known && !self.crowd_formats(&shape, 0, false, k).is_empty()
     }
 
-    /// Products of a few replies' rows by `few.cu`, from `least` on; `false` where it does not know their formats or columns.
+    /// Products of a few replies' rows by `few.cu`, from `least` on: the most rows; `None` where it does not know their formats or
+    /// columns.
     pub(super) fn few_rows(
         &mut self,
         (lead, k): (Lead, u32),
         least: u32,
         parts: &[Shape],
         params: &Params,
-    ) -> Result<bool, BackendError> {
-        let Some([count, place, shared]) = self.few_places(k, parts) else {
-            return Ok(false);
-        };
-        let function = self.ground.kernels.function("few", "few").map_err(lost)?;
-        function.allow_shared(MOST_SHARED).map_err(lost)?;
-        function.prefer_shared().map_err(lost)?;
-        let params = params.clone().then(&Params::new().u32s(&[count, place]));
-        let when = self.when;
-        (self.when, self.mode) = (When::Counts(lead, least, FEW), self.early());
-        let grid = [
-            Extent::fixed(self.ground.processors),
-            Extent::ONE,
-            Extent::ONE,
-        ];
-        self.push(Kernel::One(function), grid, (11 * 32, shared), &params);
-        (self.when, self.mode) = (when, Mode::Plain);
-        Ok(true)
+    ) -> Result<Option<u32>, BackendError> {
+        let mut known = None;
+        for form in &FEW {
+            let Some([count, place, shared]) = self.few_places(form, k, parts) else {
+                break;
+            };
+            let function = self.ground.kernels.function("few", form.name);
+            let function = function.map_err(lost)?;
+            function.allow_shared(form.shared).map_err(lost)?;
+            function.prefer_shared().map_err(lost)?;
+            let params = params.clone().then(&Params::new().u32s(&[count, place]));
+            let [first, most] = form.rows;
+            let first = if known.is_none() { least } else { first };
+            let when = self.when;
+            (self.when, self.mode) = (When::Counts(lead, first, most), self.early());
+            let blocks = Extent::fixed(self.ground.processors);
+            let grid = [blocks, Extent::ONE, Extent::ONE];
+            self.push(Kernel::One(function), grid, (12 * 32, shared), &params);
+            (self.when, self.mode) = (when, Mode::Plain);
+            known = Some(most);
+        }
+        Ok(known)
     }
 
     /// Kernels of `gemm.cu` for the parts of one format.

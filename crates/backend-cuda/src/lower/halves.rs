@@ -24,7 +24,7 @@ const CLUSTER: u32 = 2;
 const THREADS: u32 = 384;
 const SUMS: u32 = 8 * 32 * 20 * 4;
 /// Tiles from which on they have 256 rows.
-const BUSY: u32 = 1024;
+const BUSY: u32 = 512;
 
 /// Values that prompts' rows of products are read from: in halves, and in bytes.
 #[derive(Debug, Default)]

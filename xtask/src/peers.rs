@@ -143,17 +143,23 @@ fn measure(case: &Case, engines: &[Engine], options: &Options) -> Result<Line> {
         .iter()
         .map(|e| vec![Vec::new(); e.settings(case).len()])
         .collect();
-    let mut bandwidth: f64 = 0.0;
+    let bandwidth = || match case.device {
+        None => machine::bandwidth(case.threads),
+        Some(_) => 0.0,
+    };
+    let mut bandwidths = Vec::new();
     for _ in 0..options.rounds {
-        if case.device.is_none() {
-            bandwidth = bandwidth.max(machine::bandwidth(case.threads));
-        }
-        for (engine, samples) in engines.iter().zip(&mut samples) {
+        let before = bandwidth();
+        for (i, (engine, samples)) in engines.iter().zip(&mut samples).enumerate() {
             for (setting, samples) in engine.settings(case).iter().zip(samples) {
                 samples.push(engine.run(&file, case, setting)?);
+            }
+            // Others may use the machine: what it gives right before and after our run is what that had.
+            if i == 0 {
+                bandwidths.push(before.midpoint(bandwidth()));
             }
         }
     }
     let facts = engine::facts(&options.ours, &file)?;
-    Ok(Line::new(case, &facts, bandwidth, engines, &samples))
+    Ok(Line::new(case, &facts, &bandwidths, engines, &samples))
 }

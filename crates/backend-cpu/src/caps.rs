@@ -86,7 +86,9 @@ pub(crate) enum Vectors {
 /// A family of processors that other choices suit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processor {
-    /// AMD's, since Zen.
+    /// AMD's of family 25: Zen 4, and Zen 3, which has no AVX-512.
+    Zen4,
+    /// Others of AMD's, since Zen.
     Amd,
     /// Every other.
     Other,
@@ -101,10 +103,24 @@ impl Processor {
             let id = std::arch::x86_64::__cpuid(0);
             let vendor = [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes);
             if vendor.as_flattened() == b"AuthenticAMD" {
-                return Self::Amd;
+                return match family(std::arch::x86_64::__cpuid(1).eax) {
+                    25 => Self::Zen4,
+                    _ => Self::Amd,
+                };
             }
         }
         Self::Other
+    }
+}
+
+/// The family in a processor's signature: a number of four bits and, where that is full, one of eight bits more.
+#[cfg(target_arch = "x86_64")]
+const fn family(signature: u32) -> u32 {
+    let base = signature >> 8 & 15;
+    if base == 15 {
+        base + (signature >> 20 & 255)
+    } else {
+        base
     }
 }
 
@@ -221,6 +237,14 @@ fn supported(level: Level) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_family_is_the_sum_of_its_two_numbers() {
+        assert_eq!(family(0x00a1_0f11), 25);
+        assert_eq!(family(0x00b0_0f21), 26);
+        assert_eq!(family(0x000c_06f2), 6);
+    }
 
     #[test]
     fn the_portable_set_is_always_there() {

@@ -23,7 +23,7 @@ pub use matmul::{Add, Epilogue, MAX_STREAM_ROWS, Scratch, Store};
 pub use quantize::{Activations, Forms, RowWriter};
 
 use crate::caps::{Caps, Level};
-use crate::tuning::{Fetch, Tuning};
+use crate::tuning::{Fetch, Near, Tuning};
 use matmul::simd::{Simd, Task};
 
 /// A kernel set that this processor can run.
@@ -36,6 +36,8 @@ pub struct Kernel {
     group_bytes: usize,
     pub(crate) fetch: Fetch,
     single: Fetch,
+    pub(crate) near: Near,
+    pub(crate) wide: bool,
 }
 
 /// Rows whose integer products wait for memory alone.
@@ -54,6 +56,8 @@ impl Kernel {
             group_bytes: 0,
             fetch: Fetch::default(),
             single: Fetch::default(),
+            near: Near::default(),
+            wide: false,
         };
         built.then(|| kernel.tuned(&Tuning::usual(caps.level())))
     }
@@ -68,6 +72,8 @@ impl Kernel {
             group_bytes: tuning.group_kib << 10,
             fetch: tuning.fetch,
             single: tuning.single,
+            near: tuning.near,
+            wide: tuning.wide,
         }
     }
 

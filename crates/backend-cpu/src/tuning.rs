@@ -1,7 +1,7 @@
 //! Choices of kernels, measured on the machine at hand. None changes a result but the set with tiles, which quantises
 //! or splits activations for some formats.
 //!
-//! A tuning is text of the form `set=avx512 few=avx2 stream=8 group=192 fetch=l1:4096 single=none`, so that it can be kept in a file.
+//! A tuning is text of the form `set=avx512 few=avx2 stream=8 group=192 fetch=l1:4096 single=none near=l2 wide=yes`, so that it can be kept in a file.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -55,6 +55,33 @@ impl Fetch {
     }
 }
 
+/// The cache that a hint brings lines into.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Near {
+    /// The first-level cache.
+    #[default]
+    First,
+    /// The second-level cache.
+    Second,
+}
+
+impl fmt::Display for Near {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Near::First => "l1",
+            Near::Second => "l2",
+        })
+    }
+}
+
+impl Near {
+    fn parse(text: &str) -> Option<Self> {
+        [Near::First, Near::Second]
+            .into_iter()
+            .find(|near| near.to_string() == text)
+    }
+}
+
 /// More than any cache holds.
 const MOST_AHEAD: usize = 1 << 20;
 
@@ -73,6 +100,11 @@ pub struct Tuning {
     pub fetch: Fetch,
     /// How panels are fetched for rows so few that they wait for memory alone.
     pub single: Fetch,
+    /// The cache into which attention fetches the keys and values that follow those at work.
+    pub near: Near,
+    /// Whether stored panels that few rows stream meet as many columns at once as registers allow, rather than a few:
+    /// they are unpacked less often.
+    pub wide: bool,
 }
 
 impl Tuning {
@@ -85,17 +117,30 @@ impl Tuning {
     /// What suits a family of processors.
     #[must_use]
     pub const fn of(set: Level, processor: Processor) -> Self {
-        let (group_kib, fetch, single) = match processor {
-            Processor::Amd => (192, Fetch::First(4 << 10), Fetch::Nothing),
-            Processor::Other => (384, Fetch::Second(16 << 10), Fetch::Second(16 << 10)),
-        };
-        Tuning {
+        let plain = Tuning {
             set,
             few: set,
             stream_rows: 8,
-            group_kib,
-            fetch,
-            single,
+            group_kib: 384,
+            fetch: Fetch::Second(16 << 10),
+            single: Fetch::Second(16 << 10),
+            near: Near::First,
+            wide: false,
+        };
+        let amd = Tuning {
+            group_kib: 192,
+            fetch: Fetch::First(4 << 10),
+            single: Fetch::Nothing,
+            ..plain
+        };
+        match processor {
+            Processor::Zen4 => Tuning {
+                near: Near::Second,
+                wide: true,
+                ..amd
+            },
+            Processor::Amd => amd,
+            Processor::Other => plain,
         }
     }
 }
@@ -109,11 +154,14 @@ impl fmt::Display for Tuning {
             group_kib,
             fetch,
             single,
+            near,
+            wide,
         } = self;
+        let wide = if *wide { "yes" } else { "no" };
         let (set, few) = (set.name(), few.name());
         write!(
             f,
-            "set={set} few={few} stream={stream_rows} group={group_kib} fetch={fetch} single={single}"
+            "set={set} few={few} stream={stream_rows} group={group_kib} fetch={fetch} single={single} near={near} wide={wide}"
         )
     }
 }
@@ -121,7 +169,7 @@ impl fmt::Display for Tuning {
 /// A text that is no tuning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "found '{0}', expected kernel choices such as 'set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096 single=none'; \
+    "found '{0}', expected kernel choices such as 'set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096 single=none near=l1 wide=no'; \
      run `tokkata tune` again"
 )]
 pub struct TuningError(String);
@@ -141,6 +189,8 @@ impl FromStr for Tuning {
                 "few" => tuning.few = level(value).ok_or_else(wrong)?,
                 "fetch" => tuning.fetch = Fetch::parse(value).ok_or_else(wrong)?,
                 "single" => tuning.single = Fetch::parse(value).ok_or_else(wrong)?,
+                "near" => tuning.near = Near::parse(value).ok_or_else(wrong)?,
+                "wide" => tuning.wide = yes_or_no(value).ok_or_else(wrong)?,
                 "stream" => tuning.stream_rows = number()?,
                 "group" => tuning.group_kib = number()?,
                 _ => return Err(wrong()),
@@ -150,11 +200,19 @@ impl FromStr for Tuning {
         let fits = tuning.few.agrees_with(tuning.set)
             && (1..=MAX_STREAM_ROWS).contains(&tuning.stream_rows)
             && (1..=1 << 20).contains(&tuning.group_kib);
-        if seen == 6 && fits {
+        if seen == 8 && fits {
             Ok(tuning)
         } else {
             Err(wrong())
         }
+    }
+}
+
+fn yes_or_no(text: &str) -> Option<bool> {
+    match text {
+        "yes" => Some(true),
+        "no" => Some(false),
+        _ => None,
     }
 }
 
@@ -454,8 +512,11 @@ mod tests {
             group_kib: 768,
             fetch: Fetch::First(4096),
             single: Fetch::Nothing,
+            near: Near::Second,
+            wide: true,
         };
-        let text = "set=avx512 few=avx2 stream=5 group=768 fetch=l1:4096 single=none";
+        let text =
+            "set=avx512 few=avx2 stream=5 group=768 fetch=l1:4096 single=none near=l2 wide=yes";
         assert_eq!(tuning.to_string(), text);
         assert_eq!(tuning.to_string().parse(), Ok(tuning));
     }
@@ -465,17 +526,19 @@ mod tests {
         for text in [
             "",
             "set=avx2",
-            "set=mmx few=avx2 stream=8 group=384 fetch=l1:4096 single=none",
-            "set=avx2 few=mmx stream=8 group=384 fetch=l1:4096 single=none",
-            "set=avx2 few=amx stream=8 group=384 fetch=l1:4096 single=none",
-            "set=avx2 few=avx2 stream=0 group=384 fetch=l1:4096 single=none",
-            "set=avx2 few=avx2 stream=13 group=384 fetch=l1:4096 single=none",
-            "set=avx2 few=avx2 stream=8 group=x fetch=l1:4096 single=none",
-            "set=avx2 few=avx2 stream=8 group=384 fetch=l3:4096 single=none",
-            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4000000 single=none",
-            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096 single=none more",
-            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096 single=l1",
-            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096",
+            "set=mmx few=avx2 stream=8 group=384 fetch=l1:4096 single=none near=l1 wide=no",
+            "set=avx2 few=mmx stream=8 group=384 fetch=l1:4096 single=none near=l1 wide=no",
+            "set=avx2 few=amx stream=8 group=384 fetch=l1:4096 single=none near=l1 wide=no",
+            "set=avx2 few=avx2 stream=0 group=384 fetch=l1:4096 single=none near=l1 wide=no",
+            "set=avx2 few=avx2 stream=13 group=384 fetch=l1:4096 single=none near=l1 wide=no",
+            "set=avx2 few=avx2 stream=8 group=x fetch=l1:4096 single=none near=l1 wide=no",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l3:4096 single=none near=l1 wide=no",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4000000 single=none near=l1 wide=no",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096 single=none near=l1 wide=no more",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096 single=l1 near=l1 wide=no",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096 single=none near=l3 wide=no",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096 single=none near=l1 wide=1",
+            "set=avx2 few=avx2 stream=8 group=384 fetch=l1:4096 single=none near=l1",
         ] {
             assert!(text.parse::<Tuning>().is_err(), "{text}");
         }
@@ -485,10 +548,18 @@ mod tests {
     fn each_family_has_its_own_way_to_fetch() {
         let of = |processor| {
             let tuning = Tuning::of(Level::Avx512, processor);
-            format!("{} {}", tuning.fetch, tuning.single)
+            let Tuning {
+                fetch,
+                single,
+                near,
+                wide,
+                ..
+            } = tuning;
+            format!("{fetch} {single} {near} {wide}")
         };
-        assert_eq!(of(Processor::Amd), "l1:4096 none");
-        assert_eq!(of(Processor::Other), "l2:16384 l2:16384");
+        assert_eq!(of(Processor::Zen4), "l1:4096 none l2 true");
+        assert_eq!(of(Processor::Amd), "l1:4096 none l1 false");
+        assert_eq!(of(Processor::Other), "l2:16384 l2:16384 l1 false");
     }
 
     #[test]

@@ -104,6 +104,9 @@ impl Engine {
         command.args(&setting[..2]).args(["-c", &number(context)]);
         command.args(["-npp", &number(PROMPT), "-ntg", &number(case.generated)]);
         command.args(["-npl", &number(case.sequences), "--output-format", "jsonl"]);
+        if case.device.is_none() {
+            command.args(["-t", &number(case.threads)]);
+        }
         let text = shell::output(&mut command).with_context(|| self.name.clone())?;
         let line = text.lines().rfind(|l| l.starts_with('{'));
         let line = line.with_context(|| format!("{}: no figures", self.name))?;

@@ -18,7 +18,7 @@ pub(super) struct Line {
     case: Case,
     prefill: Rates,
     decode: Rates,
-    /// Share of the bandwidth measured in the same run that our decoding streams.
+    /// Share of the bandwidth measured before and after each run that our decoding streams.
     streamed: Option<f64>,
     /// Products per cycle and core of our prefill.
     macs: Option<f64>,
@@ -40,11 +40,20 @@ fn best(settings: &[Vec<Speed>], of: fn(&Speed) -> Option<f64>) -> Option<f64> {
     medians.max_by(f64::total_cmp)
 }
 
+/// Tokens per byte that could be read meanwhile, by what was measured around each run of an engine.
+fn streamed(settings: &[Vec<Speed>], bandwidths: &[f64]) -> Option<f64> {
+    let shares = settings.iter().filter_map(|runs| {
+        let runs = runs.iter().zip(bandwidths);
+        median(runs.filter_map(|(run, b)| Some(run.decode? / b)).collect())
+    });
+    shares.max_by(f64::total_cmp)
+}
+
 impl Line {
     pub(super) fn new(
         case: &Case,
         facts: &Facts,
-        bandwidth: f64,
+        bandwidths: &[f64],
         engines: &[Engine],
         samples: &[Vec<Vec<Speed>>],
     ) -> Self {
@@ -56,7 +65,7 @@ impl Line {
         let own = |x: Option<f64>| x.filter(|_| case.device.is_none());
         Line {
             case: case.clone(),
-            streamed: own(decode[0].map(|rate| rate * facts.bytes / bandwidth)),
+            streamed: own(streamed(&samples[0], bandwidths).map(|share| share * facts.bytes)),
             macs: own(prefill[0].map(|rate| rate * facts.macs / cycles)),
             prefill,
             decode,

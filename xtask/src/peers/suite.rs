@@ -76,6 +76,11 @@ fn usual(full: bool) -> Vec<Case> {
     cases.push(case("qwen3-30b-a3b-6l", "q4_k_m", 2));
     cases.push(deep(case("qwen3-0.6b", "q4_k_m", 2)));
     cases.push(deep(case("llama-3.2-1b", "q4_k_m", 2)));
+    cases.extend([4, 8, 16, 32].map(|sequences| Case {
+        prompt: 0,
+        sequences,
+        ..case("qwen3-0.6b", "q4_k_m", 2)
+    }));
     cases
 }
 

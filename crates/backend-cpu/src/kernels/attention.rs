@@ -19,6 +19,7 @@ use super::Kernel;
 use super::lanes::{Lanes, N, map, simd_fn, with};
 use super::math::{exp, exp_to_one, tanh};
 use crate::memory::Aligned;
+use crate::tuning::Near;
 
 /// Positions of a tile.
 pub(crate) const TILE: usize = 64;
@@ -41,6 +42,8 @@ pub(crate) struct Tile {
     /// Where the next tile's lie, to be fetched while this one is at work; null where there are none.
     pub(crate) next_keys: [*const u8; GROUPS],
     pub(crate) next_values: [*const u8; GROUPS],
+    /// The cache they are fetched into.
+    pub(crate) near: Near,
     /// Elements from a position's values to the next one's.
     pub(crate) value_stride: usize,
     /// Keys are halves rather than `f32`.

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use super::super::lanes::{Lanes, N};
 use super::{MAX_ROWS, Rows, TILE, Tile};
+use crate::tuning::Near;
 
 #[inline(always)]
 unsafe fn read<L: Lanes, const HALF: bool>(p: *const u8, element: usize) -> L {
@@ -41,16 +42,19 @@ pub(super) unsafe fn value<L: Lanes>(tile: &Tile, position: usize, column: usize
 
 /// Asks for the line with an element.
 #[inline(always)]
-fn fetch<const HALF: bool>(p: *const u8, element: usize) {
+fn fetch<const HALF: bool>(near: Near, p: *const u8, element: usize) {
     let at = p.wrapping_add(element * if HALF { 2 } else { 4 });
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint, which no address makes fail.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        match near {
+            Near::First => _mm_prefetch::<_MM_HINT_T0>(at.cast()),
+            Near::Second => _mm_prefetch::<_MM_HINT_T1>(at.cast()),
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
+    let _ = (near, at);
 }
 
 /// Scores of `R` rows from `row` on and the given groups, `P` groups at a time while there are as many.
@@ -67,6 +71,7 @@ pub(super) unsafe fn scores<L: Lanes, const R: usize, const P: usize>(
     let keys = Keys {
         here: &tile.keys[groups.clone()],
         next: &tile.next_keys[groups.clone()],
+        near: tile.near,
         dim_k,
         ahead: row == 0,
     };
@@ -87,6 +92,7 @@ pub(super) unsafe fn scores<L: Lanes, const R: usize, const P: usize>(
 struct Keys<'a> {
     here: &'a [*const u8],
     next: &'a [*const u8],
+    near: Near,
     dim_k: usize,
     /// Those after them are asked for: once by all rows of a tile, which may be done with it before memory brings them.
     ahead: bool,
@@ -138,7 +144,7 @@ unsafe fn dots<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
                 }
                 if ahead && (!HALF || d % 2 == 0) {
                     for p in 0..P {
-                        fetch::<HALF>(*next.get_unchecked(p), d * N);
+                        fetch::<HALF>(keys.near, *next.get_unchecked(p), d * N);
                     }
                 }
                 for r in 0..R {
@@ -251,7 +257,7 @@ unsafe fn gather<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
                     *v = read::<L, HALF>(values, from + p * N);
                 }
                 for p in (0..if ahead { P } else { 0 }).step_by(if HALF { 2 } else { 1 }) {
-                    fetch::<HALF>(next, from + p * N);
+                    fetch::<HALF>(tile.near, next, from + p * N);
                 }
                 for r in 0..R {
                     let w = L::splat(*at.weights.add(r * TILE + j));

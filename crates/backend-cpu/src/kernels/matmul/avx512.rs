@@ -13,6 +13,8 @@ use super::simd::{Simd, Task};
 pub(crate) trait Dots: Copy + 'static {
     /// As [`Simd::Wide`].
     type Wide: Copy;
+    /// As [`Simd::WIDE_STREAM_COLS`].
+    const WIDE_STREAM_COLS: usize;
     /// As [`Simd::LOOSE_COLS`].
     const LOOSE_COLS: usize;
     /// As [`Simd::WIDE_COLS`].
@@ -83,6 +85,7 @@ fn add_in_order(sum: __m512i, codes: __m512i, b: __m512i) -> __m512i {
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Dots for Vnni {
     type Wide = __m512i;
+    const WIDE_STREAM_COLS: usize = 12;
     const LOOSE_COLS: usize = 12;
     const WIDE_COLS: usize = 12;
 
@@ -120,6 +123,7 @@ impl Dots for Vnni {
 impl Dots for Pairs {
     /// Low and high nibbles apart, so that sums of eight-bit codes fit sixteen bits.
     type Wide = [__m512i; 2];
+    const WIDE_STREAM_COLS: usize = 4;
     const LOOSE_COLS: usize = 6;
     const WIDE_COLS: usize = 6;
 
@@ -175,6 +179,7 @@ impl<D: Dots> Simd for Zmm<D> {
 
     const WHOLE_COLS: usize = 12;
     const STREAM_COLS: usize = 4;
+    const WIDE_STREAM_COLS: usize = D::WIDE_STREAM_COLS;
     const LOOSE_COLS: usize = D::LOOSE_COLS;
     const PAIR_COLS: usize = 6;
     const WIDE_COLS: usize = D::WIDE_COLS;

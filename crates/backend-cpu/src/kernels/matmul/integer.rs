@@ -8,9 +8,9 @@ use tokkata_quant::{Layout, Unpacked};
 
 use super::panel::{Loose, Panel, WORD_CODES, Words, loose_bytes, loosen, widen};
 use super::simd::{ROWS, Simd, Task};
-use super::tile::{Columns, Next, OFFSET_BITS, On, Stretch, Tile, even, for_width};
+use super::tile::{Columns, Next, OFFSET_BITS, On, Stretch, TILE_COLS, Tile, even, for_width};
 use super::{Activations, Job, Out, Scratch, panel, with_panel};
-use crate::kernels::MOST_SINGLE;
+use crate::kernels::{Kernel, MOST_SINGLE};
 use crate::layout::{BLOCK, Format, PanelAt, Segment};
 use crate::memory::LINE_BYTES;
 use crate::tuning::Fetch;
@@ -24,7 +24,7 @@ pub(super) unsafe fn run<S: Simd, P: Panel>(job: Job<'_>) {
     prepare(job.x, P::SUBS, (OFFSET_BITS, bias), P::MINS, job.scratch);
     // SAFETY: passed on.
     unsafe {
-        if streams {
+        if streams || streams_twice::<S, P>(&job) {
             stream::<S, P>(job);
         } else if words {
             widened::<S, P>(job);
@@ -41,6 +41,12 @@ pub(super) unsafe fn run<S: Simd, P: Panel>(job: Job<'_>) {
             unpacked::<S, P>(job);
         }
     }
+}
+
+/// Whether stored panels meet whole tiles, so that unpacking them for each of two is less work than keeping them unpacked.
+fn streams_twice<S: Simd, P: Panel>(job: &Job<'_>) -> bool {
+    let whole = S::WIDE_STREAM_COLS > S::STREAM_COLS && most::<S, P>() >= TILE_COLS;
+    job.kernel.wide && whole && P::QUADS > 0 && job.x.tiles() <= 2
 }
 
 /// Unpacks a panel of `blocks` blocks: to words where the set multiplies those.
@@ -138,6 +144,8 @@ unsafe fn unpacked<S: Simd, P: Panel>(job: Job<'_>) {
 struct Operand {
     panel: *const u8,
     blocks: usize,
+    /// Most columns of one pass.
+    most: usize,
     fetch: Fetch,
     next: Next,
 }
@@ -253,30 +261,41 @@ fn columns(x: &Activations, scratch: &Scratch, t: usize, form: Form) -> Columns 
     }
 }
 
-/// Few rows: one pass over the stored panels.
+/// Few rows: one pass over the stored panels for each tile. Pairs hold both panels of alternating parts.
 unsafe fn stream<S: Simd, P: Panel>(job: Job<'_>) {
-    let columns = columns(job.x, job.scratch, 0, Form::loose::<P>(&job));
+    let form = Form::loose::<P>(&job);
     let Job {
         matrix,
         start,
         x,
         kernel,
         panels,
+        scratch,
         epilogue,
-        ..
     } = job;
+    let of = |t| (x.tile(t), columns(x, scratch, t, form));
+    // There are no more than two.
+    let tiles = [of(0), of(x.tiles() - 1)];
     let mut out = Out::new();
-    for &panel in panels {
-        let operand = Operand {
-            panel: start.wrapping_add(panel.byte),
-            blocks: matrix.segment(panel.segment).panel_bytes / P::BYTES * P::BLOCKS,
-            fetch: kernel.fetch_for(x.rows(), MOST_SINGLE),
-            next: Next::NONE,
-        };
-        // SAFETY: passed on.
-        unsafe { passes::<S, P>(operand, columns, &mut out) };
-        let cols = panel.row..panel.row + panel.rows;
-        epilogue.tile(0..x.rows(), cols, &out.0[..x.rows()]);
+    for pair in panels.chunks(2) {
+        for (t, (rows, columns)) in tiles.iter().take(x.tiles()).enumerate() {
+            for &panel in pair {
+                let operand = Operand {
+                    panel: start.wrapping_add(panel.byte),
+                    blocks: matrix.segment(panel.segment).panel_bytes / P::BYTES * P::BLOCKS,
+                    most: stored_most::<S, P>(kernel),
+                    fetch: match t {
+                        0 => kernel.fetch_for(x.rows(), MOST_SINGLE),
+                        _ => Fetch::Nothing,
+                    },
+                    next: Next::NONE,
+                };
+                // SAFETY: passed on.
+                unsafe { passes::<S, P>(operand, *columns, &mut out) };
+                let cols = panel.row..panel.row + panel.rows;
+                epilogue.tile(rows.clone(), cols, &out.0[..rows.len()]);
+            }
+        }
     }
 }
 
@@ -318,6 +337,7 @@ unsafe fn grouped(job: Job<'_>, form: Form, loosen: Option<Loosen<'_>>, pass: Pa
                         None => stored,
                     },
                     blocks,
+                    most: TILE_COLS,
                     fetch: kernel.fetch,
                     next: ahead.next(start, blocks),
                 };
@@ -371,10 +391,11 @@ unsafe fn passes<S: Simd, P: Panel>(operand: Operand, columns: Columns, out: &mu
     let Operand {
         panel,
         blocks,
+        most: limit,
         fetch,
         next,
     } = operand;
-    let (most, chunks) = (most::<S, P>(), blocks / P::BLOCKS);
+    let (most, chunks) = (most::<S, P>().min(limit), blocks / P::BLOCKS);
     let stretches = if columns.width > most.min(whole::<S, P>()) {
         (chunks * P::BYTES).div_ceil(STRETCH)
     } else {
@@ -451,13 +472,23 @@ const fn whole<S: Simd, P: Panel>() -> usize {
     }
 }
 
+/// Most columns of one pass over stored panels.
+fn stored_most<S: Simd, P: Panel>(kernel: Kernel) -> usize {
+    let unpacked = P::BYTES / P::BLOCKS <= 512 && P::QUADS > 0;
+    if unpacked && !kernel.wide {
+        S::STREAM_COLS
+    } else {
+        most::<S, P>()
+    }
+}
+
 /// Most columns of one pass.
 const fn most<S: Simd, P: Panel>() -> usize {
     let (loose, stored) = (P::BLOCKS == 1, P::BYTES / P::BLOCKS > 512);
     let most = if P::PAIRED {
         S::LOOSE_COLS
     } else if !loose && !stored && P::QUADS > 0 {
-        S::STREAM_COLS
+        S::WIDE_STREAM_COLS
     } else if P::QUADS == 0 {
         S::WIDE_COLS
     } else if in_one_sum::<P>() {

@@ -44,6 +44,8 @@ pub(crate) trait Simd: Copy + 'static {
     const WHOLE_GROUPED_COLS: usize = Self::WHOLE_COLS;
     /// Most columns that one pass over a stored panel serves.
     const STREAM_COLS: usize;
+    /// The same where a tuning says that unpacking takes longer than a set's sums: [`Tuning::wide`](crate::tuning::Tuning).
+    const WIDE_STREAM_COLS: usize = Self::STREAM_COLS;
     /// Most columns whose results stay in registers from block to block.
     const KEPT_COLS: usize = 12;
     /// The same of stored panels with one scale a block and codes of more than four bits: unpacking needs registers too.

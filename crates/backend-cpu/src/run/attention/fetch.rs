@@ -14,6 +14,7 @@ use super::keys::{From, Keys};
 use super::{Attention, Item};
 use crate::kernels::attention::{GROUPS, Row, TILE, Tile, panel_of_rows, row_floats, widen_panel};
 use crate::kernels::lanes::N;
+use crate::tuning::Near;
 
 /// Copies of a tile's keys `[groups][dim_k][16]` and values `[positions][dim_v]`.
 type Copies<'a> = (&'a mut Vec<f32>, &'a mut Vec<f32>);
@@ -58,6 +59,7 @@ impl Attention {
         let direct = plane.grouped && plane.is_float() && !plane.panels;
         if direct {
             tile.half_values = plane.kind == Kind::F16;
+            tile.near = from.cx.kernel.near;
             tile.value_stride = plane.padded;
         }
         for g in groups(first, span) {
@@ -234,6 +236,7 @@ fn copied_tile(first: usize, (dim_k, dim_v): (usize, usize), keys: &[f32], value
         half_values: false,
         next_keys: [null(); GROUPS],
         next_values: [null(); GROUPS],
+        near: Near::First,
         first,
     }
 }
@@ -299,6 +302,7 @@ impl<'a> Paged<'a> {
         let direct = plane.panels && plane.is_float();
         if direct {
             tile.half_keys = plane.kind == Kind::F16;
+            tile.near = self.cx.kernel.near;
         }
         for g in groups(first, span) {
             let start = first + g * N;

@@ -172,6 +172,8 @@ fn prepare(@builtin(local_invocation_index) lid: u32) {
                     token = NO_TOKEN;
                 } else if (live) {
                     token = state[tokens + len + r];
+                    // What lies behind the slot's tokens may be none.
+                    if (len + r >= had || token == NO_TOKEN) { token = 0u; }
                 }
                 state[s(S_TOKEN) + row] = token;
                 state[s(S_SEQ) + row] = i;

@@ -32,6 +32,10 @@ mod wgpu;
 mod wheel;
 
 use std::process::ExitCode;
+use std::time::Instant;
+
+use tokkata_conformance::drafts::{Cover, verify};
+use tokkata_conformance::golden::Golden;
 
 const USAGE: &str = "usage: cargo xtask COMMAND
 
@@ -50,6 +54,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   web [--test] [--rust-src DIRECTORY]
                                     the page that needs no server, in target/web; --test tries it in a headless Chromium
   test [ARGUMENTS]                  every test of the workspace, with one line of totals at the end
+  drafts [NAME…]                    guesses of every kind with every way to draw in front of every golden's model, alone
+                                    and among others, behind a stored prefix and not: texts and caches as without
   draws                             write the draws that every backend is held to, where they may change
   sanitize [--rust-src DIRECTORY]   the op suite and the replays under the thread sanitizer, with the standard
                                     library built for it from the toolchain's sources
@@ -108,6 +114,7 @@ fn main() -> ExitCode {
         Some("notices") => notices::write(),
         Some("formats") => formats::run(),
         Some("conformance") => conformance::run(&args[1..]),
+        Some("drafts") => drafts(&args[1..]),
         Some("draws") => draws(),
         Some("golden") => golden::run(&args[1..]),
         Some("speech") => speech::run(),
@@ -142,6 +149,25 @@ fn host() -> anyhow::Result<()> {
             let said = if penalties { "yes" } else { "no" };
             println!("| {seqs} | {depth} | {said} | {us:.1} |");
         }
+    }
+    Ok(())
+}
+
+/// Every kind of guess with every golden named, on every device but the reference.
+fn drafts(names: &[String]) -> anyhow::Result<()> {
+    let folder = Golden::folder();
+    let mut all = Golden::list(&folder).map_err(|e| anyhow::anyhow!(e))?;
+    all.retain(|name| !name.contains('+') && (names.is_empty() || names.contains(name)));
+    let least = if names.is_empty() { 129 } else { all.len() };
+    let devices = tokkata_conformance::devices().into_iter();
+    for device in devices.filter(|device| device.name() != "ref") {
+        let start = Instant::now();
+        verify(device.as_ref(), &all, (Cover::All, least));
+        let (name, took) = (device.name(), start.elapsed().as_secs());
+        println!(
+            "{name}: texts and caches of {} models are as without drafts ({took} s)",
+            all.len()
+        );
     }
     Ok(())
 }

@@ -36,20 +36,16 @@ struct Answer {
     stats: Stats,
 }
 
-fn program(golden: &Golden, ctx: usize) -> Result<Option<Program>, Failure> {
+/// The program of a golden that writes text from tokens alone.
+///
+/// # Errors
+/// The text of whatever failed.
+pub(crate) fn program(golden: &Golden, limits: &Limits) -> Result<Option<Program>, Failure> {
     let file = generate::model(golden)?;
-    let ctx = ctx as u32;
+    let ctx = limits.ctx;
     let spec = Registry::builtin().resolve(&file, &ResolveOptions { ctx });
     let spec = spec.map_err(|e| e.to_string())?;
-    let limits = Limits {
-        rows: 256,
-        seqs: 2,
-        logit_rows: 2,
-        ctx,
-        kv_dtype: DType::F32,
-        ..Limits::default()
-    };
-    let program = tokkata_plan::build_with(&spec, &limits, &BuildOptions::default());
+    let program = tokkata_plan::build_with(&spec, limits, &BuildOptions::default());
     let program = program.map_err(|e| e.to_string())?;
     let writes = program.plans[0].output("tokens").is_some();
     let encodes = program.caches.iter().any(|g| g.kind == CacheKind::Cross);
@@ -135,7 +131,15 @@ fn faults_within(
     device: &dyn Device,
     ctx: usize,
 ) -> Result<Option<Vec<String>>, Failure> {
-    let Some(program) = program(golden, ctx)?.map(Arc::new) else {
+    let limits = Limits {
+        rows: 256,
+        seqs: 2,
+        logit_rows: 2,
+        ctx: ctx as u32,
+        kv_dtype: DType::F32,
+        ..Limits::default()
+    };
+    let Some(program) = program(golden, &limits)?.map(Arc::new) else {
         return Ok(None);
     };
     let mut talk = Talk::new(golden, device, &program, true)?;

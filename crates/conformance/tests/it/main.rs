@@ -3,6 +3,7 @@
 mod adapters;
 mod composite;
 mod config;
+mod drafts;
 mod goldens;
 mod guesses;
 mod hf;

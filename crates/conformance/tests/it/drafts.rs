@@ -1,0 +1,25 @@
+//! Every architecture that writes: guesses of every kind change no text and nothing that is cached of it.
+
+use tokkata_backend_cpu::CpuBackend;
+use tokkata_conformance::drafts::{Cover, verify};
+use tokkata_conformance::golden::Golden;
+use tokkata_ir::Device;
+
+fn check(device: &dyn Device) {
+    let mut names = Golden::list(&Golden::folder()).expect("goldens");
+    names.retain(|name| !name.contains('+'));
+    verify(device, &names, (Cover::Pairs, 129));
+}
+
+#[test]
+fn drafts_change_neither_texts_nor_caches() {
+    check(&CpuBackend);
+}
+
+#[test]
+fn drafts_change_neither_texts_nor_caches_on_the_gpu() {
+    match tokkata_conformance::cuda() {
+        Ok(cuda) => check(&cuda),
+        Err(why) => eprintln!("skipped: cuda: {why}"),
+    }
+}

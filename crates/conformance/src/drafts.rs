@@ -160,14 +160,18 @@ impl Constraint for Thirds {
 struct Scripted {
     made: Made,
     n_vocab: u32,
-    /// Prompts with their answers.
-    texts: Vec<Vec<u32>>,
+    /// Tokens of prompts, and these with their answers.
+    texts: Vec<(usize, Vec<u32>)>,
 }
 
 impl Scripted {
     fn token(&self, tokens: &[u32], j: usize) -> u32 {
-        let text = self.texts.iter().find(|t| t.starts_with(tokens));
-        let next = text.and_then(|t| t.get(tokens.len() + j)).copied();
+        // A short prompt may be how a longer one begins.
+        let own = |(prompt, text): &&(usize, Vec<u32>)| {
+            *prompt <= tokens.len() && text.starts_with(tokens)
+        };
+        let text = self.texts.iter().find(own);
+        let next = text.and_then(|t| t.1.get(tokens.len() + j)).copied();
         let at = uniform(tokens.len() as u64 + 9, j as u64);
         match (self.made, next) {
             (Made::Right, Some(next)) => next,
@@ -276,7 +280,8 @@ impl<'a> Model<'a> {
         let n_vocab = self.program.n_vocab;
         let prompts = self.prompts(way).into_iter();
         let texts = prompts.zip(&self.known[&way]);
-        let texts = texts.map(|(prompt, seen)| [&prompt[..], &seen.tokens].concat());
+        let texts =
+            texts.map(|(prompt, seen)| (prompt.len(), [&prompt[..], &seen.tokens].concat()));
         Ok(match made {
             Made::Ngrams => Box::new(Ngram::new()),
             Made::Model => {

@@ -90,24 +90,6 @@ KERNEL halve_prompts(Step s, Quantise op, u8 *rows, float *units) {
     }
 }
 
-#define D64                                                                                                                  \
-    D32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, " \
-        "%55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define D128                                                                                                                 \
-    D64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, " \
-        "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, " \
-        "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define EIGHT(d, n)                                                                                                          \
-    FOUR(d[n]), FOUR(d[n + 1]), FOUR(d[n + 2]), FOUR(d[n + 3]), FOUR(d[n + 4]), FOUR(d[n + 5]), FOUR(d[n + 6]), FOUR(d[n + 7])
-
-// 64 outputs of 16 columns, which lie in registers, by 128 or 256 rows of 16 columns; added to `d` or put there.
-static __device__ __forceinline__ void wgmma_outputs(float (&d)[16][4], const u32 *a, u64 b, int adds) {
-    WGMMA_OWN("128", "f16", D64, "%64, %65, %66, %67", "%68", "%69", EIGHT(d, 0), EIGHT(d, 8));
-}
-static __device__ __forceinline__ void wgmma_outputs(float (&d)[32][4], const u32 *a, u64 b, int adds) {
-    WGMMA_OWN("256", "f16", D128, "%128, %129, %130, %131", "%132", "%133", EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24));
-}
-
 static __device__ __forceinline__ u32 twice(float x) { return two_halves(x, x); }
 
 static __device__ __forceinline__ u32 less_halves(u32 x, u32 y) {
@@ -397,7 +379,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
                     u64 b = tile_at(one_for_all(space_at + stage * Size::rows));
                     wgmma_begins();
                     #pragma unroll
-                    for (int k = 0; k < 4; k++) wgmma_outputs(sums, a[i % 2][k], further(b, 2 * k), 1);
+                    for (int k = 0; k < 4; k++) wgmma_own<false>(sums, a[i % 2][k], further(b, 2 * k), 1);
                     wgmma_commits();
                     // The step before is done: its rows may go, its weights make room for the next ones.
                     wgmma_waits<1>();

@@ -102,11 +102,23 @@ static __device__ __forceinline__ void wgmma_turned(float (&d)[8][4], const u32 
 #define D8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define D16 D8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define D32 D16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define D64                                                                                                                  \
+    D32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, " \
+        "%55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define D128                                                                                                                 \
+    D64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, " \
+        "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, " \
+        "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define EIGHT(d, n)                                                                                                          \
+    FOUR(d[n]), FOUR(d[n + 1]), FOUR(d[n + 2]), FOUR(d[n + 3]), FOUR(d[n + 4]), FOUR(d[n + 5]), FOUR(d[n + 6]), FOUR(d[n + 7])
 #define OWN_16(TYPE) WGMMA_OWN("16", TYPE, D8, "%8, %9, %10, %11", "%12", "%13", FOUR(d[0]), FOUR(d[1]))
 #define OWN_32(TYPE) WGMMA_OWN("32", TYPE, D16, "%16, %17, %18, %19", "%20", "%21", FOUR(d[0]), FOUR(d[1]), FOUR(d[2]), FOUR(d[3]))
 #define OWN_64(TYPE)                                                                                                        \
     WGMMA_OWN("64", TYPE, D32, "%32, %33, %34, %35", "%36", "%37", FOUR(d[0]), FOUR(d[1]), FOUR(d[2]), FOUR(d[3]), FOUR(d[4]), \
               FOUR(d[5]), FOUR(d[6]), FOUR(d[7]))
+#define OWN_128(TYPE) WGMMA_OWN("128", TYPE, D64, "%64, %65, %66, %67", "%68", "%69", EIGHT(d, 0), EIGHT(d, 8))
+#define OWN_256(TYPE)                                                                                                       \
+    WGMMA_OWN("256", TYPE, D128, "%128, %129, %130, %131", "%132", "%133", EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24))
 
 // 64 rows of 16 columns, which lie in registers, by as many rows of 16 columns as `d` has columns.
 template <bool BFLOATS> static __device__ __forceinline__ void wgmma_own(float (&d)[2][4], const u32 *a, u64 b, int adds) {
@@ -120,5 +132,13 @@ template <bool BFLOATS> static __device__ __forceinline__ void wgmma_own(float (
 template <bool BFLOATS> static __device__ __forceinline__ void wgmma_own(float (&d)[8][4], const u32 *a, u64 b, int adds) {
     if (BFLOATS) OWN_64("bf16");
     else OWN_64("f16");
+}
+template <bool BFLOATS> static __device__ __forceinline__ void wgmma_own(float (&d)[16][4], const u32 *a, u64 b, int adds) {
+    if (BFLOATS) OWN_128("bf16");
+    else OWN_128("f16");
+}
+template <bool BFLOATS> static __device__ __forceinline__ void wgmma_own(float (&d)[32][4], const u32 *a, u64 b, int adds) {
+    if (BFLOATS) OWN_256("bf16");
+    else OWN_256("f16");
 }
 #endif

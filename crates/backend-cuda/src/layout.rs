@@ -36,7 +36,7 @@ pub(crate) fn turned_rows(rows: u64) -> u64 {
 
 /// Rows and columns of which those in halves are filled up to multiples.
 const HALVED_ROWS: u64 = 256;
-const HALVED_COLUMNS: u64 = 256;
+pub(crate) const HALVED_COLUMNS: u64 = 256;
 
 /// Bytes of rows of activations as the kernels of products take them: bytes, scales, and sums, and these run by run. Behind them,
 /// where there are kernels that take `halves`, these.

@@ -191,7 +191,7 @@ pub(crate) fn lower<'a>(
         turns: BTreeMap::new(),
         forms: halves::PromptForms::default(),
     };
-    lowering.note_prompts(items)?;
+    lowering.note_prompts(items);
     lowering.keep_own_sources(items);
     lowering.tape_sources(items);
     for (i, item) in items.iter().enumerate() {

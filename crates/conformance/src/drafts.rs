@@ -51,44 +51,27 @@ const MADE: [Made; 6] = [
     Made::Random,
 ];
 
-/// How tokens are drawn.
-type Ask = (&'static str, fn(&mut Request, u32));
+/// How tokens are drawn: whether of all, and what is asked beside.
+type Ask = (&'static str, bool, fn(&mut Request, u32));
 
 /// Every filter, penalties, DRY and a grammar, of the likeliest token and of any.
 const ASKS: [Ask; 12] = [
-    ("greedy", |_, _| {}),
-    ("warm", |r, _| r.sampling = warm()),
-    ("top-k", |r, _| {
-        r.sampling = warm();
-        r.sampling.top_k = 5;
-    }),
-    ("top-p", |r, _| {
-        r.sampling = warm();
-        r.sampling.top_p = 0.7;
-    }),
-    ("min-p", |r, _| {
-        r.sampling = warm();
-        r.sampling.min_p = 0.2;
-    }),
-    ("typical", |r, _| {
-        r.sampling = warm();
-        r.sampling.typical_p = 0.6;
-    }),
-    ("n-sigma", |r, _| {
-        r.sampling = warm();
-        r.sampling.top_n_sigma = 1.0;
-    }),
-    ("xtc", |r, _| {
-        r.sampling = warm();
+    ("greedy", false, |_, _| {}),
+    ("warm", true, |_, _| {}),
+    ("top-k", true, |r, _| r.sampling.top_k = 5),
+    ("top-p", true, |r, _| r.sampling.top_p = 0.7),
+    ("min-p", true, |r, _| r.sampling.min_p = 0.2),
+    ("typical", true, |r, _| r.sampling.typical_p = 0.6),
+    ("n-sigma", true, |r, _| r.sampling.top_n_sigma = 1.0),
+    ("xtc", true, |r, _| {
         (r.sampling.xtc_probability, r.sampling.xtc_threshold) = (0.5, 0.02);
     }),
-    ("penalties", |r, _| {
-        r.sampling = warm();
+    ("penalties", true, |r, _| {
         r.sampling.repeat_penalty = 1.3;
         r.sampling.frequency_penalty = 0.4;
         r.sampling.presence_penalty = 0.2;
     }),
-    ("dry", |r, _| {
+    ("dry", false, |r, _| {
         r.sampling.dry = Some(Dry {
             multiplier: 2.0,
             base: 1.5,
@@ -97,9 +80,10 @@ const ASKS: [Ask; 12] = [
             breakers: HashSet::new(),
         });
     }),
-    ("grammar", |r, n| r.constraint = Some(Thirds::boxed(n))),
-    ("warm grammar", |r, n| {
-        r.sampling = warm();
+    ("grammar", false, |r, n| {
+        r.constraint = Some(Thirds::boxed(n));
+    }),
+    ("warm grammar", true, |r, n| {
         r.constraint = Some(Thirds::boxed(n));
     }),
 ];
@@ -387,16 +371,17 @@ fn answers(
     n_vocab: u32,
 ) -> Result<Vec<Seen>, Failure> {
     let request = |prompt: &Vec<u32>| {
+        let (_, warm_too, ask) = ASKS[way.ask];
         let mut request = Request {
             prompt: prompt.clone(),
-            sampling: Sampling::greedy(),
+            sampling: if warm_too { warm() } else { Sampling::greedy() },
             stop: StopRules {
                 max_tokens: Some(ANSWER),
                 ..StopRules::default()
             },
             ..Request::default()
         };
-        ASKS[way.ask].1(&mut request, n_vocab);
+        ask(&mut request, n_vocab);
         request
     };
     let mut seen = Vec::new();

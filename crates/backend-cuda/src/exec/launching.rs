@@ -215,8 +215,7 @@ impl CudaExecutor {
     }
 
     /// Runs the launches of a plan: those of decode steps as a graph. `told`: whether log-probabilities are; `behind`: the
-    /// most that a sequence has cached.
-    /// Gives the events between items, where works are measured.
+    /// most that a sequence has cached. Gives the events between items, where works are measured.
     fn replay(
         &mut self,
         way: Way,

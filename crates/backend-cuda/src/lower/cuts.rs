@@ -7,7 +7,7 @@ use tokkata_core::DType;
 use tokkata_ir::{BackendError, Conv1dOp, Lead, Node, Op, ValueId};
 
 use super::Lowering;
-use super::tiles::{Shape, is_sixteen};
+use super::tiles::is_sixteen;
 use crate::launch::{Extent, RowKind};
 use crate::params::Params;
 use crate::select::Item;
@@ -151,27 +151,7 @@ impl Lowering<'_, '_> {
     /// The value that an item ahead multiplies by weights of sixteen bits, and their format, where it takes prompts' rows in parts
     /// from whoever makes them.
     fn taken(&self, ahead: usize) -> Option<(ValueId, DType)> {
-        let Item::Products {
-            nodes,
-            gate,
-            paired,
-            ..
-        } = self.ahead.get(ahead)?
-        else {
-            return None;
-        };
-        let gated = gate.is_some() || *paired;
-        let mut shapes: Vec<Shape> = Vec::new();
-        for &n in nodes {
-            let Op::Matmul { weight, .. } = self.plan.nodes[n].op else {
-                return None;
-            };
-            let segment = &self.ground.weights.place(weight).segments[0];
-            shapes.push((segment.dtype, segment.rows));
-        }
-        let first = &self.plan.nodes[nodes[0]];
-        let (x, lead) = (first.ins[0], self.lead(first.outs[0]));
-        let formats = self.tile_formats(&shapes, lead, 0, gated, self.width(x));
+        let (x, formats) = self.prompt_formats(self.ahead.get(ahead)?)?;
         let format = *formats.first()?;
         (self.ground.kernels.has_words() && is_sixteen(format)).then_some((x, format))
     }

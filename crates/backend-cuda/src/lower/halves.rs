@@ -3,18 +3,16 @@
 use std::collections::BTreeSet;
 
 use tokkata_core::DType;
-use tokkata_ir::{BackendError, Lead, Op, ValueId};
+use tokkata_ir::{BackendError, Lead, ValueId};
 
 use super::Lowering;
 use super::tiles::{Shape, blocks_of};
 use crate::error::lost;
 use crate::launch::{Extent, RowKind, Tile};
-use crate::layout::{halves_at, most, units_at};
+use crate::layout::{HALVED_COLUMNS, halves_at, most, units_at};
 use crate::params::Params;
 use crate::select::Item;
 
-/// Columns that weights are copied by.
-const BLOCK: u32 = 256;
 /// Most columns of a row that is halved: sixteen a thread.
 const MOST_COLUMNS: u32 = 16 * 1024;
 
@@ -58,28 +56,11 @@ fn tile_bytes(block: u32, rows: u32) -> u32 {
 
 impl Lowering<'_, '_> {
     /// Finds what prompts' rows of products are read from.
-    pub(super) fn note_prompts(&mut self, items: &[Item]) -> Result<(), BackendError> {
+    pub(super) fn note_prompts(&mut self, items: &[Item]) {
         for item in items {
-            let Item::Products {
-                nodes,
-                gate,
-                paired,
-                ..
-            } = item
-            else {
+            let Some((x, formats)) = self.prompt_formats(item) else {
                 continue;
             };
-            let first = &self.plan.nodes[nodes[0]];
-            let top_k = match first.op {
-                Op::Experts { top_k, .. } => top_k,
-                _ => 0,
-            };
-            let (x, lead) = (first.ins[0], self.lead(first.outs[0]));
-            let parts = nodes.iter().map(|&n| self.part(n));
-            let parts = parts.collect::<Result<Vec<_>, _>>()?;
-            let shapes: Vec<Shape> = parts.iter().map(|p| self.shape_of(p)).collect();
-            let gated = gate.is_some() || *paired;
-            let formats = self.tile_formats(&shapes, lead, top_k, gated, self.width(x));
             if formats.is_empty() {
                 self.forms.bytes.insert(x);
             }
@@ -90,12 +71,11 @@ impl Lowering<'_, '_> {
                 };
             }
         }
-        Ok(())
     }
 
     /// Whether products of prompts' rows of so many columns with this format take halves.
     pub(super) fn is_halved(&self, format: DType, columns: u32) -> bool {
-        let fits = columns.is_multiple_of(BLOCK) && columns <= MOST_COLUMNS;
+        let fits = u64::from(columns).is_multiple_of(HALVED_COLUMNS) && columns <= MOST_COLUMNS;
         fits && self.ground.kernels.has_words() && block_bytes(format).is_some()
     }
 

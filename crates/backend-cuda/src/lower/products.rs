@@ -37,7 +37,7 @@ pub(super) struct NormOf {
 }
 
 /// A product's weight and what happens to its outputs.
-pub(super) struct Part {
+struct Part {
     weight: WeightId,
     scale: Option<WeightId>,
     bias: Option<WeightId>,
@@ -262,7 +262,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn part(&self, node: usize) -> Result<Part, BackendError> {
+    fn part(&self, node: usize) -> Result<Part, BackendError> {
         let node = &self.plan.nodes[node];
         let y = node.outs[0];
         match node.op {
@@ -291,6 +291,30 @@ impl Lowering<'_, '_> {
             }),
             ref op => Err(unsupported(op.name())),
         }
+    }
+
+    /// What the products of an item multiply, and the formats of those whose prompts' rows go to tensor cores.
+    pub(super) fn prompt_formats(&self, item: &Item) -> Option<(ValueId, BTreeSet<DType>)> {
+        let Item::Products {
+            nodes,
+            gate,
+            paired,
+            ..
+        } = item
+        else {
+            return None;
+        };
+        let first = &self.plan.nodes[nodes[0]];
+        let top_k = match first.op {
+            Op::Experts { top_k, .. } => top_k,
+            _ => 0,
+        };
+        let (x, lead) = (first.ins[0], self.lead(first.outs[0]));
+        let shape = |&n: &usize| Some(self.shape_of(&self.part(n).ok()?));
+        let shapes = nodes.iter().map(shape).collect::<Option<Vec<Shape>>>()?;
+        let gated = gate.is_some() || *paired;
+        let formats = self.tile_formats(&shapes, lead, top_k, gated, self.width(x));
+        Some((x, formats))
     }
 
     /// `Part` of `matvec.cu`; `before` outputs belong to earlier parts.
@@ -489,7 +513,7 @@ impl Lowering<'_, '_> {
     }
 
     /// The format of a part and its outputs.
-    pub(super) fn shape_of(&self, part: &Part) -> (DType, u32) {
+    fn shape_of(&self, part: &Part) -> (DType, u32) {
         let segment = &self.ground.weights.place(part.weight).segments[0];
         (segment.dtype, segment.rows)
     }

@@ -34,8 +34,7 @@ mod wheel;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use tokkata_conformance::drafts::{Cover, verify};
-use tokkata_conformance::golden::Golden;
+use tokkata_conformance::drafts::{self, Cover, verify};
 
 const USAGE: &str = "usage: cargo xtask COMMAND
 
@@ -114,7 +113,7 @@ fn main() -> ExitCode {
         Some("notices") => notices::write(),
         Some("formats") => formats::run(),
         Some("conformance") => conformance::run(&args[1..]),
-        Some("drafts") => drafts(&args[1..]),
+        Some("drafts") => every_draft(&args[1..]),
         Some("draws") => draws(),
         Some("golden") => golden::run(&args[1..]),
         Some("speech") => speech::run(),
@@ -154,11 +153,12 @@ fn host() -> anyhow::Result<()> {
 }
 
 /// Every kind of guess with every golden named, on every device but the reference.
-fn drafts(names: &[String]) -> anyhow::Result<()> {
-    let folder = Golden::folder();
-    let mut all = Golden::list(&folder).map_err(|e| anyhow::anyhow!(e))?;
-    all.retain(|name| !name.contains('+') && (names.is_empty() || names.contains(name)));
-    let least = if names.is_empty() { 129 } else { all.len() };
+fn every_draft(names: &[String]) -> anyhow::Result<()> {
+    let (mut all, mut least) = drafts::names();
+    if !names.is_empty() {
+        all.retain(|name| names.contains(name));
+        least = all.len();
+    }
     let devices = tokkata_conformance::devices().into_iter();
     for device in devices.filter(|device| device.name() != "ref") {
         let start = Instant::now();

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use tokkata_core::DType;
 use tokkata_engine::speculate::model::DraftModel;
 use tokkata_engine::speculate::ngram::Ngram;
-use tokkata_engine::speculate::{DraftCounts, Drafter, Guess, Speculation, Wanted};
+use tokkata_engine::speculate::{DraftCounts, Drafter, Guess, OwnHead, Speculation, Wanted};
 use tokkata_engine::{
     Constraint, Dry, Engine, EventKind, FinishReason, KeptSession, Request, RequestId, Sampling,
     StopRules,
 };
 use tokkata_ir::sample::{Mask, uniform};
+use tokkata_ir::spec::DraftForm;
 use tokkata_ir::{CacheKind, Device, Limits, Program, SlotDef};
 
 use crate::golden::{Golden, ids};
@@ -24,6 +25,8 @@ const SEQS: u32 = 8;
 /// Tokens of a guess, and of an answer.
 const MOST: usize = 4;
 const ANSWER: usize = 14;
+/// How names end of goldens of drafters in their models' files.
+const OWN: &str = "+heads";
 
 /// Who guesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,8 +43,11 @@ pub enum Made {
     Halves,
     /// Somebody who tells any token.
     Random,
+    /// The drafter in the model's file: its heads, or one that reads its states.
+    Own,
 }
 
+/// Those that any model has.
 const MADE: [Made; 6] = [
     Made::Ngrams,
     Made::Model,
@@ -208,6 +214,8 @@ struct Model<'a> {
     golden: &'a Golden,
     device: &'a dyn Device,
     program: Arc<Program>,
+    /// How the drafter in its file is run.
+    form: Option<DraftForm>,
     plain: [Engine; 2],
     drafts: [Engine; 2],
     /// What comes of runs without guesses.
@@ -230,9 +238,10 @@ impl<'a> Model<'a> {
             kv_dtype: DType::F32,
             ..Limits::default()
         };
-        let Some(program) = program(golden, &limits)?.map(Arc::new) else {
+        let Some((program, form)) = program(golden, &limits, usize::MAX)? else {
             return Ok(None);
         };
+        let program = Arc::new(program);
         let copies = u64::from(2 * SEQS);
         let of = |stores| engine(golden, device, &program, (copies, stores));
         Ok(Some(Model {
@@ -241,6 +250,7 @@ impl<'a> Model<'a> {
             plain: [of(false)?, of(true)?],
             drafts: [of(false)?, of(true)?],
             program: Arc::clone(&program),
+            form,
             known: HashMap::new(),
         }))
     }
@@ -273,6 +283,10 @@ impl<'a> Model<'a> {
                 let engine = engine(self.golden, self.device, &self.program, copies)?;
                 Box::new(DraftModel::new(engine, None))
             }
+            Made::Own => Box::new(OwnHead {
+                form: self.form.clone().ok_or("the file has no drafter")?,
+                ..OwnHead::default()
+            }),
             _ => Box::new(Scripted {
                 made,
                 n_vocab,
@@ -429,8 +443,8 @@ pub enum Cover {
 }
 
 impl Cover {
-    /// The runs of the `i`-th golden.
-    fn ways(self, i: usize) -> Vec<(Made, Way)> {
+    /// The runs of the `i`-th golden; one of a drafter in the model's file is there for that alone.
+    fn ways(self, (i, own): (usize, bool)) -> Vec<(Made, Way)> {
         let asks = 0..ASKS.len();
         let pair = |ask: usize| {
             let way = Way {
@@ -438,7 +452,12 @@ impl Cover {
                 together: (ask + i / 6).is_multiple_of(2),
                 stored: (ask / 2 + i / 12).is_multiple_of(2),
             };
-            (MADE[(ask + i) % MADE.len()], way)
+            let made = if own {
+                Made::Own
+            } else {
+                MADE[(ask + i) % MADE.len()]
+            };
+            (made, way)
         };
         let every = |ask: usize| {
             let way = move |n: usize| Way {
@@ -447,7 +466,9 @@ impl Cover {
                 stored: n / 2 == 1,
             };
             let of = move |made: Made| (0..4).map(move |n| (made, way(n)));
-            MADE.into_iter().flat_map(of)
+            let all = MADE.into_iter().chain([Made::Own]);
+            all.filter(move |&made| own == (made == Made::Own))
+                .flat_map(of)
         };
         match self {
             Cover::Pairs => asks.map(pair).collect(),
@@ -469,7 +490,7 @@ fn faults(
         return Ok(None);
     };
     let (mut faults, mut counts) = (Vec::new(), BTreeMap::<Made, [u64; 2]>::new());
-    for (made, way) in cover.ways(i) {
+    for (made, way) in cover.ways((i, golden.name.ends_with(OWN))) {
         let (found, fault) = model.compare(made, way)?;
         let [tried, right] = counts.entry(made).or_default();
         (*tried, *right) = (*tried + found.tried, *right + found.accepted);
@@ -483,13 +504,24 @@ fn faults(
             Made::Wrong => tried > 0 && right == 0,
             Made::Halves => right > 0 && right < tried,
             Made::Ngrams => true,
-            Made::Model | Made::Random => tried > 0,
+            Made::Model | Made::Random | Made::Own => tried > 0,
         };
         if !fits {
             faults.push(format!("{made:?}: {right} of {tried} were right"));
         }
     }
     Ok(Some(faults))
+}
+
+/// Goldens whose models are run, of which some are there for the drafters in their files; how many of these write text.
+///
+/// # Panics
+/// Without goldens.
+#[must_use]
+pub fn names() -> (Vec<String>, usize) {
+    let mut names = Golden::list(&Golden::folder()).expect("goldens");
+    names.retain(|name| !name.contains('+') || name.ends_with(OWN));
+    (names, 148)
 }
 
 /// Runs every named golden's model with drafts and without.

@@ -7,6 +7,7 @@ use tokkata_core::DType;
 use tokkata_engine::{
     CacheOptions, Engine, EngineOptions, EventKind, Request, Sampling, SessionId, Stats, StopRules,
 };
+use tokkata_ir::spec::DraftForm;
 use tokkata_ir::{ArenaLayout, CacheGroup, CacheKind, Device, Limits, LoadOptions, Program};
 use tokkata_plan::BuildOptions;
 
@@ -36,20 +37,30 @@ struct Answer {
     stats: Stats,
 }
 
-/// The program of a golden that writes text from tokens alone.
+/// The program of a golden that writes text from tokens alone, with so many of its drafters, and how these are run.
 ///
 /// # Errors
 /// The text of whatever failed.
-pub(crate) fn program(golden: &Golden, limits: &Limits) -> Result<Option<Program>, Failure> {
+pub(crate) fn program(
+    golden: &Golden,
+    limits: &Limits,
+    drafts: usize,
+) -> Result<Option<(Program, Option<DraftForm>)>, Failure> {
     let file = generate::model(golden)?;
     let ctx = limits.ctx;
     let spec = Registry::builtin().resolve(&file, &ResolveOptions { ctx });
     let spec = spec.map_err(|e| e.to_string())?;
-    let program = tokkata_plan::build_with(&spec, limits, &BuildOptions::default());
+    let build = BuildOptions {
+        drafts,
+        ..BuildOptions::default()
+    };
+    let program = tokkata_plan::build_with(&spec, limits, &build);
     let program = program.map_err(|e| e.to_string())?;
     let writes = program.plans[0].output("tokens").is_some();
     let encodes = program.caches.iter().any(|g| g.kind == CacheKind::Cross);
-    Ok((writes && !encodes && !spec.bidirectional).then_some(program))
+    let form = spec.drafts.first().filter(|_| drafts > 0);
+    let form = form.map(|draft| draft.form.clone());
+    Ok((writes && !encodes && !spec.bidirectional).then_some((program, form)))
 }
 
 /// An engine over a golden's program, with blocks for so many whole sequences, that stores prefixes or does not.
@@ -139,9 +150,10 @@ fn faults_within(
         kv_dtype: DType::F32,
         ..Limits::default()
     };
-    let Some(program) = program(golden, &limits)?.map(Arc::new) else {
+    let Some((program, _)) = program(golden, &limits, 0)? else {
         return Ok(None);
     };
+    let program = Arc::new(program);
     let mut talk = Talk::new(golden, device, &program, true)?;
     let mut fresh = Talk::new(golden, device, &program, false)?;
     let mut faults = Vec::new();

@@ -72,10 +72,11 @@ pub trait Drafter: Send {
         let _ = (request, family, tokens);
     }
 
-    /// The share of first tokens of a class that will be right, before any was tried: 0 to 1.
-    fn prior(&self, class: usize) -> f64 {
+    /// The share of a class's tokens at this place that will be right where those before them are, before any was
+    /// tried: 0 to 1.
+    fn prior(&self, class: usize, place: usize) -> f64 {
         let _ = class;
-        0.6
+        if place == 0 { 0.6 } else { 0.8 }
     }
 }
 
@@ -160,7 +161,7 @@ impl Speculator {
         let drafters = speculation.drafters.iter();
         Speculator {
             rates: drafters
-                .map(|d| Rates::new(|class| d.prior(class)))
+                .map(|d| Rates::new(|class, place| d.prior(class, place)))
                 .collect(),
             draft_ns: vec![0.0; speculation.drafters.len()],
             counts: vec![DraftCounts::default(); speculation.drafters.len()],

@@ -1,14 +1,12 @@
 //! Every architecture that writes: guesses of every kind change no text and nothing that is cached of it.
 
 use tokkata_backend_cpu::CpuBackend;
-use tokkata_conformance::drafts::{Cover, verify};
-use tokkata_conformance::golden::Golden;
+use tokkata_conformance::drafts::{Cover, names, verify};
 use tokkata_ir::Device;
 
 fn check(device: &dyn Device) {
-    let mut names = Golden::list(&Golden::folder()).expect("goldens");
-    names.retain(|name| !name.contains('+'));
-    verify(device, &names, (Cover::Pairs, 129));
+    let (names, least) = names();
+    verify(device, &names, (Cover::Pairs, least));
 }
 
 #[test]

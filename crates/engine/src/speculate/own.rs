@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn what_is_watched_counts_as_if_it_were_tried() {
-        let mut all = vec![Rates::new(|_| 0.5)];
+        let mut all = vec![Rates::new(|_, place| [0.5, 0.8][place.min(1)])];
         let mut own = Own::default();
         let guess = Guess {
             tokens: vec![1, 2, 3],

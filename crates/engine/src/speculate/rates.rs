@@ -8,8 +8,6 @@ const PLACES: usize = 8;
 const KEEPS: f64 = 0.95;
 /// Tries that what was known before is worth.
 const WEIGHT: f64 = 3.0;
-/// Share of tokens behind a right one that are right, before any was tried.
-const LATER: f64 = 0.8;
 
 /// Tries of one place, the newest counting most.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,15 +30,16 @@ impl Count {
 /// Counts by class and place, over what was thought before.
 #[derive(Clone, Debug)]
 pub(crate) struct Rates {
-    priors: [f64; CLASSES],
+    priors: [[f64; PLACES]; CLASSES],
     counts: [[Count; PLACES]; CLASSES],
 }
 
 impl Rates {
-    /// Nothing was tried; of a class's first tokens such a share will be right.
-    pub(crate) fn new(prior: impl Fn(usize) -> f64) -> Self {
+    /// Nothing was tried; of a class's tokens at a place such a share will be right.
+    pub(crate) fn new(prior: impl Fn(usize, usize) -> f64) -> Self {
+        let of = |class| std::array::from_fn(|place| prior(class, place));
         Rates {
-            priors: std::array::from_fn(prior),
+            priors: std::array::from_fn(of),
             counts: Default::default(),
         }
     }
@@ -60,12 +59,8 @@ impl Rates {
 
     /// The share of tokens at this place that are right where those before them are.
     pub(crate) fn share(&self, class: usize, place: usize) -> f64 {
-        let prior = if place == 0 {
-            self.priors[class]
-        } else {
-            LATER
-        };
-        self.counts[class][place.min(PLACES - 1)].share(prior)
+        let place = place.min(PLACES - 1);
+        self.counts[class][place].share(self.priors[class][place])
     }
 
     /// As [`Rates::share`], where `all` says what to think of what was not tried here.
@@ -80,19 +75,19 @@ mod tests {
 
     #[test]
     fn what_was_seen_replaces_what_was_thought() {
-        let mut rates = Rates::new(|_| 0.6);
+        let mut rates = Rates::new(|_, place| [0.6, 0.8][place.min(1)]);
         assert!((rates.share(0, 0) - 0.6).abs() < 1e-9);
         for _ in 0..12 {
             rates.saw(0, 0, false);
         }
         assert!(rates.share(0, 0) < 0.15, "{}", rates.share(0, 0));
         assert!((rates.share(1, 0) - 0.6).abs() < 1e-9, "classes are apart");
-        assert!((rates.share(0, 1) - LATER).abs() < 1e-9, "so are places");
+        assert!((rates.share(0, 1) - 0.8).abs() < 1e-9, "so are places");
         for _ in 0..60 {
             rates.saw(0, 20, true);
         }
         assert!(rates.share(0, 7) > 0.95 && rates.share(0, 6) < 0.9);
-        let own = Rates::new(|_| 0.9);
+        let own = Rates::new(|_, _| 0.9);
         assert!(own.share_of(&rates, 0, 0) < 0.15, "others' tries count");
     }
 }

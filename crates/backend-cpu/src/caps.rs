@@ -86,7 +86,9 @@ pub(crate) enum Vectors {
 /// A family of processors that other choices suit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processor {
-    /// AMD's of family 25: Zen 4, and Zen 3, which has no AVX-512.
+    /// AMD's of family 25 with AVX2 alone.
+    Zen3,
+    /// The others of AMD's family 25, with AVX-512.
     Zen4,
     /// Others of AMD's, since Zen.
     Amd,
@@ -103,13 +105,20 @@ impl Processor {
             let id = std::arch::x86_64::__cpuid(0);
             let vendor = [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes);
             if vendor.as_flattened() == b"AuthenticAMD" {
-                return match family(std::arch::x86_64::__cpuid(1).eax) {
-                    25 => Self::Zen4,
-                    _ => Self::Amd,
-                };
+                return Self::of_amd(std::arch::x86_64::__cpuid(1).eax);
             }
         }
         Self::Other
+    }
+
+    /// AMD's with this signature.
+    #[cfg(target_arch = "x86_64")]
+    const fn of_amd(signature: u32) -> Self {
+        match (family(signature), model(signature)) {
+            (25, 0x00..=0x0f | 0x20..=0x5f) => Self::Zen3,
+            (25, _) => Self::Zen4,
+            _ => Self::Amd,
+        }
     }
 }
 
@@ -122,6 +131,12 @@ const fn family(signature: u32) -> u32 {
     } else {
         base
     }
+}
+
+/// The model in a processor's signature, of a family whose number has both parts: four bits, and four higher ones.
+#[cfg(target_arch = "x86_64")]
+const fn model(signature: u32) -> u32 {
+    signature >> 4 & 15 | signature >> 12 & 0xf0
 }
 
 /// A request for a kernel set that cannot be met.
@@ -244,6 +259,19 @@ mod tests {
         assert_eq!(family(0x00a1_0f11), 25);
         assert_eq!(family(0x00b0_0f21), 26);
         assert_eq!(family(0x000c_06f2), 6);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn models_tell_zen_3_from_zen_4() {
+        // Milan, Vermeer, Cezanne; Genoa, Raphael, Bergamo; Turin.
+        for signature in [0x00a0_0f11, 0x00a2_0f12, 0x00a5_0f00] {
+            assert_eq!(Processor::of_amd(signature), Processor::Zen3);
+        }
+        for signature in [0x00a1_0f11, 0x00a6_0f12, 0x00aa_0f01] {
+            assert_eq!(Processor::of_amd(signature), Processor::Zen4);
+        }
+        assert_eq!(Processor::of_amd(0x00b0_0f21), Processor::Amd);
     }
 
     #[test]

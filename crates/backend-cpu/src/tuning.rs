@@ -139,6 +139,11 @@ impl Tuning {
                 wide: true,
                 ..amd
             },
+            Processor::Zen3 => Tuning {
+                single: Fetch::First(2 << 10),
+                near: Near::Second,
+                ..amd
+            },
             Processor::Amd => amd,
             Processor::Other => plain,
         }
@@ -557,6 +562,7 @@ mod tests {
             } = tuning;
             format!("{fetch} {single} {near} {wide}")
         };
+        assert_eq!(of(Processor::Zen3), "l1:4096 l1:2048 l2 false");
         assert_eq!(of(Processor::Zen4), "l1:4096 none l2 true");
         assert_eq!(of(Processor::Amd), "l1:4096 none l1 false");
         assert_eq!(of(Processor::Other), "l2:16384 l2:16384 l1 false");

@@ -17,6 +17,9 @@ const FOURS_V: u32 = DIM_V / 4u;
 // Of a thread: queries `APART` apart, of which 16 threads share each, and fours of values 16 apart.
 const APART: u32 = THREADS / 16u;
 const EACH: u32 = QUERIES / APART;
+// Threads that share the exponents of a query, of which each has so many fours.
+const SHARERS: u32 = THREADS / QUERIES;
+const FOURS_OF_SHARER: u32 = UNIT / 4u / SHARERS;
 const FOURS_EACH: u32 = (FOURS_V + 15u) / 16u;
 const MIXES: u32 = EACH * FOURS_EACH;
 // Fours of a key and a query at a time, and one between keys, so that threads read from different banks.
@@ -33,10 +36,10 @@ const VALUE_FETCHES: u32 = (VALUES * FOURS_V + THREADS - 1u) / THREADS;
 // Keys, then scores.
 var<workgroup> tile: array<vec4<f32>, UNIT * PITCH>;
 // Queries, then values.
-var<workgroup> side: array<vec4<f32>, QUERIES * PITCH>;
+var<workgroup> side: array<vec4<f32>, max(QUERIES * PITCH, VALUES * FOURS_V)>;
 // Of each row: first key and the one after its last, position, whether it is stored.
 var<workgroup> row_keys: array<vec4<u32>, ROWS_OF_TILE>;
-// Of four threads a query: largest score, then sum.
+// Of each query's sharers: largest score, then sum.
 var<workgroup> parts: array<f32, THREADS>;
 // What is left of the sums of earlier units; at the end what sums are multiplied by.
 var<workgroup> factors: array<f32, QUERIES>;
@@ -117,7 +120,7 @@ fn is_odd(x: vec4<f32>) -> bool {
 fn dot4(q: vec4<f32>, k: vec4<f32>, sum: f32) -> f32 { return fma(q.w, k.w, fma(q.z, k.z, fma(q.y, k.y, fma(q.x, k.x, sum)))); }
 
 // Grid: key heads times runs of `GROUP` of their queries, tiles of rows.
-@compute @workgroup_size(128)
+@compute @workgroup_size(THREADS)
 fn attend_prompts(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
     // Those of most keys first.
     let first = (groups.y - 1u - wg.y) * ROWS_OF_TILE;
@@ -132,9 +135,9 @@ fn attend_prompts(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_
     // Where this thread fetches from: a four of a key and of a query.
     let four = lid & (STEP - 1u);
     let fetcher = lid / STEP;
-    // Four threads sum each query's exponents.
-    let query = lid >> 2u;
-    let part = lid & 3u;
+    let query = lid / SHARERS;
+    let part = lid % SHARERS;
+    let of_query = lid - part;
     var most = -inf();
     var sum = 0.0;
     if (p(A_SINKS) != NONE) {
@@ -209,20 +212,25 @@ fn attend_prompts(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_
             workgroupBarrier();
             // Exponents.
             let at_scores = query * SCORES_PITCH + part;
-            var e = array<vec4<f32>, 4>(tile[at_scores], tile[at_scores + 4u], tile[at_scores + 8u], tile[at_scores + 12u]);
-            let larger = max(max(e[0], e[1]), max(e[2], e[3]));
+            var e: array<vec4<f32>, FOURS_OF_SHARER>;
+            var larger = vec4<f32>(-inf());
+            for (var i = 0u; i < FOURS_OF_SHARER; i++) {
+                e[i] = tile[at_scores + i * SHARERS];
+                larger = max(larger, e[i]);
+                broken = broken || any((bitcast<vec4<u32>>(e[i]) & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u));
+            }
             parts[lid] = max(max(larger.x, larger.y), max(larger.z, larger.w));
-            for (var i = 0u; i < 4u; i++) { broken = broken || any((bitcast<vec4<u32>>(e[i]) & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u)); }
             workgroupBarrier();
-            let of_query = lid & ~3u;
-            let next = max(most, max(max(parts[of_query], parts[of_query + 1u]), max(parts[of_query + 2u], parts[of_query + 3u])));
+            var next = most;
+            for (var i = 0u; i < SHARERS; i++) { next = max(next, parts[of_query + i]); }
             let keep = select(exp(most - next), 1.0, most == next);
             most = next;
-            for (var i = 0u; i < 4u; i++) {
+            for (var i = 0u; i < FOURS_OF_SHARER; i++) {
                 e[i] = select(exp(e[i] - vec4<f32>(next)), vec4<f32>(), e[i] == vec4<f32>(-inf()));
-                tile[at_scores + i * 4u] = e[i];
+                tile[at_scores + i * SHARERS] = e[i];
             }
-            let four_sums = (e[0] + e[1]) + (e[2] + e[3]);
+            var four_sums = e[0];
+            for (var i = 1u; i < FOURS_OF_SHARER; i++) { four_sums += e[i]; }
             workgroupBarrier();
             parts[lid] = (four_sums.x + four_sums.y) + (four_sums.z + four_sums.w);
             if (part == 0u) { factors[query] = keep; }
@@ -269,7 +277,9 @@ fn attend_prompts(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_
                     }
                 }
             }
-            sum = fma(sum, keep, (parts[of_query] + parts[of_query + 1u]) + (parts[of_query + 2u] + parts[of_query + 3u]));
+            var unit_sum = 0.0;
+            for (var i = 0u; i < SHARERS; i++) { unit_sum += parts[of_query + i]; }
+            sum = fma(sum, keep, unit_sum);
             for (var m = 0u; m < EACH; m++) {
                 let kept = vec4<f32>(factors[own + m * APART]);
                 for (var n = 0u; n < FOURS_EACH; n++) { total[m * FOURS_EACH + n] = fma(total[m * FOURS_EACH + n], kept, mix[m * FOURS_EACH + n]); }
@@ -283,7 +293,8 @@ fn attend_prompts(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_
     workgroupBarrier();
     if (part == 0u) {
         let keys = row_keys[query / GROUP];
-        let odds = parts[lid] + parts[lid + 1u] + parts[lid + 2u] + parts[lid + 3u];
+        var odds = 0.0;
+        for (var i = 0u; i < SHARERS; i++) { odds += parts[lid + i]; }
         var factor = select(1.0 / sum, 0.0, sum == 0.0);
         if (odds > 0.0 || (keys.y > keys.x && most == -inf())) { factor = -1.0; }
         factors[query] = factor;

@@ -259,20 +259,20 @@ fn attend_prompts(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_
                             }
                         }
                     }
-                    continue;
-                }
-                for (var i = 0u; i < VALUES; i += 4u) {
-                    var w: array<vec4<f32>, EACH>;
-                    for (var m = 0u; m < EACH; m++) { w[m] = tile[(own + m * APART) * SCORES_PITCH + (j + i) / 4u]; }
-                    for (var n = 0u; n < FOURS_EACH; n++) {
-                        let at = i * FOURS_V + min(lane + n * 16u, FOURS_V - 1u);
-                        let v0 = side[at];
-                        let v1 = side[at + FOURS_V];
-                        let v2 = side[at + 2u * FOURS_V];
-                        let v3 = side[at + 3u * FOURS_V];
-                        for (var m = 0u; m < EACH; m++) {
-                            let x = fma(vec4<f32>(w[m].y), v1, fma(vec4<f32>(w[m].x), v0, mix[m * FOURS_EACH + n]));
-                            mix[m * FOURS_EACH + n] = fma(vec4<f32>(w[m].w), v3, fma(vec4<f32>(w[m].z), v2, x));
+                } else {
+                    for (var i = 0u; i < VALUES; i += 4u) {
+                        var w: array<vec4<f32>, EACH>;
+                        for (var m = 0u; m < EACH; m++) { w[m] = tile[(own + m * APART) * SCORES_PITCH + (j + i) / 4u]; }
+                        for (var n = 0u; n < FOURS_EACH; n++) {
+                            let at = i * FOURS_V + min(lane + n * 16u, FOURS_V - 1u);
+                            let v0 = side[at];
+                            let v1 = side[at + FOURS_V];
+                            let v2 = side[at + 2u * FOURS_V];
+                            let v3 = side[at + 3u * FOURS_V];
+                            for (var m = 0u; m < EACH; m++) {
+                                let x = fma(vec4<f32>(w[m].y), v1, fma(vec4<f32>(w[m].x), v0, mix[m * FOURS_EACH + n]));
+                                mix[m * FOURS_EACH + n] = fma(vec4<f32>(w[m].w), v3, fma(vec4<f32>(w[m].z), v2, x));
+                            }
                         }
                     }
                 }

@@ -8,12 +8,12 @@
 #include "reduce.wgsl"
 #include "cache.wgsl"
 #include "masks.wgsl"
+#include "unit.wgsl"
 #if HEADS
 #include "turn.wgsl"
 #include "store.wgsl"
 #endif
 
-const UNIT: u32 = 64u;
 const SPAN: u32 = 16u;
 // Columns are taken by fours.
 const FOURS_K: u32 = DIM_K / 4u;
@@ -47,8 +47,6 @@ var<workgroup> query: array<vec4<f32>, QUERIES>;
 // Keys, then what parts of a mix are.
 var<workgroup> tile: array<vec4<f32>, 576>;
 var<workgroup> scores: array<f32, SCORES>;
-var<workgroup> key_block: array<u32, UNIT>;
-var<workgroup> key_entry: array<u32, UNIT>;
 // Of each query: largest score, sum, whether a score was no number.
 var<workgroup> of_unit: array<vec4<f32>, GROUP>;
 var<workgroup> bounds: vec4<u32>;
@@ -153,30 +151,11 @@ fn partial_at(row: u32, head: u32, part: u32) -> u32 {
 // A row's first key and the one after its last; whether it is there, and whether it is live.
 fn bounds_of(row: u32) -> vec4<u32> {
     if (row >= rows_of(LEAD_ROWS)) { return vec4<u32>(); }
+#if REPLIES
+    if ((row_flags(row) & ROW_PROMPT) != 0u) { return vec4<u32>(); }
+#endif
     if ((row_flags(row) & ROW_LIVE) == 0u) { return vec4<u32>(0u, 0u, 1u, 0u); }
     return vec4<u32>(seen_range(row), 1u, 1u);
-}
-
-// Score of a key, from its dot product with a query.
-fn score_of(dot: f32, head: u32, k: u32, pos: u32) -> f32 {
-    var score = dot * pf(A_SCALE);
-    if (pf(A_CAP) > 0.0) { score = pf(A_CAP) * tanh_of(score / pf(A_CAP)); }
-    let after = k > pos;
-    let distance = select(pos - k, k - pos, after);
-    if (p(A_SLOPES) != NONE) { score -= vf(p(A_SLOPES) + head) * f32(distance); }
-    if (p(A_BIAS) != NONE) {
-        let d = min(distance, p(A_DISTANCES) - 1u);
-        let bucket = vecs[p(A_BUCKETS) + select(d, p(A_DISTANCES) + d, after)];
-        score += vf(p(A_BIAS) + bucket * p(A_HEADS) + head);
-    }
-    return score;
-}
-
-// Four columns of a key or value of the unit; zeros where it is not to be seen.
-fn four_of(q: u32, j: u32, column: u32) -> vec4<f32> {
-    let there = key_block[j] != NONE;
-    let x = load_four(q, Place(select(0u, key_block[j], there), key_entry[j]), column);
-    return select(vec4<f32>(), x, vec4<bool>(there));
 }
 
 // Dot products of a thread's queries with key lid % 64 of the unit: queries from (lid / 64) * DOTS on, or half of the columns of the only one.
@@ -260,13 +239,7 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: 
     }
     for (; u < end; u++) {
         workgroupBarrier();
-        if (lid < UNIT) {
-            let k = u * UNIT + lid;
-            var at = Place(NONE, 0u);
-            if (k >= bound.x && k < bound.y) { at = place(0u, seq_slot(seq), k); }
-            key_block[lid] = at.block;
-            key_entry[lid] = at.entry;
-        }
+        find_keys(u, bound.x, bound.y, seq_slot(seq), lid);
         workgroupBarrier();
         var dot = dots(kv_head, lid);
 #if GROUP == 1

@@ -20,7 +20,7 @@ struct Class {
     needs: &'static [&'static str],
 }
 
-const CLASSES: [Class; 10] = [
+const CLASSES: [Class; 11] = [
     Class {
         name: "subgroups",
         set: |a, on| a.subgroups = on,
@@ -65,6 +65,11 @@ const CLASSES: [Class; 10] = [
         name: "attention of shared keys",
         set: |a, on| a.attend = on,
         needs: &[],
+    },
+    Class {
+        name: "attention of prompts",
+        set: |a, on| a.attend_prompts = on,
+        needs: &["attention of shared keys"],
     },
     Class {
         name: "attention with heads",

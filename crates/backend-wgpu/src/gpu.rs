@@ -110,6 +110,8 @@ pub(crate) struct Abilities {
     pub(crate) turning: bool,
     /// Attention for queries that share a key.
     pub(crate) attend: bool,
+    /// The same for tiles of rows of prompts.
+    pub(crate) attend_prompts: bool,
     /// Tiles for rows of prompts.
     pub(crate) tiles: bool,
     /// Cooperative matrices of halves for rows of prompts.
@@ -130,6 +132,7 @@ impl Abilities {
         shares_more: false,
         turning: true,
         attend: true,
+        attend_prompts: true,
         tiles: true,
         matrices: false,
         replays: true,
@@ -145,6 +148,7 @@ impl Abilities {
         shares_more: false,
         turning: false,
         attend: false,
+        attend_prompts: false,
         tiles: false,
         matrices: false,
         replays: false,

@@ -28,6 +28,7 @@ sources![
     "activations.wgsl",
     "adapt.wgsl",
     "attend.wgsl",
+    "attend_prompts.wgsl",
     "attention.wgsl",
     "cache.wgsl",
     "common.wgsl",
@@ -61,6 +62,7 @@ sources![
     "tiles_routed.wgsl",
     "touch.wgsl",
     "turn.wgsl",
+    "unit.wgsl",
     "wide.wgsl",
     "wide_reduce.wgsl",
 ];

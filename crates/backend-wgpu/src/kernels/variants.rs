@@ -6,6 +6,7 @@ use super::{is_cooperative, text};
 use crate::formats;
 use crate::gpu::Matrices;
 use crate::layout;
+use crate::lower::attention::own_of_prompts;
 use crate::lower::linear::{halved_tile, how_halved};
 use crate::preprocess::Constants;
 
@@ -108,8 +109,13 @@ pub(crate) fn variants() -> Vec<Variant> {
                 ("THREADS", 128),
                 ("WORK_VEC4", 1),
             ];
-            all.push(("attend.wgsl", own.into()));
+            for replies in (0..2).filter(|r| r + heads < 2) {
+                let own = [&own[..], &[("REPLIES", replies)]].concat();
+                all.push(("attend.wgsl", own));
+            }
         }
+        let own = own_of_prompts(cached_as(dim), (dim, dim), group);
+        all.push(("attend_prompts.wgsl", own.into()));
     }
     all.push(("heads.wgsl", vec![("THREADS", 64)]));
     all.push(("halve.wgsl", vec![("THREADS", 256)]));

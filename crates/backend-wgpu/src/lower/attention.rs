@@ -6,7 +6,7 @@ use tokkata_ir::{
 };
 
 use super::{Lowering, too_large};
-use crate::launch::{Division, Extent, SPAN, Split, UNIT};
+use crate::launch::{Division, Extent, RowKind, SPAN, Split, UNIT};
 use crate::params::{NONE, Params};
 use crate::select::Heads;
 
@@ -16,6 +16,8 @@ const MOST_KEYS: u32 = 1024;
 
 /// Columns of keys and values that `attend.wgsl` has room for.
 const MOST_COLUMNS: u32 = 256;
+/// Queries of a workgroup of `attend_prompts.wgsl`.
+const PROMPT_QUERIES: u32 = 32;
 /// Most words for what workgroups leave among which keys are divided.
 const MOST_PARTIAL: u64 = 4 << 20;
 
@@ -134,7 +136,7 @@ impl Lowering<'_, '_> {
         if alike { first + 1 } else { 0 }
     }
 
-    /// Attention whose keys may be divided among workgroups, in three ways of which a step takes one.
+    /// Attention whose keys may be divided among workgroups, in three ways of which a step takes one; of rows of prompts by tiles.
     fn attend(
         &mut self,
         op: &AttentionOp,
@@ -158,12 +160,25 @@ impl Lowering<'_, '_> {
             room,
         };
         let partial = self.shared_scratch(room)?;
+        let cache = self.cached_as(op.source);
+        // Steps in which attention turns heads have no rows of prompts.
+        let apart = self.ground.abilities.attend_prompts && !heads;
+        if apart {
+            let tiles = Extent::elements(Lead::Rows, 1, PROMPT_QUERIES / group);
+            let grid = [Extent::fixed(division.groups), tiles, Extent::ONE];
+            let own = own_of_prompts(cache, (op.dim_k, op.dim_v), group);
+            self.kind = Some(RowKind::Prompt);
+            let kernel = ("attend_prompts.wgsl", "attend_prompts");
+            self.launch(kernel, &own, grid, params)?;
+            self.kind = Some(RowKind::Reply);
+        }
         let own = [
-            ("CACHE", self.cached_as(op.source)),
+            ("CACHE", cache),
             ("DIM_K", op.dim_k),
             ("DIM_V", op.dim_v),
             ("GROUP", group),
             ("HEADS", heads.into()),
+            ("REPLIES", apart.into()),
             ("THREADS", 128),
             ("WORK_VEC4", 1),
         ];
@@ -187,6 +202,7 @@ impl Lowering<'_, '_> {
             }
             self.split = None;
         }
+        self.kind = None;
         Ok(())
     }
 
@@ -226,6 +242,21 @@ impl Lowering<'_, '_> {
         let grid = [Extent::rows(Lead::Rows), Extent::ONE, Extent::ONE];
         self.launch(("attention.wgsl", "compress"), OWN, grid, &params)
     }
+}
+
+/// Constants of `attend_prompts.wgsl`: of the type of a cache, columns of keys and values, heads of a workgroup.
+pub(crate) fn own_of_prompts(
+    cache: u32,
+    (dim_k, dim_v): (u32, u32),
+    group: u32,
+) -> [(&'static str, u32); 5] {
+    [
+        ("CACHE", cache),
+        ("DIM_K", dim_k),
+        ("DIM_V", dim_v),
+        ("GROUP", group),
+        ("WORK_VEC4", 1),
+    ]
 }
 
 /// Whether `attend.wgsl` does all that an attention asks for.

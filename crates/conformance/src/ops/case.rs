@@ -34,6 +34,8 @@ pub struct Case {
     pub outputs: Vec<ValueId>,
     /// Expected rms error in units of 2⁻²⁴ of the output's rms; `None` demands equal bits.
     pub ulps: Option<f64>,
+    /// Whether errors are held against the rms of their row rather than of the whole output.
+    pub by_rows: bool,
     /// Rounding that the backend's profile decides on.
     pub rounds: Rounds,
 }
@@ -47,6 +49,7 @@ impl Case {
             steps: Vec::new(),
             outputs,
             ulps: None,
+            by_rows: false,
             rounds: Rounds::Nothing,
         }
     }
@@ -54,6 +57,14 @@ impl Case {
     pub(crate) fn ulps(self, ulps: f64) -> Self {
         let ulps = Some(ulps);
         Case { ulps, ..self }
+    }
+
+    /// Rows are of different sizes, and rounding is relative to each row's own.
+    pub(crate) fn by_rows(self) -> Self {
+        Case {
+            by_rows: true,
+            ..self
+        }
     }
 
     pub(crate) fn rounds(self, rounds: Rounds) -> Self {

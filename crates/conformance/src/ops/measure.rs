@@ -59,7 +59,7 @@ fn round_q8(run: &mut [f32]) {
 pub struct Verdict {
     /// Normalised mean square error.
     pub nmse: f64,
-    /// Largest error over the output's rms.
+    /// Largest error over the rms of the output, or of its row.
     pub worst: f64,
     /// Expected rms error over the output's rms; `None` where bits must be equal.
     pub expected: Option<f64>,
@@ -105,12 +105,16 @@ pub(crate) fn run(subject: &Subject, case: &Case) -> Result<Verdict, BackendErro
         count: usize::MAX,
     };
     for (i, exact) in exact.iter().enumerate() {
-        let errors = Errors::between(&found[i], exact);
+        let run = match case.by_rows {
+            true => width(case, case.outputs[i]),
+            false => exact.len(),
+        };
+        let errors = Errors::between(&found[i], exact, run);
         verdict.nmse = verdict.nmse.max(errors.nmse);
         verdict.worst = verdict.worst.max(errors.worst);
         verdict.count = verdict.count.min(exact.len());
         if let (Some(expected), Some(rounded)) = (&mut verdict.expected, &rounded) {
-            let more = Errors::between(&rounded[i], exact).nmse;
+            let more = Errors::between(&rounded[i], exact, run).nmse;
             *expected = (*expected * *expected + more).sqrt();
         }
     }
@@ -123,8 +127,23 @@ struct Errors {
 }
 
 impl Errors {
-    fn between(found: &[f64], exact: &[f64]) -> Errors {
+    /// Errors over the rms of each run of so many numbers.
+    fn between(found: &[f64], exact: &[f64], run: usize) -> Errors {
         assert_eq!(found.len(), exact.len(), "an output of another size");
+        let runs = found.chunks(run.max(1)).zip(exact.chunks(run.max(1)));
+        let (mut nmse, mut worst, mut count) = (0.0, 0.0_f64, 0.0);
+        for errors in runs.map(|(found, exact)| Errors::of_run(found, exact)) {
+            nmse += errors.nmse;
+            worst = worst.max(errors.worst);
+            count += 1.0;
+        }
+        Errors {
+            nmse: nmse / f64::max(count, 1.0),
+            worst,
+        }
+    }
+
+    fn of_run(found: &[f64], exact: &[f64]) -> Errors {
         let squares = exact.iter().map(|x| x * x).sum::<f64>();
         let errors = found.iter().zip(exact).map(|(a, b)| (a - b).abs());
         let (mut sum, mut worst) = (0.0, 0.0_f64);
@@ -145,6 +164,10 @@ impl Errors {
             worst: worst / (squares / exact.len() as f64).sqrt(),
         }
     }
+}
+
+fn width(case: &Case, id: ValueId) -> usize {
+    case.fixture.program().plans[0].value(id).shape.width()
 }
 
 fn rounding(profile: &Profile, rounds: Rounds) -> Rounding {
@@ -201,9 +224,8 @@ fn oracle(case: &Case, rounding: Rounding) -> Result<Outputs, BackendError> {
 
 fn round_first(case: &Case, feed: &Feed, rounding: Rounding) -> Feed {
     let mut feed = feed.clone();
-    let width = |id: ValueId| case.fixture.program().plans[0].value(id).shape.width();
     if let Some((id, x)) = feed.values.first_mut() {
-        let width = width(*id);
+        let width = width(case, *id);
         x.chunks_mut(width).for_each(|row| rounding.apply(row));
     }
     feed

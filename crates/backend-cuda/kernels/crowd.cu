@@ -60,8 +60,7 @@ template <u32 ACROSS> static __device__ __forceinline__ bool tile_across(const M
 }
 
 // Tiles of a block: the outputs of each, whatever their format, and its first row. Those of the same outputs follow each other. Where
-// the last round would leave half of the blocks idle, its tiles are cut into halves of their outputs; so are all where there are few, or
-// where warps are many and have too few registers for Q6_K.
+// the last round would leave half of the blocks idle, its tiles are cut into halves of their outputs; so are all where there are few.
 template <class Tile> struct Walk {
     static const u32 ACROSS = Tile::outs, ROWS = Tile::rows;
     static const bool HALVES = Tile::MT == 2;
@@ -74,8 +73,6 @@ template <class Tile> struct Walk {
         count = rows_of(s, op.lead), down = (count + ROWS - 1) / ROWS, tile = blockIdx.x;
         u32 all = tiles_across<ACROSS>(op) * down, rest = all % gridDim.x;
         whole = HALVES && (2 * rest <= gridDim.x || all < gridDim.x) ? all - rest : all;
-        for (u32 i = 0; i < PARTS; i++)
-            if (Tile::warps > 8 && HALVES && op.parts[i].dtype == T_Q6_K) whole = 0;
     }
     __device__ __forceinline__ bool find(const Step &s, const MatVec &op) {
         for (;; tile += gridDim.x) {
@@ -100,9 +97,10 @@ static __device__ __forceinline__ Rows tile_row(const MatVec &op, const Outputs 
 }
 
 // Asks for weights of what is likely to be a block's first tile, before it is known how many rows there are.
-template <u32 ACROSS> static __device__ __forceinline__ void ask_first(const MatVec &op) {
+template <class Tile> static __device__ __forceinline__ void ask_first(const MatVec &op) {
+    const u32 ACROSS = Tile::outs;
     Outputs outs;
-    bool halves = tiles_across<ACROSS>(op) < gridDim.x;
+    bool halves = Walk<Tile>::HALVES && tiles_across<ACROSS>(op) < gridDim.x;
     if (!tile_across<ACROSS>(op, halves ? blockIdx.x / 2 : blockIdx.x, &outs)) return;
     u32 bytes = min((u32)op.parts[outs.part].row_bytes, MOST_ASKED);
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(tile_row(op, outs, threadIdx.x % 8, threadIdx.x / 8).w), "r"(bytes) : "memory");
@@ -393,7 +391,7 @@ template <class Tile> static __device__ __forceinline__ void crowd(const Step &s
     if (threadIdx.x < MOST_PLACES) bar_init(shared_address(bars.full + threadIdx.x), COPYING * 32), bar_init(shared_address(bars.empty + threadIdx.x), Tile::warps);
     __syncthreads();
     begin_next();
-    if (threadIdx.x < Tile::outs) ask_first<Tile::outs>(op);
+    if (threadIdx.x < Tile::outs) ask_first<Tile>(op);
     wait_before();
     if (rows_of(s, op.lead) == 0) return;
     Walk<Tile> walk(s, op);
@@ -427,9 +425,5 @@ template <class Tile> static __device__ __forceinline__ void crowd(const Step &s
         __shared__ __align__(8) Bars bars;                                                                                       \
         crowd<Tile<__VA_ARGS__>>(s, op, bars);                                                                                   \
     }
-#ifdef FORMS
-FORMS
-#else
-CROWD(crowd_16, 2, 2, 2, 1) CROWD(crowd_32, 2, 4, 2, 1) CROWD(crowd_64, 2, 4, 2, 2)
-#endif
+CROWD(crowd_64_16, 2, 2, 2, 1) CROWD(crowd_64_32, 2, 4, 2, 1) CROWD(crowd_32_64, 1, 4, 2, 2) CROWD(crowd_64_64, 2, 4, 2, 2)
 #endif

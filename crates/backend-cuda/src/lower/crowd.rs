@@ -16,34 +16,30 @@ const COLUMNS: u32 = 512;
 /// Most shared memory of a block beside its barriers, and most places for weights and rows under way.
 const SHARED: u32 = 226 << 10;
 const PLACES: u32 = 8;
-/// Outputs of a tile.
-const OUTPUTS: u32 = 64;
 /// Warps that copy.
 const COPYING: u32 = 4;
 
-/// A form of `crowd.cu`: rows of its tiles, and warps that share the outputs of a tile's rows.
+/// A form of `crowd.cu`: outputs and rows of its tiles, and groups of eight warps that share a tile's rows.
 struct Form {
+    outputs: u32,
     rows: u32,
     groups: u32,
 }
 
-const FORMS: [Form; 3] = [
+const fn form(outputs: u32, rows: u32, groups: u32) -> Form {
     Form {
-        rows: 16,
-        groups: 1,
-    },
-    Form {
-        rows: 32,
-        groups: 1,
-    },
-    Form {
-        rows: 64,
-        groups: 2,
-    },
-];
+        outputs,
+        rows,
+        groups,
+    }
+}
+
+/// For up to 64 rows where there are fewer of the largest tiles than multiprocessors.
+const NARROW: [Form; 3] = [form(64, 16, 1), form(64, 32, 1), form(32, 64, 2)];
+/// And where there are more.
+const WIDE: [Form; 3] = [form(64, 16, 1), form(64, 32, 1), form(64, 64, 2)];
 
 impl Form {
-    /// Eight warps for each group of rows.
     fn threads(&self) -> u32 {
         (8 * self.groups + COPYING) * 32
     }
@@ -51,14 +47,19 @@ impl Form {
     /// Shared memory: two levels of sums that are not complete, scales as floats, and places; of each 256 columns of rows
     /// (a few bytes between them), their scales and sums, and weights.
     fn bytes(&self, parts: &[Shape]) -> u32 {
-        let fixed = 2 * 4 * 4 * OUTPUTS * self.rows + self.groups * OUTPUTS * 4 * 16;
+        let &Form {
+            outputs,
+            rows,
+            groups,
+        } = self;
+        let fixed = 2 * 4 * 4 * outputs * rows + groups * outputs * 4 * 16;
         let block = |part: &Shape| match part.0 {
             DType::Q4_K => 144,
             DType::Q5_K => 176,
             _ => 208 + 4,
         };
         let block = parts.iter().map(block).max().unwrap_or(0);
-        let place = self.rows * (256 + 16 + 8 * 8) + OUTPUTS * block;
+        let place = rows * (256 + 16 + 8 * 8) + outputs * block;
         fixed + PLACES.min((SHARED - fixed) / place) * place
     }
 }
@@ -77,7 +78,7 @@ impl Lowering<'_, '_> {
             return Ok(None);
         }
         let tile = |form: &Form| {
-            let name = format!("crowd_{}", form.rows);
+            let name = format!("crowd_{}_{}", form.outputs, form.rows);
             let function = self.ground.kernels.function("crowd", &name).map_err(lost)?;
             function.allow_shared(SHARED).map_err(lost)?;
             function.prefer_shared().map_err(lost)?;
@@ -91,7 +92,14 @@ impl Lowering<'_, '_> {
                 most: Some(self.ground.processors),
             })
         };
-        let tiles: Result<Box<[Tile]>, BackendError> = FORMS.iter().map(tile).collect();
+        // Of Q6_K the largest tiles leave room for too few places, and their warps have too few registers.
+        let outputs: u32 = parts.iter().map(|p| p.1).sum();
+        let forms = match outputs.div_ceil(64) < self.ground.processors {
+            true => &NARROW[..],
+            false if parts.iter().any(|p| p.0 == DType::Q6_K) => &WIDE[..2],
+            false => &WIDE[..],
+        };
+        let tiles: Result<Box<[Tile]>, BackendError> = forms.iter().map(tile).collect();
         let when = self.when;
         (self.when, self.mode) = (When::Counts(lead, LEAST, u32::MAX), self.early());
         let grid = [Extent::ONE; 3];

@@ -78,8 +78,7 @@ template <int F, u32 N> static __device__ __forceinline__ RowsAt rows_in_shared(
     return r;
 }
 template <int F, u32 N> static __device__ __forceinline__ float4 row_scales(u32 at, u32 unit, u32 run) {
-    float4 x = floats_in_shared(at + (unit * 16 + run * (F == T_Q6_K ? 2 : 1)) * N * 8);
-    return make_float4(x.x, x.y - EXACT_FLOAT, x.z, x.w - EXACT_FLOAT);
+    return floats_in_shared(at + (unit * 16 + run * (F == T_Q6_K ? 2 : 1)) * N * 8);
 }
 template <int F, u32 N> static __device__ __forceinline__ void load_part(RowsAt &at, RowPart<N> &p) {
     load_matrices(p.first, at.first), load_matrices(p.second, at.second);

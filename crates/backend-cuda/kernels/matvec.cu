@@ -87,8 +87,7 @@ KERNEL quantise(Step s, Quantise op) {
         float d = __fdiv_rn(most, 127.0f);
         op.d[run] = d;
         op.s[run] = sum;
-        // The sum as the float that replies.cu adds integers to.
-        if (op.turned) op.turned[(u64)(c / 32) * op.pitch + row] = make_uint2(__float_as_uint(d), 0x4b400000u + (u32)sum);
+        if (op.turned) op.turned[(u64)(c / 32) * op.pitch + row] = make_uint2(__float_as_uint(d), __float_as_uint((float)sum));
     }
 }
 

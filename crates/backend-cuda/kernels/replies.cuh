@@ -106,9 +106,9 @@ template <int F> static __device__ __forceinline__ float scale_of(const u8 *scal
     return F == T_MXFP4 ? e8m0_half(scales[j]) : half_to_float(((const u16 *)scales)[j]);
 }
 
-// Adds a run of eight rows: `b` are their bytes, `x` scales and sums of a lane's two rows, sums on top of EXACT.
+// Adds a run of eight rows: `b` are their bytes, `x` scales and sums of a lane's two rows.
 template <int F, int RUN> static __device__ __forceinline__ void add_run(const Unit &u, u32 b0, u32 b1, uint4 x, float *acc) {
-    float d[2] = {__uint_as_float(x.x), __uint_as_float(x.z)};
+    float d[2] = {__uint_as_float(x.x), __uint_as_float(x.z)}, sum[2] = {__uint_as_float(x.y), __uint_as_float(x.w)};
     float scale[2] = {RUN ? u.scale[0].y : u.scale[0].x, RUN ? u.scale[1].y : u.scale[1].x};
     float more[2] = {RUN ? u.scale[0].w : u.scale[0].z, RUN ? u.scale[1].w : u.scale[1].z};
     if (F == T_Q6_K) {
@@ -125,10 +125,10 @@ template <int F, int RUN> static __device__ __forceinline__ void add_run(const U
         return;
     }
     i32 c[4];
-    bool offset = F == T_Q4_0;
-    mma_rows(c, u.a[RUN], b0, b1, offset ? EXACT - 8 * ((i32)x.y - EXACT) : EXACT, offset ? EXACT - 8 * ((i32)x.w - EXACT) : EXACT);
+    // Codes of Q4_0 are 8 more than what they say.
+    float from[2] = {EXACT_FLOAT - (F == T_Q4_0 ? 8.0f * sum[0] : 0.0f), EXACT_FLOAT - (F == T_Q4_0 ? 8.0f * sum[1] : 0.0f)};
+    mma_rows(c, u.a[RUN], b0, b1, __float_as_int(from[0]), __float_as_int(from[1]));
     if (F == T_Q4_K || F == T_Q5_K) {
-        float sum[2] = {exact((i32)x.y), exact((i32)x.w)};
         #pragma unroll
         for (int i = 0; i < 4; i++) {
             float less = __fmul_rn(more[i / 2], sum[i & 1]);

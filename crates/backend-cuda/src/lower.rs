@@ -2,6 +2,7 @@
 
 mod adapt;
 mod attention;
+mod crowd;
 mod cuts;
 mod flash;
 mod halves;

@@ -459,11 +459,19 @@ impl Lowering<'_, '_> {
             true => None,
             false => self.few_rows((lead, k), if wide { 1 } else { 2 }, &shapes, &params)?,
         };
+        let crowd = match crowds.is_empty() {
+            true => None,
+            false => self.crowd_rows((lead, k), &shapes, &params)?,
+        };
         for &format in &crowds {
             for crowds in self.crowds(format) {
-                let tiles = self.crowd_tiles((format, crowds), &shapes, gate.is_some())?;
                 let [least, most] = crowds.rows;
                 let least = few.map_or(least, |most| most + 1);
+                let most = crowd.map_or(most, |least| least - 1);
+                if least > most {
+                    continue;
+                }
+                let tiles = self.crowd_tiles((format, crowds), &shapes, gate.is_some())?;
                 self.when = When::Counts(lead, least, most);
                 let grid = [Extent::ONE; 3];
                 let params = match is_sixteen(format) {

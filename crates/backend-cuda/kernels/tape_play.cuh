@@ -17,9 +17,9 @@ template <int D, int G, bool DEEP, bool TILED> static __device__ __forceinline__
         f.tape = t;
         f.state = {*(volatile u32 *)t.state, live, s.slot[s.seq[0]], place_of_row(s, 0), *(volatile u32 *)(t.state + 2) * t.apart};
     }
-    const u32 READERS = TILED ? WARPS + ENDERS + FETCHERS - 1 : WARPS; // of instructions
+    const u32 READERS = TILED ? WARPS + ENDERS : WARPS; // of instructions
     if (threadIdx.x < MOST_SLOTS) {
-        bar_init(shared_address(f.full + threadIdx.x), TILED ? FETCHERS : 1), bar_init(shared_address(f.empty + threadIdx.x), WARPS);
+        bar_init(shared_address(f.full + threadIdx.x), 1), bar_init(shared_address(f.empty + threadIdx.x), WARPS);
     } else if (threadIdx.x < MOST_SLOTS + AHEAD) {
         bar_init(shared_address(f.here + threadIdx.x - MOST_SLOTS), 1), bar_init(shared_address(f.done + threadIdx.x - MOST_SLOTS), READERS);
     } else if (TILED && threadIdx.x < MOST_SLOTS + AHEAD + 2 * JOINTS) {
@@ -32,9 +32,9 @@ template <int D, int G, bool DEEP, bool TILED> static __device__ __forceinline__
     if (threadIdx.x >= THREADS) {
         fewer_registers<56>();
         u32 warp = threadIdx.x / 32 - WARPS;
-        if (TILED && warp < FETCHERS) fetch_tiles(t, warp);
-        else if (TILED && warp < FETCHERS + ENDERS) end_tiles(t, warp - FETCHERS);
-        else if (!TILED && warp == 0) fetch_all(t);
+        if (TILED && warp == 0) fetch_tiles(t);
+        else if (TILED && warp <= ENDERS) end_tiles(t, warp - 1);
+        else if (warp == 0) fetch_all(t);
     } else {
         u32 base = f.state.base, live = f.state.live;
         more_registers<104>();

@@ -10,7 +10,6 @@
 
 #define TILE 16u            // rows of weights; of a gated pair eight rows of each
 #define TILE_WARPS 8u
-#define FETCHERS 2u         // warps that copy: one alone begins a copy every 80 cycles
 #define ENDERS 2u           // warps that end tiles, those of either half of the warps
 #define JOINTS 2u           // tiles of a half that wait for their end
 
@@ -18,16 +17,17 @@
 template <int F> struct Chunk {
     static const bool sixteen = F == T_F16 || F == T_BF16, blocks = F == T_Q4_K || F == T_Q5_K || F == T_Q6_K;
     static const u32 block = F == T_Q4_K ? 144 : F == T_Q5_K ? 176 : 208; // bytes of 256 columns
-    static const u32 columns = sixteen ? 1024 : 2048;
-    static const u32 row = blocks ? 8 * block : 2048, pitch = row + (sixteen ? 64 : 16), scales = TILE * pitch;
+    static const u32 columns = sixteen ? 1024 : F == T_Q4_K ? 4096 : 2048;
+    static const u32 row = blocks ? columns / 256 * block : 2048, pitch = row + (sixteen ? 64 : 16), scales = TILE * pitch;
     static const u32 scale_row = 128, scale_pitch = scale_row + 16; // of Q8_0
 };
 
 struct Joints {
     u64 made[2][JOINTS], taken[2][JOINTS];
-    u32 begins[FETCHERS][MOST_SLOTS], ends[FETCHERS][MOST_SLOTS];   // of places
+    u32 begins[MOST_SLOTS], ends[MOST_SLOTS];   // of places
     float of[2][JOINTS][TILE_WARPS * 64];
 };
+static_assert(sizeof(Joints) == 8384, "as the host has it");
 // Behind the ring, which is one slot.
 static __device__ __forceinline__ Joints &joints(const Tape &t) { return *(Joints *)(whole + slot_at(t, 1)); }
 
@@ -46,11 +46,13 @@ static __device__ __forceinline__ bool next_tile(const Product &p, u32 &at, u32 
 }
 
 static __device__ __forceinline__ u32 chunks_of(const Product &p, const TileAt &t) {
-    u32 dtype = p.parts[t.part].dtype, columns = dtype == T_F16 || dtype == T_BF16 ? Chunk<T_F16>::columns : Chunk<T_Q8_0>::columns;
+    u32 dtype = p.parts[t.part].dtype, columns = Chunk<T_Q8_0>::columns;
+    if (dtype == T_F16 || dtype == T_BF16) columns = Chunk<T_F16>::columns;
+    if (dtype == T_Q4_K) columns = Chunk<T_Q4_K>::columns;
     return (p.k + columns - 1) / columns;
 }
 
-// A block's tiles of a product, two by two.
+// A block's tiles of a product, two by two where both have as many places.
 struct Tiles {
     u32 at, end, chunks;
     TileAt of[2];
@@ -58,7 +60,9 @@ struct Tiles {
     __device__ __forceinline__ Tiles(const Product &p) : at(share(p, blockIdx.x)), end(share(p, blockIdx.x + 1)) {}
     __device__ __forceinline__ bool next(const Product &p) {
         if (!next_tile(p, at, end, of[0])) return false;
+        u32 second = at;
         both = next_tile(p, at, end, of[1]), chunks = chunks_of(p, of[0]);
+        if (both && chunks_of(p, of[1]) != chunks) both = false, at = second;
         return true;
     }
 };
@@ -67,7 +71,7 @@ struct Tiles {
 static __device__ __forceinline__ u32 scales_front(const Piece &p, u32 o) { return (u32)(u64)(p.scales + (u64)o * p.scale_bytes) & 15; }
 static __device__ __forceinline__ u32 scales_bytes(const Piece &p, const TileAt &t) { return (scales_front(p, t.o) + t.count * p.scale_bytes + 15) & ~15u; }
 
-// A ring of bytes as a warp that fetches sees it.
+// The ring of bytes as the warp that fetches sees it.
 struct Ring {
     u32 place, oldest, at;  // places that were begun, the oldest that may be in use, where the next may begin
     __device__ __forceinline__ void retire(u32 empty) {
@@ -75,9 +79,9 @@ struct Ring {
         oldest++;
     }
     // Room for so many bytes.
-    __device__ __forceinline__ u32 reserve(const Tape &t, u32 bytes, u32 fetcher) {
+    __device__ __forceinline__ u32 reserve(const Tape &t, u32 bytes) {
         Joints &j = joints(t);
-        u32 empty = shared_address(front().empty), *begins = j.begins[fetcher], *ends = j.ends[fetcher];
+        u32 empty = shared_address(front().empty), *begins = j.begins, *ends = j.ends;
         if (at + bytes > t.slot_bytes) {
             while (oldest != place && begins[oldest % MOST_SLOTS] >= at) retire(empty);
             at = 0;
@@ -96,35 +100,32 @@ struct Ring {
     }
 };
 
-template <int F> static __device__ __forceinline__ void fetch_chunk(const Tape &t, const Product &p, const TileAt &tile, u32 chunk, u32 fetcher, Ring &ring) {
+template <int F> static __device__ __forceinline__ void fetch_chunk(const Tape &t, const Product &p, const TileAt &tile, u32 chunk, Ring &ring) {
     Front &f = front();
     const Piece &piece = p.parts[tile.part], &gate = p.parts[1];
     u32 lane = threadIdx.x & 31, rows = p.gated ? 2 * tile.count : tile.count, bytes = min(Chunk<F>::row, piece.row_bytes - chunk * Chunk<F>::row);
     u32 scales = F == T_Q8_0 ? bytes / 16 * rows : F == T_Q6_K ? scales_bytes(piece, tile) : 0, gate_scales = F == T_Q6_K && p.gated ? scales_bytes(gate, tile) : 0;
     u32 room = Chunk<F>::scales + (F == T_Q8_0 ? TILE * Chunk<F>::scale_pitch : scales + gate_scales);
-    u32 to = slot_at(t, 0) + ring.reserve(t, room, fetcher), place = ring.place++ % MOST_SLOTS;
+    u32 to = slot_at(t, 0) + ring.reserve(t, room), place = ring.place++ % MOST_SLOTS;
     u32 base = shared_address(whole), full = shared_address(f.full + place);
-    if (lane == 0) {
-        if (fetcher == 0) f.headers[place].data = to, bar_expect(full, bytes * rows + scales + gate_scales);
-        else bar_arrive(full);
-    }
+    if (lane == 0) f.headers[place].data = to, bar_expect(full, bytes * rows + scales + gate_scales);
     __syncwarp();
-    // A lane has a row, every second one with the warp beside it.
+    // A lane has a row.
     bool second = p.gated && lane >= TILE / 2;
     u32 r = p.gated ? lane % (TILE / 2) : lane;
     const Piece &own = second ? gate : piece;
-    if (lane < TILE && r < tile.count && lane % FETCHERS == fetcher) {
+    if (lane < TILE && r < tile.count) {
         bulk_copy(base + to + lane * Chunk<F>::pitch, own.data + (u64)(tile.o + r) * own.row_bytes + chunk * Chunk<F>::row, bytes, full);
         if (F == T_Q8_0) bulk_copy(base + to + Chunk<F>::scales + lane * Chunk<F>::scale_pitch, own.scales + (u64)(tile.o + r) * own.scale_bytes + chunk * Chunk<F>::scale_row, bytes / 16, full);
     }
-    if (F == T_Q6_K && lane == 0 && fetcher == 0) {
+    if (F == T_Q6_K && lane == 0) {
         bulk_copy(base + to + Chunk<F>::scales, piece.scales + (u64)tile.o * piece.scale_bytes - scales_front(piece, tile.o), scales, full);
         if (p.gated) bulk_copy(base + to + Chunk<F>::scales + scales, gate.scales + (u64)tile.o * gate.scale_bytes - scales_front(gate, tile.o), gate_scales, full);
     }
     __syncwarp();
 }
 
-static __device__ __forceinline__ void fetch_product(const Tape &t, const Product &p, u32 fetcher, Ring &ring) {
+static __device__ __forceinline__ void fetch_product(const Tape &t, const Product &p, Ring &ring) {
     Tiles tiles(p);
     #pragma unroll 1
     while (tiles.next(p)) {
@@ -133,36 +134,29 @@ static __device__ __forceinline__ void fetch_product(const Tape &t, const Produc
             u32 odd = tiles.both ? i & 1 : 0, chunk = tiles.both ? i / 2 : i;
             TileAt tile = odd ? tiles.of[1] : tiles.of[0];
             switch (p.parts[tile.part].dtype) {
-            case T_Q4_K: fetch_chunk<T_Q4_K>(t, p, tile, chunk, fetcher, ring); break;
-            case T_Q5_K: fetch_chunk<T_Q5_K>(t, p, tile, chunk, fetcher, ring); break;
-            case T_Q6_K: fetch_chunk<T_Q6_K>(t, p, tile, chunk, fetcher, ring); break;
-            case T_Q8_0: fetch_chunk<T_Q8_0>(t, p, tile, chunk, fetcher, ring); break;
-            default: fetch_chunk<T_F16>(t, p, tile, chunk, fetcher, ring);
+            case T_Q4_K: fetch_chunk<T_Q4_K>(t, p, tile, chunk, ring); break;
+            case T_Q5_K: fetch_chunk<T_Q5_K>(t, p, tile, chunk, ring); break;
+            case T_Q6_K: fetch_chunk<T_Q6_K>(t, p, tile, chunk, ring); break;
+            case T_Q8_0: fetch_chunk<T_Q8_0>(t, p, tile, chunk, ring); break;
+            default: fetch_chunk<T_F16>(t, p, tile, chunk, ring);
             }
         }
     }
 }
 
-// A warp that fetches; the first of them brings instructions too.
-static __device__ __forceinline__ void fetch_tiles(const Tape &t, u32 fetcher) {
-    Front &f = front();
+static __device__ __forceinline__ void fetch_tiles(const Tape &t) {
     u32 asked = 0;
     Ring ring = {0, 0, 0};
     #pragma unroll 1
     for (u32 phase = 0; phase < t.count; phase++) {
-        if (fetcher == 0) bring_instr(t, phase, asked);
-        else bar_wait(shared_address(f.here + phase % AHEAD), phase / AHEAD & 1);
-        const Instr &in = f.instrs[phase % AHEAD];
+        const Instr &in = bring_instr(t, phase, asked);
+        clear_next(in);
+        if (!(front().state.live >> in.lead & 1)) continue;
+        if (in.kind == ATTEND) prefetch_cached(*(const Attention *)in.body);
+        if (in.kind != PRODUCTS) continue;
         const Product &p = *(const Product *)in.body;
-        bool live = f.state.live >> in.lead & 1, products = in.kind == PRODUCTS && live;
-        if (fetcher == 0) {
-            clear_next(in);
-            if (in.kind == ATTEND && live) prefetch_cached(*(const Attention *)in.body);
-            if (products) prefetch_norm(p);
-        }
-        if (products) fetch_product(t, p, fetcher, ring);
-        __syncwarp();
-        if (fetcher > 0 && (threadIdx.x & 31) == 0) bar_arrive(shared_address(f.done + phase % AHEAD));
+        prefetch_norm(p);
+        fetch_product(t, p, ring);
     }
 }
 
@@ -221,17 +215,20 @@ struct Share {
 
 // K formats: a warp has every eighth block, a lane a unit of it, of rows g and g + 8.
 template <int F> static __device__ __forceinline__ void sum_blocks(const Product &p, const TileAt &tile, const Share &share, const Acts1 &acts, float (&sum)[2]) {
-    u32 lane = threadIdx.x & 31, g = lane / 4, block = share.chunk * 8 + share.own, base = shared_address(whole) + share.at;
-    if (block >= p.k / 256) return;
-    u32 b[2], s[2] = {0, 0};
-    b[0] = base + g * Chunk<F>::pitch + share.own * Chunk<F>::block, b[1] = b[0] + 8 * Chunk<F>::pitch;
-    if (F == T_Q6_K) {
-        const Piece &piece = p.parts[tile.part], &gate = p.parts[1];
-        u32 first = base + Chunk<F>::scales + block * 2;
-        s[0] = first + scales_front(piece, tile.o) + g * piece.scale_bytes, s[1] = s[0] + 8 * piece.scale_bytes;
-        if (p.gated) s[1] = first + scales_bytes(piece, tile) + scales_front(gate, tile.o) + g * gate.scale_bytes;
+    u32 lane = threadIdx.x & 31, g = lane / 4, base = shared_address(whole) + share.at;
+    #pragma unroll
+    for (u32 i = 0; i < Chunk<F>::columns / 256 / TILE_WARPS; i++) {
+        u32 n = i * TILE_WARPS + share.own, block = share.chunk * (Chunk<F>::columns / 256) + n, b[2], s[2] = {0, 0};
+        if (block >= p.k / 256) return;
+        b[0] = base + g * Chunk<F>::pitch + n * Chunk<F>::block, b[1] = b[0] + 8 * Chunk<F>::pitch;
+        if (F == T_Q6_K) {
+            const Piece &piece = p.parts[tile.part], &gate = p.parts[1];
+            u32 first = base + Chunk<F>::scales + block * 2;
+            s[0] = first + scales_front(piece, tile.o) + g * piece.scale_bytes, s[1] = s[0] + 8 * piece.scale_bytes;
+            if (p.gated) s[1] = first + scales_bytes(piece, tile) + scales_front(gate, tile.o) + g * gate.scale_bytes;
+        }
+        plus_units<F>(b, s, block * 4 + (lane & 3), acts, sum);
     }
-    plus_units<F>(b, s, block * 4 + (lane & 3), acts, sum);
 }
 
 // Q8_0: a warp has four runs of every 32, a lane one of them, of rows g and g + 8.
@@ -347,7 +344,7 @@ static __device__ __forceinline__ void multiply_tiles(const Tape &t, Turn &turn,
     while (tiles.next(p)) {
         u32 step = tiles.both ? 2 : 1, first = turn.ring + half;
         turn.ring += step * tiles.chunks;
-        if (half && !tiles.both) break;
+        if (half && !tiles.both) continue;
         TileAt tile = half ? tiles.of[1] : tiles.of[0];
         float sum[2] = {0.0f, 0.0f};
         switch (p.parts[tile.part].dtype) {
@@ -402,7 +399,7 @@ static __device__ __forceinline__ void end_tiles(const Tape &t, u32 half) {
         Tiles tiles(p);
         #pragma unroll 1
         while (in.kind == PRODUCTS && (live >> in.lead & 1) && tiles.next(p)) {
-            if (half && !tiles.both) break;
+            if (half && !tiles.both) continue;
             TileAt tile = half ? tiles.of[1] : tiles.of[0];
             const Piece &piece = p.parts[tile.part];
             // Of four lanes the first has row g, the second row g + 8, unless that is what the first is gated by.

@@ -35,7 +35,7 @@ const MOST_PARTS: u32 = 48 << 10;
 const TIMES: usize = 4;
 /// As in `tape_tiles.cuh`: rows of a tile, and bytes of what warps hand over at its end.
 const TILE: u32 = 16;
-const JOINTS: u32 = 8512;
+const JOINTS: u32 = 8384;
 
 /// One weight of a product.
 #[derive(Clone, Debug)]
@@ -160,7 +160,7 @@ impl Products {
 /// Bytes of a row's columns in a place, and what it has beside them; `None` for formats that no tile is in.
 fn chunk(dtype: DType) -> Option<(u32, u32)> {
     match dtype {
-        DType::Q4_K => Some((8 * 144, 16)),
+        DType::Q4_K => Some((16 * 144, 16)),
         DType::Q5_K => Some((8 * 176, 16)),
         DType::Q6_K => Some((8 * 208, 16)),
         DType::Q8_0 => Some((2048, 16 + 144)),
@@ -604,7 +604,7 @@ mod tests {
     #[test]
     fn a_ring_has_room_for_rows_once_or_twice() {
         let all = 227 << 10;
-        let found = cut_ring(all, 28_736, 19_712).expect("it fits");
+        let found = cut_ring(all, 37_120, 19_712).expect("it fits");
         assert_eq!((found.spaces, found.slots), (2, 1));
         let bytes = FRONT + found.spaces * found.space + found.slot + JOINTS;
         assert!(bytes <= all && bytes + 128 > all);

@@ -242,7 +242,7 @@ fn cut_ring(all: u32, place: u32, space: u32) -> Option<Cut> {
 }
 
 /// Least bytes that products read, one with another, where tiles are faster.
-const LARGE: u64 = 10 << 20;
+const LARGE: u64 = 7 << 20;
 
 /// Whether products go by tiles.
 fn goes_by_tiles(instrs: &[Instr]) -> bool {

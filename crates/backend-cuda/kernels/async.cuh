@@ -25,6 +25,9 @@ static __device__ __forceinline__ void bar_expect(u32 bar, u32 bytes) {
 static __device__ __forceinline__ void bar_arrive(u32 bar) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
+static __device__ __forceinline__ void bar_arrive_twice(u32 bar) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], 2;" ::"r"(bar) : "memory");
+}
 // The same at a barrier of a block of the cluster.
 static __device__ __forceinline__ void bar_arrive_at(u32 bar, u32 block) {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"

@@ -17,7 +17,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 ARCHITECTURES = ["sm_90a", "sm_80", "compute_80", "compute_75"]
-KERNELS = ["rows", "adapt", "matmul", "matvec", "vec", "tape", "tape90", "gemm", "gemm16", "gemm90", "replies", "replies16", "few", "crowd", "attention", "flash", "prompts", "whole", "recurrent", "experts", "sample", "step"]
+KERNELS = ["rows", "adapt", "matmul", "matvec", "vec", "tape", "tape90", "tape_tiles", "gemm", "gemm16", "gemm90", "replies", "replies16", "few", "crowd", "attention", "flash", "prompts", "whole", "recurrent", "experts", "sample", "step"]
 
 
 def tables(quant):

@@ -89,20 +89,6 @@ template <int F, u32 N> static __device__ __forceinline__ void load_part(RowsAt 
     at.first += at.first_step, at.second += at.second_step, at.scales += STRETCH / 4 * N;
 }
 
-// Byte `I` as a float: behind 2^23 an integer is the end of one.
-template <int I> static __device__ __forceinline__ float float_of_byte(u32 v) {
-    return __uint_as_float(__byte_perm(v, 0x4b000000u, 0x7540u + I)) - 8388608.0f;
-}
-
-// Scales of a unit's runs and the minima of each, from what stands before a block. Codes of Q4_K's second run are 16 times as large.
-template <int F> static __device__ __forceinline__ float4 run_scales(u32 at, u32 j) {
-    uint4 h = four_in_shared(at);
-    u32 pick = j & 1 ? 0x7632u : 0x5410u, low = __byte_perm(h.y, h.z, pick);
-    u32 v = j < 2 ? low & 0x3f3f3f3fu : (__byte_perm(h.w, h.w >> 4, pick) & 0x0f0f0f0fu) | (low >> 2 & 0x30303030u);
-    float d = half_to_float((u16)h.x), m = half_to_float((u16)(h.x >> 16)), second = d * float_of_byte<1>(v);
-    return make_float4(d * float_of_byte<0>(v), F == T_Q4_K ? second * 0.0625f : second, m * float_of_byte<2>(v), m * float_of_byte<3>(v));
-}
-
 // Codes of both runs of a unit without signs: what a lane has of 16 outputs, in the order of tensor cores.
 template <int F> static __device__ __forceinline__ void unpack(u32 at, u32 j, u32 (&a)[2][4]) {
     u32 v[4];

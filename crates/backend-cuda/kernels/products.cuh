@@ -93,6 +93,20 @@ static __device__ __forceinline__ i32 dot16(uint4 w, uint4 x, i32 sum) {
     return __dp4a((i32)w.w, (i32)x.w, sum);
 }
 
+// An integer whose bits are a float of 2^23 + 2^22 and that integer: sums that begin at it need no conversion.
+#define EXACT 0x4b400000
+#define EXACT_FLOAT 12582912.0f
+static __device__ __forceinline__ float exact(i32 sum) { return __int_as_float(sum) - EXACT_FLOAT; }
+
+// Codes without a sign by bytes with one.
+static __device__ __forceinline__ i32 codes4(u32 w, u32 x, i32 sum) {
+    asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(w), "r"(x));
+    return sum;
+}
+static __device__ __forceinline__ i32 codes16(uint4 w, uint4 x, i32 sum) {
+    return codes4(w.w, x.w, codes4(w.z, x.z, codes4(w.y, x.y, codes4(w.x, x.x, sum))));
+}
+
 static __device__ __forceinline__ uint4 masked(uint4 v, u32 shift, u32 mask) {
     return make_uint4(v.x >> shift & mask, v.y >> shift & mask, v.z >> shift & mask, v.w >> shift & mask);
 }

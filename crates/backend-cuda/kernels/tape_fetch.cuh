@@ -21,56 +21,72 @@ static __device__ __forceinline__ void fetch_rows(const Piece &p, u32 o, u32 uni
     if (scales) bulk_copy(to + bytes, p.scales + (u64)o * p.scale_bytes - front, scales, bar);
 }
 
+// Asks for instructions as far ahead as they are wanted, and waits for one.
+static __device__ __forceinline__ const Instr &bring_instr(const Tape &t, u32 phase, u32 &asked) {
+    Front &f = front();
+    for (; asked < min(t.count, phase + LOOK); asked++) {
+        u32 at = asked % AHEAD, bar = shared_address(f.here + at);
+        if (asked >= AHEAD) bar_wait(shared_address(f.done + at), (asked / AHEAD - 1) & 1);
+        if ((threadIdx.x & 31) == 0) {
+            bar_expect(bar, sizeof(Instr));
+            bulk_copy(shared_address(f.instrs + at), t.instrs + asked, sizeof(Instr), bar);
+        }
+    }
+    bar_wait(shared_address(f.here + phase % AHEAD), phase / AHEAD & 1);
+    return f.instrs[phase % AHEAD];
+}
+
+static __device__ __forceinline__ void clear_next(const Instr &in) {
+    if (in.kind == ATTEND) {
+        const Attention &a = *(const Attention *)in.body;
+        u32 all = a.cache.k.width / a.kv_heads * a.heads, each = (all + gridDim.x - 1) / gridDim.x;
+        clear_words(a.words, min(all, blockIdx.x * each), min(all, (blockIdx.x + 1) * each));
+    } else if (in.kind == PRODUCTS) {
+        const Product &p = *(const Product *)in.body;
+        clear_words(p.words, share(p, blockIdx.x), share(p, blockIdx.x + 1));
+    }
+}
+
+// What is cached, and the words, on their way to the cache of the second level.
+static __device__ __forceinline__ void prefetch_cached(const Attention &a) {
+    Front &f = front();
+    u32 lane = threadIdx.x & 31, pos = f.state.pos, slot = f.state.slot, high = pos + 1;
+    u32 low = a.window && high > a.window ? high - a.window : 0, first = low / SPLIT;
+    // No more than a block begins with: what comes later it asks for itself, in time.
+    u32 kvs = a.kv_heads, items = min(kvs * (pos / SPLIT - first + 1), 2 * gridDim.x), dim = a.cache.k.width / kvs;
+    for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
+        u32 split = first + item / kvs, kv = item % kvs;
+        for (u32 tile = split * SPLIT; tile < min((split + 1) * SPLIT, high); tile += 32) {
+            Place at = place(a.cache, slot, tile);
+            if (!at.block || tile + lane >= high) continue;
+            const u8 *k = at.block + a.cache.k.offset + ((u64)(at.entry + lane) * a.cache.k.width + kv * dim) * 2;
+            const u8 *v = at.block + a.cache.v.offset + ((u64)(at.entry + lane) * a.cache.v.width + kv * dim) * 2;
+            prefetch(k), prefetch(v);
+            if (dim > 64) prefetch(k + 128), prefetch(v + 128);
+        }
+    }
+    if (lane == 0 && blockIdx.x * 32 < dim) {
+        if (a.wq) prefetch(a.wq + blockIdx.x * 32);
+        if (a.wk) prefetch(a.wk + blockIdx.x * 32);
+    }
+}
+
+static __device__ __forceinline__ void prefetch_norm(const Product &p) {
+    if ((threadIdx.x & 31) == 0 && p.w && blockIdx.x * 32 < p.k) prefetch(p.w + blockIdx.x * 32);
+}
+
 static __device__ __forceinline__ void fetch_all(const Tape &t) {
     Front &f = front();
     u32 lane = threadIdx.x & 31, base = shared_address(whole), asked = 0, ring = 0, round = 0;
     for (u32 phase = 0; phase < t.count; phase++) {
-        for (; asked < min(t.count, phase + LOOK); asked++) {
-            u32 at = asked % AHEAD, bar = shared_address(f.here + at);
-            if (asked >= AHEAD) bar_wait(shared_address(f.done + at), (asked / AHEAD - 1) & 1);
-            if (lane == 0) {
-                bar_expect(bar, sizeof(Instr));
-                bulk_copy(shared_address(f.instrs + at), t.instrs + asked, sizeof(Instr), bar);
-            }
-        }
-        bar_wait(shared_address(f.here + phase % AHEAD), phase / AHEAD & 1);
-        const Instr &in = f.instrs[phase % AHEAD];
-        if (in.kind == ATTEND) {
-            const Attention &a = *(const Attention *)in.body;
-            u32 all = a.cache.k.width / a.kv_heads * a.heads, each = (all + gridDim.x - 1) / gridDim.x;
-            clear_words(a.words, min(all, blockIdx.x * each), min(all, (blockIdx.x + 1) * each));
-        } else if (in.kind == PRODUCTS) {
-            const Product &p = *(const Product *)in.body;
-            clear_words(p.words, share(p, blockIdx.x), share(p, blockIdx.x + 1));
-        }
+        const Instr &in = bring_instr(t, phase, asked);
+        clear_next(in);
         if (!(f.state.live >> in.lead & 1)) continue;
-        if (in.kind == ATTEND) {
-            // What is cached, and the words, on their way to the cache of the second level.
-            const Attention &a = *(const Attention *)in.body;
-            u32 pos = f.state.pos, slot = f.state.slot, high = pos + 1, low = a.window && high > a.window ? high - a.window : 0, first = low / SPLIT;
-            // No more than a block begins with: what comes later it asks for itself, in time.
-            u32 kvs = a.kv_heads, items = min(kvs * (pos / SPLIT - first + 1), 2 * gridDim.x), dim = a.cache.k.width / kvs;
-            for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
-                u32 split = first + item / kvs, kv = item % kvs;
-                for (u32 tile = split * SPLIT; tile < min((split + 1) * SPLIT, high); tile += 32) {
-                    Place at = place(a.cache, slot, tile);
-                    if (!at.block || tile + lane >= high) continue;
-                    const u8 *k = at.block + a.cache.k.offset + ((u64)(at.entry + lane) * a.cache.k.width + kv * dim) * 2;
-                    const u8 *v = at.block + a.cache.v.offset + ((u64)(at.entry + lane) * a.cache.v.width + kv * dim) * 2;
-                    prefetch(k), prefetch(v);
-                    if (dim > 64) prefetch(k + 128), prefetch(v + 128);
-                }
-            }
-            if (lane == 0 && blockIdx.x * 32 < dim) {
-                if (a.wq) prefetch(a.wq + blockIdx.x * 32);
-                if (a.wk) prefetch(a.wk + blockIdx.x * 32);
-            }
-            continue;
-        }
+        if (in.kind == ATTEND) prefetch_cached(*(const Attention *)in.body);
         if (in.kind != PRODUCTS) continue;
         const Product &p = *(const Product *)in.body;
         u32 at = share(p, blockIdx.x), end = share(p, blockIdx.x + 1), turn = 0;
-        if (lane == 0 && p.w && blockIdx.x * 32 < p.k) prefetch(p.w + blockIdx.x * 32);
+        prefetch_norm(p);
         while (at < end) {
             u32 part = 0;
             while (at >= p.parts[part].end) part++;

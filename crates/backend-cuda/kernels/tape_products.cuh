@@ -96,13 +96,8 @@ template <int F, int R> static __device__ __forceinline__ void lane_sums(const R
                 uint4 h0 = in_shared<uint4>(b + 128 + 32 * h), h1 = in_shared<uint4>(b + 144 + 32 * h);
                 u32 s0 = in_shared<u16>(b + 192 + 8 * h + 2 * p), s1 = in_shared<u16>(b + 196 + 8 * h + 2 * p);
                 float d = half_to_float(in_shared<u16>(rows.s[r] + i / 4 * 2));
-                // Numbers of six bits less 32, whose sums are exact.
-                auto six = [&](uint4 l, uint4 h, u32 down, u32 up, u32 off) {
-                    auto word = [&](u32 l, u32 h) { return (l >> down & 0x0f0f0f0fu) | (h << up >> off & 0x30303030u); };
-                    return make_uint4(word(l.x, h.x), word(l.y, h.y), word(l.z, h.z), word(l.w, h.w));
-                };
-                i32 v0 = dot16(six(l0, h0, 0, 4 - 2 * p, 0), x0, b0) * (i8)s0 + dot16(six(l1, h1, 0, 4 - 2 * p, 0), x1, b1) * (i8)(s0 >> 8);
-                i32 v1 = dot16(six(l0, h0, 4, 0, 2 * p), y0, c0) * (i8)s1 + dot16(six(l1, h1, 4, 0, 2 * p), y1, c1) * (i8)(s1 >> 8);
+                i32 v0 = dot16(six_bits(l0, h0, 0, 4 - 2 * p, 0), x0, b0) * (i8)s0 + dot16(six_bits(l1, h1, 0, 4 - 2 * p, 0), x1, b1) * (i8)(s0 >> 8);
+                i32 v1 = dot16(six_bits(l0, h0, 4, 0, 2 * p), y0, c0) * (i8)s1 + dot16(six_bits(l1, h1, 4, 0, 2 * p), y1, c1) * (i8)(s1 >> 8);
                 sum[r] = __fmaf_rn(__fmul_rn(d, xd), (float)v0, sum[r]);
                 sum[r] = __fmaf_rn(__fmul_rn(d, yd), (float)v1, sum[r]);
             }
@@ -192,13 +187,6 @@ static __device__ __noinline__ float mixed_sums(const Product &p, const Header &
         if (lane / (32 / rows) == r) y = x;
     }
     return y;
-}
-
-// What is left of a sum after its scale and bias.
-static __device__ __noinline__ float finished(const Piece &from, u32 o, float x) {
-    if (from.scale) x = __fmul_rn(x, from.scale[o % from.scale_len]);
-    if (from.bias) x = __fadd_rn(x, from.bias[o]);
-    return x;
 }
 
 static __device__ __forceinline__ void multiply(const Tape &t, Turn &turn) {

@@ -291,3 +291,16 @@ static __device__ __forceinline__ void make_plain(const Tape &t, u32 phase, cons
         put_groups(space, k, tid, n, v, p.form);
     }
 }
+
+// What is left of a sum after its scale and bias.
+static __device__ __noinline__ float finished(const Piece &from, u32 o, float x) {
+    if (from.scale) x = __fmul_rn(x, from.scale[o % from.scale_len]);
+    if (from.bias) x = __fadd_rn(x, from.bias[o]);
+    return x;
+}
+
+// Numbers of six bits of Q6_K, whose dots begin at what 32 less of each makes.
+static __device__ __forceinline__ u32 six_bits(u32 l, u32 h, u32 down, u32 up, u32 off) { return (l >> down & 0x0f0f0f0fu) | (h << up >> off & 0x30303030u); }
+static __device__ __forceinline__ uint4 six_bits(uint4 l, uint4 h, u32 down, u32 up, u32 off) {
+    return make_uint4(six_bits(l.x, h.x, down, up, off), six_bits(l.y, h.y, down, up, off), six_bits(l.z, h.z, down, up, off), six_bits(l.w, h.w, down, up, off));
+}

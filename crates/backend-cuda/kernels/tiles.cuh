@@ -3,10 +3,6 @@
 #include "products.cuh"
 #include "tensor.cuh"
 
-// An integer whose bits are a float of 2^23 + 2^22 and that integer: sums that begin at it need no conversion.
-#define EXACT 0x4b400000
-#define EXACT_FLOAT 12582912.0f
-
 // Copies under way.
 #ifndef STAGES
 #define STAGES 4
@@ -18,8 +14,6 @@ template <int BYTES> static __device__ __forceinline__ u32 spot(u32 row, u32 c) 
 }
 
 #ifdef HAS_TENSOR
-static __device__ __forceinline__ float exact(i32 sum) { return __int_as_float(sum) - EXACT_FLOAT; }
-
 // The part and the outputs of a tile; outputs of a gated pair alternate by 8 · `half` of a warp's.
 struct Outputs {
     u32 part, first, count;

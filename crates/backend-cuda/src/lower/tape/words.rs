@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tokkata_core::DType;
 use tokkata_ir::{BackendError, ValueId};
 
 use super::{Instr, Lowering};
@@ -13,7 +14,7 @@ use crate::params::Params;
 use crate::select::{Form, Item};
 use crate::weights::Segment;
 
-/// As in `tape90.cu`: bytes of an instruction behind its first four words, bytes in front of the rows, places for weights,
+/// As in `tape_parts.cuh`: bytes of an instruction behind its first four words, bytes in front of the rows, places for weights,
 /// columns of a row that is normalised, weights of an instruction, threads (those of four warps beside the sixteen that
 /// compute: one fetches, the others give their registers away).
 const BODY: usize = 368;
@@ -32,6 +33,9 @@ const LEAST_SLOTS: u32 = 3;
 const MOST_PARTS: u32 = 48 << 10;
 /// Times that are noted of an instruction.
 const TIMES: usize = 4;
+/// As in `tape_tiles.cuh`: rows of a tile, and bytes of what warps hand over at its end.
+const TILE: u32 = 16;
+const JOINTS: u32 = 8384;
 
 /// One weight of a product.
 #[derive(Clone, Debug)]
@@ -120,6 +124,49 @@ impl Products {
     fn space(&self) -> u32 {
         self.form.space(self.k)
     }
+
+    /// Whether tiles of rows know it: all formats that they are in, and whole stretches of columns.
+    fn goes_by_tiles(&self) -> bool {
+        let known = |p: &Piece| chunk(p.segment.dtype).is_some();
+        let alike = self.gate.is_none() || {
+            let mut dtypes = self.pieces.iter().map(|p| p.segment.dtype);
+            let first = dtypes.next();
+            dtypes.all(|d| Some(d) == first)
+        };
+        self.k.is_multiple_of(256) && alike && self.pieces.iter().all(known)
+    }
+
+    /// Most bytes of a place that holds columns of a tile.
+    fn place(&self) -> u32 {
+        let of = |p: &Piece| {
+            let (row, beside) = chunk(p.segment.dtype).unwrap_or_default();
+            let scales = match p.segment.dtype {
+                DType::Q6_K => TILE * p.segment.scale_bytes as u32 + 64,
+                _ => 0,
+            };
+            TILE * (row + beside) + scales
+        };
+        self.pieces.iter().map(of).max().unwrap_or(0)
+    }
+
+    /// Bytes of its weights.
+    fn bytes(&self) -> u64 {
+        let of =
+            |p: &Piece| u64::from(p.segment.rows) * (p.segment.row_bytes + p.segment.scale_bytes);
+        self.pieces.iter().map(of).sum()
+    }
+}
+
+/// Bytes of a row's columns in a place, and what it has beside them; `None` for formats that no tile is in.
+fn chunk(dtype: DType) -> Option<(u32, u32)> {
+    match dtype {
+        DType::Q4_K => Some((16 * 144, 16)),
+        DType::Q5_K => Some((8 * 176, 16)),
+        DType::Q6_K => Some((8 * 208, 16)),
+        DType::Q8_0 => Some((2048, 16 + 144)),
+        DType::F16 | DType::BF16 => Some((2048, 64)),
+        _ => None,
+    }
 }
 
 /// Shared memory of attention, of heads of so many columns and so many together.
@@ -140,6 +187,8 @@ struct Cut {
     spaces: u32,
     slot: u32,
     slots: u32,
+    /// Whether products go by tiles, through one slot that is a ring of bytes.
+    tiled: bool,
 }
 
 /// A tape on the device: its instructions, what it leaves for the next step, times; so many instructions; from one set of
@@ -170,8 +219,41 @@ fn cut(all: u32, units: &[(u32, u32)], space: u32) -> Option<Cut> {
             spaces,
             slot,
             slots: slots.min(MOST_SLOTS),
+            tiled: false,
         })
     })
+}
+
+/// Cuts `all` bytes for tiles whose places have at most so many, and rows of such bytes.
+fn cut_ring(all: u32, place: u32, space: u32) -> Option<Cut> {
+    let space = space.next_multiple_of(128);
+    let ring = |spaces: u32| Some(all.checked_sub(FRONT + spaces * space + JOINTS)? / 128 * 128);
+    // Of either half of the warps one is read while another is filled.
+    [(2, 4), (1, 3)].into_iter().find_map(|(spaces, places)| {
+        let slot = ring(spaces).filter(|&r| r >= places * place)?;
+        Some(Cut {
+            space,
+            spaces,
+            slot,
+            slots: 1,
+            tiled: true,
+        })
+    })
+}
+
+/// Least bytes that products read, one with another, where tiles are faster.
+const LARGE: u64 = 7 << 20;
+
+/// Whether products go by tiles.
+fn goes_by_tiles(instrs: &[Instr]) -> bool {
+    let products = |i: &Instr| match &i.words {
+        Some(Words::Products(p)) => Some(p),
+        _ => None,
+    };
+    let all: Vec<&Products> = instrs.iter().filter_map(products).collect();
+    let bytes: u64 = all.iter().map(|p| p.bytes()).sum();
+    let wide = super::shape_of(instrs).is_none_or(|(dim, _)| dim == 128);
+    wide && bytes >= LARGE * all.len() as u64 && all.iter().all(|p| p.goes_by_tiles())
 }
 
 /// Where values of a tape stand in words: the first word, and the mark of what writes them.
@@ -187,25 +269,31 @@ impl Lowering<'_, '_> {
         if !self.ground.words {
             return Ok(false);
         }
-        let Some(all) = self.alone(instrs, nodes) else {
+        let tiled = goes_by_tiles(instrs);
+        let Some(all) = self.alone(instrs, nodes, tiled) else {
             return Ok(false);
         };
         let shape = super::shape_of(instrs);
         let mut units = Vec::new();
-        let mut space = 0;
+        let (mut space, mut place) = (0, 0);
         for (_, words) in &all {
             if let Words::Products(p) = words {
                 units.push((p.unit(), p.total.div_ceil(self.ground.processors)));
-                space = space.max(p.space());
+                (space, place) = (space.max(p.space()), place.max(p.place()));
             }
         }
-        let cut = |own: u32| cut(self.ground.tape_space, &units, space.max(own));
+        let most = self.ground.tape_space;
+        let cut = |own: u32| match tiled {
+            true => cut_ring(most, place, space.max(own)),
+            false => cut(most, &units, space.max(own)),
+        };
         let Some((dim, together)) = shape else {
             let Some(cut) = cut(0) else {
                 return Ok(false);
             };
             let tape = self.wind_all(&all, nodes, cut.slot)?;
-            self.push_words("tape_64_1", &tape, cut, None)?;
+            let name = if tiled { "tape_128_1" } else { "tape_64_1" };
+            self.push_words(name, &tape, cut, None)?;
             return Ok(true);
         };
         let near = together.min(2);
@@ -232,7 +320,12 @@ impl Lowering<'_, '_> {
 
     /// Instructions with what stands for them, without copies that nobody behind the tape reads; `None` where one of them
     /// asks for more than these tapes do.
-    fn alone<'i>(&self, instrs: &'i [Instr], nodes: &[usize]) -> Option<Vec<(&'i Instr, Words)>> {
+    fn alone<'i>(
+        &self,
+        instrs: &'i [Instr],
+        nodes: &[usize],
+        tiled: bool,
+    ) -> Option<Vec<(&'i Instr, Words)>> {
         let mut made = BTreeSet::new();
         let mut copied: BTreeMap<ValueId, ValueId> = BTreeMap::new();
         let mut all = Vec::new();
@@ -248,7 +341,8 @@ impl Lowering<'_, '_> {
                     let mut before_last = p.pieces.iter().rev().skip(1);
                     let ragged = before_last.any(|p| !p.segment.rows.is_multiple_of(4));
                     let ragged = ragged && p.gate.is_none();
-                    if long || ragged || p.form != Form::Bytes && p.space() > MOST_PARTS {
+                    let large = !tiled && p.form != Form::Bytes && p.space() > MOST_PARTS;
+                    if long || ragged || large {
                         return None;
                     }
                     made.extend(p.pieces.iter().map(|p| p.to));
@@ -406,11 +500,13 @@ impl Lowering<'_, '_> {
         deep: Option<bool>,
     ) -> Result<(), BackendError> {
         let kernels = &self.ground.kernels;
-        let function = kernels.function("tape90", name).map_err(lost)?;
+        let file = if cut.tiled { "tape_tiles" } else { "tape90" };
+        let function = kernels.function(file, name).map_err(lost)?;
         function
             .allow_shared(self.ground.tape_space)
             .map_err(lost)?;
-        let shared = FRONT + cut.spaces * cut.space + cut.slots * cut.slot;
+        let beside = if cut.tiled { JOINTS } else { 0 };
+        let shared = FRONT + cut.spaces * cut.space + cut.slots * cut.slot + beside;
         let params = self.step().u64s(&[tape.at, tape.state, tape.watch]);
         let params = params.u32s(&[tape.count, cut.slots, cut.slot]);
         let params = params.u32s(&[cut.space, cut.spaces, tape.apart]);
@@ -493,7 +589,7 @@ impl Products {
 
 #[cfg(test)]
 mod tests {
-    use super::{BESIDE, FRONT, SLOT, cut};
+    use super::{BESIDE, FRONT, JOINTS, SLOT, cut, cut_ring};
 
     #[test]
     fn a_slot_holds_what_a_block_does_of_a_short_product() {
@@ -503,6 +599,18 @@ mod tests {
         assert_eq!((found.space, found.spaces), (12_928, 2));
         let bytes = FRONT + found.spaces * found.space + found.slots * found.slot;
         assert!(bytes <= all);
+    }
+
+    #[test]
+    fn a_ring_has_room_for_rows_once_or_twice() {
+        let all = 227 << 10;
+        let found = cut_ring(all, 37_120, 19_712).expect("it fits");
+        assert_eq!((found.spaces, found.slots), (2, 1));
+        let bytes = FRONT + found.spaces * found.space + found.slot + JOINTS;
+        assert!(bytes <= all && bytes + 128 > all);
+        let single = cut_ring(all, 33_792, 59_136).expect("it fits");
+        assert_eq!(single.spaces, 1);
+        assert!(cut_ring(all, 33_792, 120_000).is_none());
     }
 
     #[test]

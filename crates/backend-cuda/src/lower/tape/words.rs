@@ -246,11 +246,13 @@ const LARGE: u64 = 7 << 20;
 
 /// Whether products go by tiles.
 fn goes_by_tiles(instrs: &[Instr]) -> bool {
-    let products = |i: &Instr| match &i.words {
-        Some(Words::Products(p)) => Some(p),
-        _ => None,
-    };
-    let all: Vec<&Products> = instrs.iter().filter_map(products).collect();
+    let words = instrs.iter().filter_map(|i| i.words.as_ref());
+    let all: Vec<&Products> = words
+        .filter_map(|words| match words {
+            Words::Products(p) => Some(p),
+            _ => None,
+        })
+        .collect();
     let bytes: u64 = all.iter().map(|p| p.bytes()).sum();
     let wide = super::shape_of(instrs).is_none_or(|(dim, _)| dim == 128);
     wide && bytes >= LARGE * all.len() as u64 && all.iter().all(|p| p.goes_by_tiles())

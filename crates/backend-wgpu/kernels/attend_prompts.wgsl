@@ -8,7 +8,7 @@
 #include "masks.wgsl"
 #include "unit.wgsl"
 
-const THREADS: u32 = 128u;
+const THREADS: u32 = 256u;
 const QUERIES: u32 = 32u;
 const ROWS_OF_TILE: u32 = QUERIES / GROUP;
 // Columns are taken by fours.

@@ -21,9 +21,10 @@ fn four_of(q: u32, j: u32, column: u32) -> vec4<f32> {
     return select(vec4<f32>(), x, vec4<bool>(there));
 }
 
-// Score of a key, from its dot product with a query.
+// Score of a key, from its dot product with a query. EXTRAS: with a cap, slopes or learned biases, where there are some.
 fn score_of(dot: f32, head: u32, k: u32, pos: u32) -> f32 {
     var score = dot * pf(A_SCALE);
+#if EXTRAS
     if (pf(A_CAP) > 0.0) { score = pf(A_CAP) * tanh_of(score / pf(A_CAP)); }
     let after = k > pos;
     let distance = select(pos - k, k - pos, after);
@@ -33,5 +34,6 @@ fn score_of(dot: f32, head: u32, k: u32, pos: u32) -> f32 {
         let bucket = vecs[p(A_BUCKETS) + select(d, p(A_DISTANCES) + d, after)];
         score += vf(p(A_BIAS) + bucket * p(A_HEADS) + head);
     }
+#endif
     return score;
 }

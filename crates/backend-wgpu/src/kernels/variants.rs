@@ -104,6 +104,7 @@ pub(crate) fn variants() -> Vec<Variant> {
                 ("CACHE", cached_as(dim)),
                 ("DIM_K", dim),
                 ("DIM_V", dim),
+                ("EXTRAS", 1),
                 ("GROUP", group),
                 ("HEADS", heads),
                 ("THREADS", 128),
@@ -114,8 +115,10 @@ pub(crate) fn variants() -> Vec<Variant> {
                 all.push(("attend.wgsl", own));
             }
         }
-        let own = own_of_prompts(cached_as(dim), (dim, dim), group);
-        all.push(("attend_prompts.wgsl", own.into()));
+        for extras in [false, true] {
+            let own = own_of_prompts(cached_as(dim), (dim, dim), group, extras);
+            all.push(("attend_prompts.wgsl", own.into()));
+        }
     }
     all.push(("heads.wgsl", vec![("THREADS", 64)]));
     all.push(("halve.wgsl", vec![("THREADS", 256)]));

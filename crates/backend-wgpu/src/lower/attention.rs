@@ -166,7 +166,8 @@ impl Lowering<'_, '_> {
         if apart {
             let tiles = Extent::elements(Lead::Rows, 1, PROMPT_QUERIES / group);
             let grid = [Extent::fixed(division.groups), tiles, Extent::ONE];
-            let own = own_of_prompts(cache, (op.dim_k, op.dim_v), group);
+            let extras = op.cap.is_some() || op.alibi.is_some() || op.bucket.is_some();
+            let own = own_of_prompts(cache, (op.dim_k, op.dim_v), group, extras);
             self.kind = Some(RowKind::Prompt);
             let kernel = ("attend_prompts.wgsl", "attend_prompts");
             self.launch(kernel, &own, grid, params)?;
@@ -176,6 +177,7 @@ impl Lowering<'_, '_> {
             ("CACHE", cache),
             ("DIM_K", op.dim_k),
             ("DIM_V", op.dim_v),
+            ("EXTRAS", 1),
             ("GROUP", group),
             ("HEADS", heads.into()),
             ("REPLIES", apart.into()),
@@ -244,16 +246,19 @@ impl Lowering<'_, '_> {
     }
 }
 
-/// Constants of `attend_prompts.wgsl`: of the type of a cache, columns of keys and values, heads of a workgroup.
+/// Constants of `attend_prompts.wgsl`: of the type of a cache, columns of keys and values, heads of a workgroup, and whether scores are
+/// more than products.
 pub(crate) fn own_of_prompts(
     cache: u32,
     (dim_k, dim_v): (u32, u32),
     group: u32,
-) -> [(&'static str, u32); 5] {
+    extras: bool,
+) -> [(&'static str, u32); 6] {
     [
         ("CACHE", cache),
         ("DIM_K", dim_k),
         ("DIM_V", dim_v),
+        ("EXTRAS", extras.into()),
         ("GROUP", group),
         ("WORK_VEC4", 1),
     ]

@@ -13,7 +13,7 @@ use tokkata_engine::{
 };
 use tokkata_ir::sample::{Mask, uniform};
 use tokkata_ir::spec::DraftForm;
-use tokkata_ir::{CacheKind, Device, Limits, Program, SlotDef};
+use tokkata_ir::{CacheGroup, CacheKind, Device, Limits, Program, SlotDef};
 
 use crate::golden::{Golden, ids};
 use crate::models::Failure;
@@ -216,6 +216,8 @@ struct Model<'a> {
     program: Arc<Program>,
     /// How the drafter in its file is run.
     form: Option<DraftForm>,
+    /// By group of caches: slots of the model itself, which stand before those of the drafter in its file.
+    slots: Vec<usize>,
     plain: [Engine; 2],
     drafts: [Engine; 2],
     /// What comes of runs without guesses.
@@ -241,6 +243,7 @@ impl<'a> Model<'a> {
         let Some((program, form)) = program(golden, &limits, usize::MAX)? else {
             return Ok(None);
         };
+        let slots = own_slots(golden, &limits, &program)?;
         let program = Arc::new(program);
         let copies = u64::from(2 * SEQS);
         let of = |stores| engine(golden, device, &program, (copies, stores));
@@ -251,6 +254,7 @@ impl<'a> Model<'a> {
             drafts: [of(false)?, of(true)?],
             program: Arc::clone(&program),
             form,
+            slots,
             known: HashMap::new(),
         }))
     }
@@ -348,6 +352,7 @@ impl<'a> Model<'a> {
     /// The bits of a block that belong to the first so many tokens.
     fn committed(&self, (group, place): (u32, u32), data: &[f32], tokens: usize) -> Vec<u32> {
         let bits = |data: &[f32]| data.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        let own = self.slots[group as usize];
         let group = &self.program.caches[group as usize];
         let positions = match group.kind {
             // The other places are states behind rows that may not count.
@@ -358,7 +363,7 @@ impl<'a> Model<'a> {
         let entries = group.block_size as usize / positions;
         let kept = (tokens / positions).saturating_sub(place as usize * entries);
         let (kept, mut rest, mut all) = (kept.min(entries), data, Vec::new());
-        for slot in &group.slots {
+        for slot in &group.slots[..own] {
             let SlotDef::Kv {
                 n_kv_heads,
                 dim_k,
@@ -375,6 +380,19 @@ impl<'a> Model<'a> {
         }
         all
     }
+}
+
+/// By group of caches of a program with the drafter in its file: slots that are there without it.
+fn own_slots(golden: &Golden, limits: &Limits, program: &Program) -> Result<Vec<usize>, Failure> {
+    let (alone, _) = self::program(golden, limits, 0)?.ok_or("it writes no text")?;
+    let own = |(i, group): (usize, &CacheGroup)| {
+        let own = alone.caches.get(i).map_or(&[][..], |group| &group.slots);
+        match group.slots.starts_with(own) {
+            true => Ok(own.len()),
+            false => Err(format!("group {i}: {own:?} are not the first slots")),
+        }
+    };
+    program.caches.iter().enumerate().map(own).collect()
 }
 
 /// The answers to prompts, in sessions of their own.

@@ -37,7 +37,7 @@ use crate::layout::{Format, Matrix, PanelAt, Segment};
 use crate::memory::Aligned;
 pub use epilogue::{Add, Epilogue, Store};
 use simd::{ROWS, Simd};
-use tile::{Results, TILE_COLS};
+use tile::TILE_COLS;
 
 /// Rows up to which panels can be streamed: one tile of columns.
 pub const MAX_STREAM_ROWS: usize = TILE_COLS;
@@ -81,13 +81,14 @@ pub(crate) struct Job<'a> {
     pub(crate) epilogue: &'a mut dyn Epilogue,
 }
 
-/// Where a tile's results go.
+/// Where a tile's results go: per column, one value per row of the panel. Behind them lies room for what columns have of
+/// half a block.
 #[repr(align(64))]
-pub(crate) struct Out(pub(crate) Results);
+pub(crate) struct Out(pub(crate) [[f32; ROWS]; 2 * TILE_COLS]);
 
 impl Out {
     pub(crate) fn new() -> Self {
-        Self([[0.0; ROWS]; TILE_COLS])
+        Self([[0.0; ROWS]; 2 * TILE_COLS])
     }
 }
 

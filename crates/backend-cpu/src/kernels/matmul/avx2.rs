@@ -23,6 +23,8 @@ pub(crate) trait Dots: Copy + 'static {
     const KEPT_STORED_COLS: usize;
     /// As [`Simd::LOOSE_COLS`].
     const LOOSE_COLS: usize;
+    /// As [`Simd::BY_COLUMN`].
+    const BY_COLUMN: bool;
     /// As [`Simd::WORDS`].
     const WORDS: bool;
 
@@ -252,6 +254,7 @@ impl Dots for Pairs {
     const WHOLE_COLS: usize = 3;
     const KEPT_STORED_COLS: usize = 1;
     const LOOSE_COLS: usize = 3;
+    const BY_COLUMN: bool = true;
     const WORDS: bool = true;
 
     #[inline(always)]
@@ -331,6 +334,7 @@ impl Dots for Vnni {
     const WHOLE_COLS: usize = 1;
     const KEPT_STORED_COLS: usize = 4;
     const LOOSE_COLS: usize = 4;
+    const BY_COLUMN: bool = false;
     const WORDS: bool = false;
 
     #[inline(always)]
@@ -450,6 +454,7 @@ macro_rules! set {
             const LOOSE_COLS: usize = D::LOOSE_COLS;
             const GROUPED_COLS: usize = 4;
             const PAIR_COLS: usize = 4;
+            const BY_COLUMN: bool = D::BY_COLUMN;
             const WIDE_COLS: usize = 4;
             const FLOAT_COLS: usize = 6;
             const WORDS: bool = D::WORDS;

@@ -8,7 +8,9 @@ use tokkata_quant::{Layout, Unpacked};
 
 use super::panel::{Loose, Panel, WORD_CODES, Words, loose_bytes, loosen, widen};
 use super::simd::{ROWS, Simd, Task};
-use super::tile::{Columns, Next, OFFSET_BITS, On, Stretch, TILE_COLS, Tile, even, for_width};
+use super::tile::{
+    Columns, Next, OFFSET_BITS, On, Stretch, TILE_COLS, Tile, by_column, even, for_width,
+};
 use super::{Activations, Job, Out, Scratch, panel, with_panel};
 use crate::kernels::{Kernel, MOST_SINGLE};
 use crate::layout::{BLOCK, Format, PanelAt, Segment};
@@ -465,7 +467,9 @@ const fn in_one_sum<P: Panel>() -> bool {
 
 /// Most columns of one pass over all rows.
 const fn whole<S: Simd, P: Panel>() -> usize {
-    if in_one_sum::<P>() {
+    if by_column::<S, P>() {
+        TILE_COLS
+    } else if in_one_sum::<P>() {
         S::WHOLE_COLS
     } else {
         S::WHOLE_GROUPED_COLS
@@ -496,7 +500,9 @@ const fn most<S: Simd, P: Panel>() -> usize {
     } else {
         S::GROUPED_COLS
     };
-    if P::SUBS == 2 && most > S::PAIR_COLS {
+    if by_column::<S, P>() {
+        if loose { TILE_COLS } else { S::STREAM_COLS }
+    } else if P::SUBS == 2 && most > S::PAIR_COLS {
         S::PAIR_COLS
     } else {
         most

@@ -57,6 +57,8 @@ pub(crate) trait Simd: Copy + 'static {
     /// Most columns of one pass over an unpacked panel with two scales a block: the sums of both are in registers at a
     /// time.
     const PAIR_COLS: usize;
+    /// Columns take turns with the codes of half a block with two scales, which stay in registers, rather than their sums.
+    const BY_COLUMN: bool = false;
     /// Most columns of one pass over an unpacked panel of eight-bit codes.
     const WIDE_COLS: usize;
     /// Most columns of one pass over floats.

@@ -62,9 +62,6 @@ macro_rules! for_width {
 }
 pub(super) use for_width;
 
-/// Results of a tile: per column, one value per row of the panel.
-pub(crate) type Results = [[f32; ROWS]; TILE_COLS];
-
 /// Quantised columns, interleaved: element `(x, c)` of each table lies at `x * width + c`.
 #[derive(Clone, Copy)]
 pub(crate) struct Columns {
@@ -232,7 +229,11 @@ impl<S: Simd, P: Panel, const C: usize> Task for On<S, Tile<P, C>> {
                         kept: (C <= kept::<S, P>()).then_some(&mut y),
                         out,
                     };
-                    block::<S, P, C>(panel, i, columns, sums);
+                    if by_column::<S, P>() && C > 1 {
+                        block_by_column::<S, P, C>(panel, i, columns, out);
+                    } else {
+                        block::<S, P, C>(panel, i, columns, sums);
+                    }
                     columns = columns.after::<S, P>(1);
                 }
                 panel = S::step(panel, P::BYTES);
@@ -263,7 +264,9 @@ impl Columns {
 
 /// Most columns whose results stay in registers from block to block.
 const fn kept<S: Simd, P: Panel>() -> usize {
-    if P::BLOCKS > 1 && P::SUBS == 1 && P::QUADS < 8 {
+    if by_column::<S, P>() {
+        1
+    } else if P::BLOCKS > 1 && P::SUBS == 1 && P::QUADS < 8 {
         S::KEPT_STORED_COLS
     } else {
         S::KEPT_COLS
@@ -348,6 +351,81 @@ unsafe fn block<S: Simd, P: Panel, const C: usize>(
             }
             y.add(c, t, S::splat(columns.scales.add(c)));
         }
+    }
+}
+
+/// Whether columns take turns with half a block, whose codes stay in registers: two sums a block of all columns would not.
+/// Minima are more than registers have room for.
+pub(super) const fn by_column<S: Simd, P: Panel>() -> bool {
+    S::BY_COLUMN && P::SUBS == 2 && P::QUADS > 0 && !P::MINS && !P::WORDS && !P::PAIRED
+}
+
+/// As [`block`], where columns take turns with half of its codes, with results in memory.
+#[inline(always)]
+unsafe fn block_by_column<S: Simd, P: Panel, const C: usize>(
+    chunk: *const u8,
+    i: usize,
+    columns: Columns,
+    out: *mut [f32; ROWS],
+) {
+    // SAFETY: as the tile promises.
+    unsafe {
+        let factors = P::factors::<S>(chunk, i);
+        let less = S::splat(&-OFFSET);
+        let base = S::mul(factors.scale[0], less);
+        for sub in 0..2 {
+            let (q0, q1) = P::pair::<S>(chunk, i, 2 * sub);
+            let (q2, q3) = P::pair::<S>(chunk, i, 2 * sub + 1);
+            let mut column = columns;
+            // The compiler would take several columns at once, for which registers are too few.
+            for c in 0..hidden(C) {
+                let ints = half::<S, P>([q0, q1, q2, q3], column, sub);
+                let parked = out.add(TILE_COLS + c).cast();
+                if sub == 0 {
+                    let t = if P::OFFSET {
+                        S::fma(S::float_bits(ints), factors.scale[0], base)
+                    } else {
+                        S::mul(S::floats_of(ints), factors.scale[0])
+                    };
+                    S::store(parked, t);
+                } else {
+                    let ints = if P::OFFSET {
+                        S::add(S::float_bits(ints), less)
+                    } else {
+                        S::floats_of(ints)
+                    };
+                    let t = S::fma(ints, factors.scale[1], S::floats(parked));
+                    let to = out.add(c).cast();
+                    S::store(to, S::fma(t, S::splat(column.scales), S::floats(to)));
+                }
+                column = column.from::<P>(1);
+            }
+        }
+    }
+}
+
+/// Integer products of half a block with the first of `columns`.
+#[inline(always)]
+unsafe fn half<S: Simd, P: Panel>(codes: [S::Codes; 4], columns: Columns, sub: usize) -> S::Ints {
+    // SAFETY: as the tile promises.
+    unsafe {
+        let start = if P::OFFSET { OFFSET_BITS } else { 0 };
+        let mut sum = if P::BIAS == 0 {
+            S::splat_int(&start)
+        } else {
+            S::splat_int(columns.starts.add(sub * columns.width))
+        };
+        let at = |q: usize| columns.codes.add(4 * (4 * sub + q) * columns.width);
+        let group = if P::QUADS < 4 { 2 } else { 4 };
+        for g in 0..4 / group {
+            let first = g * group;
+            let mut n = S::narrow_first(S::narrow_start(sum), codes[first], at(first));
+            for q in 1..group {
+                n = S::narrow_dot(n, codes[first + q], at(first + q));
+            }
+            sum = S::narrow_end(sum, n);
+        }
+        sum
     }
 }
 

@@ -328,31 +328,42 @@ struct Quantize<'a> {
     sums: *mut i32,
 }
 
-impl Task for Quantize<'_> {
-    #[inline(always)]
-    unsafe fn run(self) {
-        let (whole, rest) = self.values.as_chunks::<BLOCK>();
+/// Every block of a row by a method; zeros fill the last.
+macro_rules! blocks {
+    ($row:expr, $block:ident) => {{
+        let (whole, rest) = $row.values.as_chunks::<BLOCK>();
         for (b, values) in whole.iter().enumerate() {
             // SAFETY: as `block`.
-            unsafe { self.block(b, values) };
+            unsafe { $row.$block(b, values) };
         }
-        for b in whole.len()..self.blocks {
+        for b in whole.len()..$row.blocks {
             let mut values = [0.0; BLOCK];
             if b == whole.len() {
                 values[..rest.len()].copy_from_slice(rest);
             }
             // SAFETY: as `block`.
-            unsafe { self.block(b, &values) };
+            unsafe { $row.$block(b, &values) };
         }
+    }};
+}
+
+impl Task for Quantize<'_> {
+    #[inline(always)]
+    unsafe fn run(self) {
+        blocks!(self, block);
     }
 }
 
 impl Quantize<'_> {
     fn run_on(self, kernel: &Kernel) {
         #[cfg(target_arch = "x86_64")]
-        if kernel.level().vectors() == Vectors::Avx512 {
-            // SAFETY: the level proves the processor's instructions; the task is as `write` made it.
-            return unsafe { self.run_avx512() };
+        // SAFETY: the level proves the processor's instructions; the task is as `write` made it.
+        unsafe {
+            match kernel.level().vectors() {
+                Vectors::Avx512 => return self.run_avx512(),
+                Vectors::Avx2 => return self.run_avx2(),
+                _ => {}
+            }
         }
         kernel.vectorize(self);
     }
@@ -360,19 +371,13 @@ impl Quantize<'_> {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn run_avx512(self) {
-        let (whole, rest) = self.values.as_chunks::<BLOCK>();
-        for (b, values) in whole.iter().enumerate() {
-            // SAFETY: as `block`.
-            unsafe { self.block_avx512(b, values) };
-        }
-        for b in whole.len()..self.blocks {
-            let mut values = [0.0; BLOCK];
-            if b == whole.len() {
-                values[..rest.len()].copy_from_slice(rest);
-            }
-            // SAFETY: as `block`.
-            unsafe { self.block_avx512(b, &values) };
-        }
+        blocks!(self, block_avx512);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    unsafe fn run_avx2(self) {
+        blocks!(self, block_avx2);
     }
 
     /// As [`Quantize::block`]: the conversion to integers rounds ties to even too.
@@ -412,10 +417,71 @@ impl Quantize<'_> {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+impl Quantize<'_> {
+    /// As [`Quantize::block`]: the conversion to integers rounds ties to even too.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn block_avx2(&self, b: usize, values: &[f32; BLOCK]) {
+        use std::arch::x86_64::*;
+        // SAFETY: the quarters of the block's values.
+        let x = unsafe {
+            let p = values.as_ptr();
+            [
+                _mm256_loadu_ps(p),
+                _mm256_loadu_ps(p.add(8)),
+                _mm256_loadu_ps(p.add(16)),
+                _mm256_loadu_ps(p.add(24)),
+            ]
+        };
+        let magnitude = _mm256_set1_epi32(0x7fff_ffff);
+        // Written out, here and below: a closure would be compiled without these instructions.
+        let (mut low, mut high) = (
+            _mm256_and_si256(_mm256_castps_si256(x[0]), magnitude),
+            _mm256_and_si256(_mm256_castps_si256(x[1]), magnitude),
+        );
+        low = _mm256_max_epu32(low, _mm256_and_si256(_mm256_castps_si256(x[2]), magnitude));
+        high = _mm256_max_epu32(high, _mm256_and_si256(_mm256_castps_si256(x[3]), magnitude));
+        let top = _mm256_max_epu32(low, high);
+        let top = _mm_max_epu32(
+            _mm256_castsi256_si128(top),
+            _mm256_extracti128_si256::<1>(top),
+        );
+        let top = _mm_max_epu32(top, _mm_unpackhi_epi64(top, top));
+        let top = _mm_max_epu32(top, _mm_shuffle_epi32::<1>(top));
+        let (scale, inverse) = factors(f32::from_bits(_mm_cvtsi128_si32(top) as u32));
+        let inverse = _mm256_set1_ps(inverse);
+        let words = [
+            _mm256_packs_epi32(
+                _mm256_cvtps_epi32(_mm256_mul_ps(x[0], inverse)),
+                _mm256_cvtps_epi32(_mm256_mul_ps(x[1], inverse)),
+            ),
+            _mm256_packs_epi32(
+                _mm256_cvtps_epi32(_mm256_mul_ps(x[2], inverse)),
+                _mm256_cvtps_epi32(_mm256_mul_ps(x[3], inverse)),
+            ),
+        ];
+        // Packing goes by halves of a vector, so that quads come out in the order 0, 2, 4, 6, 1, 3, 5, 7.
+        let mixed = _mm256_packs_epi16(words[0], words[1]);
+        let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        let codes = _mm256_permutevar8x32_epi32(mixed, order);
+        let sums = [
+            sum_of(_mm256_castsi256_si128(codes)),
+            sum_of(_mm256_extracti128_si256::<1>(codes)),
+        ];
+        let mut bytes = [0_i8; BLOCK];
+        // SAFETY: thirty-two bytes; `put` as `block`.
+        unsafe {
+            _mm256_storeu_si256(bytes.as_mut_ptr().cast(), codes);
+            self.put(b, scale, sums, &bytes);
+        }
+    }
+}
+
 /// Sum of sixteen codes: bytes are summed by eights, shifted up so that they are unsigned.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+#[target_feature(enable = "avx2")]
 fn sum_of(codes: std::arch::x86_64::__m128i) -> i32 {
     use std::arch::x86_64::*;
     let shifted = _mm_xor_si128(codes, _mm_set1_epi8(-128));

@@ -54,6 +54,11 @@ pub(crate) trait Lanes: Copy {
     fn div(self, b: Self) -> Self;
     /// `self · b + c`, rounded once.
     fn fma(self, b: Self, c: Self) -> Self;
+    /// `self + a · b`, rounded once, in the registers of `self`: where these are few, compilers move sums about.
+    #[inline(always)]
+    fn plus(self, a: Self, b: Self) -> Self {
+        a.fma(b, self)
+    }
     fn max(self, b: Self) -> Self;
     fn min(self, b: Self) -> Self;
     /// The nearest integer, ties to even.

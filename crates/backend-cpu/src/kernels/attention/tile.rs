@@ -122,6 +122,36 @@ unsafe fn sweep<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
     }
 }
 
+/// Adds to sums `[rows][vectors]` what each row's factor times each vector is. A vector is read where it is used if
+/// registers are few: with all of them at hand, sums would pass through memory.
+macro_rules! products {
+    ($acc:ident, [$rows:ident, $vectors:ident], |$r:ident| $factor:expr, |$p:ident| $vector:expr) => {
+        if L::MANY || $vectors == 1 {
+            let mut vectors = [L::zero(); $vectors];
+            for $p in 0..$vectors {
+                vectors[$p] = $vector;
+            }
+            for $r in 0..$rows {
+                let factor = $factor;
+                for p in 0..$vectors {
+                    $acc[$r][p] = factor.fma(vectors[p], $acc[$r][p]);
+                }
+            }
+        } else {
+            let mut factors = [L::zero(); $rows];
+            for $r in 0..$rows {
+                factors[$r] = $factor;
+            }
+            for $p in 0..$vectors {
+                let vector = $vector;
+                for r in 0..$rows {
+                    $acc[r][$p] = $acc[r][$p].plus(factors[r], vector);
+                }
+            }
+        }
+    };
+}
+
 #[inline(always)]
 unsafe fn dots<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
     q: *const f32,
@@ -138,21 +168,14 @@ unsafe fn dots<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
         for first in (0..dim_k).step_by(N) {
             let q = q.add(first * MAX_ROWS);
             for d in first..dim_k.min(first + N) {
-                let mut k = [L::zero(); P];
-                for p in 0..P {
-                    k[p] = read::<L, HALF>(*here.get_unchecked(p), d * N);
-                }
                 if ahead && (!HALF || d % 2 == 0) {
                     for p in 0..P {
                         fetch::<HALF>(keys.near, *next.get_unchecked(p), d * N);
                     }
                 }
-                for r in 0..R {
-                    let q = L::splat(*q.add(r * N + d - first));
-                    for p in 0..P {
-                        acc[r][p] = q.fma(k[p], acc[r][p]);
-                    }
-                }
+                products!(acc, [R, P], |r| L::splat(*q.add(r * N + d - first)), |p| {
+                    read::<L, HALF>(*here.get_unchecked(p), d * N)
+                });
             }
         }
         for (r, acc) in acc.iter().enumerate() {
@@ -252,19 +275,15 @@ unsafe fn gather<L: Lanes, const HALF: bool, const R: usize, const P: usize>(
             let ahead = at.ahead && !next.is_null();
             for j in lo.max(g * N)..hi.min(g * N + N) {
                 let from = (j - g * N) * tile.value_stride + column;
-                let mut v = [L::zero(); P];
-                for (p, v) in v.iter_mut().enumerate() {
-                    *v = read::<L, HALF>(values, from + p * N);
-                }
                 for p in (0..if ahead { P } else { 0 }).step_by(if HALF { 2 } else { 1 }) {
                     fetch::<HALF>(tile.near, next, from + p * N);
                 }
-                for r in 0..R {
-                    let w = L::splat(*at.weights.add(r * TILE + j));
-                    for p in 0..P {
-                        acc[r][p] = w.fma(v[p], acc[r][p]);
-                    }
-                }
+                products!(
+                    acc,
+                    [R, P],
+                    |r| L::splat(*at.weights.add(r * TILE + j)),
+                    |p| read::<L, HALF>(values, from + p * N)
+                );
             }
         }
         for (r, acc) in acc.iter().enumerate() {

@@ -3,6 +3,7 @@
 // SAFETY (of every block below): the processor has AVX2, FMA and F16C; pointers are the callers' promise.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::{Lanes, N};
@@ -25,6 +26,19 @@ unsafe fn pow2(x: __m256) -> __m256 {
         let biased = _mm256_add_epi32(_mm256_cvttps_epi32(x), _mm256_set1_epi32(127));
         _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
     }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn plus(mut sum: __m256, a: __m256, b: __m256) -> __m256 {
+    unsafe {
+        asm!(
+            "vfmadd231ps {0}, {1}, {2}",
+            inout(ymm_reg) sum, in(ymm_reg) a, in(ymm_reg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sum
 }
 
 macro_rules! fold {
@@ -160,6 +174,10 @@ impl Lanes for Avx2 {
                 _mm256_fmadd_ps(self.1, b.1, c.1),
             )
         }
+    }
+    #[inline(always)]
+    fn plus(self, a: Self, b: Self) -> Self {
+        unsafe { Avx2(plus(self.0, a.0, b.0), plus(self.1, a.1, b.1)) }
     }
     #[inline(always)]
     fn round(self) -> Self {

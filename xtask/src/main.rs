@@ -153,6 +153,14 @@ fn host() -> anyhow::Result<()> {
 }
 
 /// Every kind of guess with every golden named, on every device but the reference.
+/// Models at a time: one where each takes all cores.
+fn jobs_of(device: &str) -> usize {
+    match device {
+        "cpu" => 1,
+        _ => std::thread::available_parallelism().map_or(1, usize::from),
+    }
+}
+
 fn every_draft(names: &[String]) -> anyhow::Result<()> {
     let (mut all, mut least) = drafts::names();
     if !names.is_empty() {
@@ -162,7 +170,12 @@ fn every_draft(names: &[String]) -> anyhow::Result<()> {
     let devices = tokkata_conformance::devices().into_iter();
     for device in devices.filter(|device| device.name() != "ref") {
         let start = Instant::now();
-        verify(device.as_ref(), &all, (Cover::All, least));
+        verify(
+            device.as_ref(),
+            &all,
+            Cover::All,
+            (least, jobs_of(device.name())),
+        );
         let (name, took) = (device.name(), start.elapsed().as_secs());
         println!(
             "{name}: texts and caches of {least} models or more are as without drafts ({took} s)"

@@ -14,7 +14,7 @@ import re
 import struct
 import sys
 import zlib
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 
 ARCHITECTURES = ["sm_90a", "sm_80", "compute_80", "compute_75"]
 KERNELS = ["rows", "adapt", "matmul", "matvec", "vec", "tape", "tape90", "tape_tiles", "gemm", "gemm16", "gemm90", "replies", "replies16", "few", "crowd", "attention", "flash", "prompts", "whole", "recurrent", "experts", "sample", "step"]
@@ -86,25 +86,30 @@ def digest(kernels):
     return total.digest()
 
 
-def main():
-    library, kernels, quant, out = [a for a in sys.argv[1:] if a != "-v"]
-    kernels = pathlib.Path(kernels)
+def arguments():
+    return [pathlib.Path(a) for a in sys.argv[1:] if a != "-v"]
+
+
+def image(job):
+    name, arch = job
+    library, kernels, quant, _ = arguments()
     headers = {p.name: p.read_text() for p in sorted(kernels.glob("*.cuh"))}
-    headers["grids.cuh"] = tables(pathlib.Path(quant))
-    nvrtc = Nvrtc(library)
+    headers["grids.cuh"] = tables(quant)
+    source = (kernels / f"{name}.cu").read_text()
+    verbose = "-v" in sys.argv and arch == "sm_90a"
+    return f"{name}.{arch}", Nvrtc(library).compile(f"{name}.cu", source, headers, arch, verbose)
 
-    def image(job):
-        name, arch = job
-        source = (kernels / f"{name}.cu").read_text()
-        verbose = "-v" in sys.argv and arch == "sm_90a"
-        return f"{name}.{arch}", nvrtc.compile(f"{name}.cu", source, headers, arch, verbose)
 
+def main():
+    _, kernels, _, out = arguments()
     jobs = [(name, arch) for arch in ARCHITECTURES for name in KERNELS]
-    with ThreadPoolExecutor(2) as pool:
+    # The library compiles one program at a time in a process.
+    with ProcessPoolExecutor() as pool:
         images = list(pool.map(image, jobs))
     stream = packed(images)
-    pathlib.Path(out).write_bytes(b"TOKCUDA1" + digest(kernels) + stream)
+    out.write_bytes(b"TOKCUDA1" + digest(kernels) + stream)
     print(f"{len(images)} images, {sum(len(i) for _, i in images)} bytes, {len(stream)} compressed")
 
 
-main()
+if __name__ == "__main__":
+    main()

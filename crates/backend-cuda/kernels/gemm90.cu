@@ -1,4 +1,4 @@
-// Products of prompts' rows on 9.0, with weights of block formats.
+// Products of prompts' rows on 9.0, with weights of block formats and of sixteen bits.
 //
 // A row is halves under a power of two of its own, weights are made halves on their way to tensor cores (both keep eleven bits).
 // Tensor cores sum sixteen columns after sixteen, so a row's bits follow from the format and the number of columns alone, whatever
@@ -12,18 +12,19 @@
 #define MULTIPLYING 8u      // warps, then one that copies rows, and those that copy weights
 #define COPYING 3u
 #define THREADS ((MULTIPLYING + 1 + COPYING) * 32)
-#define BLOCK 256u          // columns that weights are copied by
-#define STEP 64u            // and rows
-// Weights are multiplied by it, so that small ones are ordinary halves; units of rows undo it.
+#define STEP 64u            // columns that rows are copied by
+// Weights of block formats are multiplied by it, so that small ones are ordinary halves; units of rows undo it.
 #define UP 16.0f
 
-// A block of 256 columns of an output, whose scales may lie apart; `NT` times eight rows.
+// What weights are copied by: a block of 256 columns of an output, whose scales may lie apart, or 64 columns of sixteen bits; `NT` times
+// eight rows.
 template <int F, int NT> struct Size {
-    static const bool large = F == T_Q4_K || F == T_Q5_K || F == T_Q6_K;
+    static const bool large = F == T_Q4_K || F == T_Q5_K || F == T_Q6_K, sixteen = F == T_F16 || F == T_BF16;
+    static const u32 steps = sixteen ? 1 : 4, columns = steps * STEP;
     static const u32 bytes = F == T_Q4_K ? 144 : F == T_Q5_K ? 176 : F == T_Q6_K ? 208 : F == T_Q8_0 ? 256 : 128;
-    static const u32 pitch = large ? bytes : bytes + 16; // an odd number of 16 bytes: outputs in banks of their own
+    static const u32 pitch = large || sixteen ? bytes : bytes + 16; // of blocks an odd number of 16 bytes: outputs in banks of their own
     static const u32 weights = OUTS * pitch, rows = NT * 8 * STEP * 2;
-    static const u32 blocks = F == T_Q8_0 ? 2 : 3, depth = NT == 16 ? 6 : bytes < 192 ? 4 : 3;  // under way
+    static const u32 blocks = sixteen ? (NT == 16 ? 6 : 4) : F == T_Q8_0 ? 2 : 3, depth = NT == 16 ? 6 : bytes < 192 ? 4 : 3;  // under way
 };
 
 // Columns of sixteen as lanes take them for tensor cores: four that lie beside each other are the first two of either half.
@@ -197,6 +198,22 @@ template <int F> static __device__ __forceinline__ void weights_of(u32 at, u32 j
         }
 }
 
+// 64 columns of sixteen bits have 32 bytes of sixteen of them where no output's of the four that are read at once lie.
+static __device__ __forceinline__ u32 column_spot(u32 row, u32 sixteenth) { return (sixteenth ^ (row & 3)) * 32; }
+
+// Weights of sixteen bits of a step. A lane reads from `at` on, where its first output's are.
+template <int F> static __device__ __forceinline__ void halves_of(u32 at, u32 (&a)[4][4]) {
+    u32 lane = threadIdx.x & 31;
+    #pragma unroll
+    for (u32 k = 0; k < 4; k++)
+        #pragma unroll
+        for (u32 h = 0; h < 2; h++) {
+            uint2 w = load_words(at + h * 8 * STEP * 2 + column_spot(lane / 4, k));
+            a[k][h] = F == T_F16 ? w.x : two_halves(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xffff0000u));
+            a[k][2 + h] = F == T_F16 ? w.y : two_halves(__uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
+        }
+}
+
 // Tensor cores may read them until now.
 static __device__ __forceinline__ void were_read(u32 (&a)[4][4]) {
     #pragma unroll
@@ -215,7 +232,7 @@ static __device__ __forceinline__ Rows tile_row(const MatVec &op, const Outputs 
 #define PUT (32 * PITCH)
 
 // Writes them: a lane has four outputs of a row, of a gated pair four of each.
-template <bool GATED> static __device__ __forceinline__ void write_some(const MatVec &op, const Outputs &outs, const float *units, u32 first, u32 prompts, const float *put) {
+template <bool GATED> static __device__ __forceinline__ void write_some(const MatVec &op, const Outputs &outs, const float *units, float by, u32 first, u32 prompts, const float *put) {
     const u32 LANES = GATED ? 2 : 4, BESIDE = 32 / LANES;
     u32 lane = threadIdx.x & 31, c = lane % LANES * 4, o = outs.first + threadIdx.x / 32 * (GATED ? 8 : 16) + c, n = o < outs.count ? min(4u, outs.count - o) : 0;
     const Part &p = op.parts[outs.part];
@@ -223,7 +240,7 @@ template <bool GATED> static __device__ __forceinline__ void write_some(const Ma
     #pragma unroll 1
     for (u32 r = lane / LANES; r < 32; r += BESIDE) {
         if (n == 0 || !(prompts >> r & 1)) continue;
-        float unit = units[first + r], y[4], up[4];
+        float unit = units[first + r] * by, y[4], up[4];
         u64 to = (u64)(first + r) * p.y_stride + p.y_first + o;
         float4 a = *(const float4 *)(put + r * PITCH + c), b = *(const float4 *)(put + r * PITCH + c + (GATED ? 8 : 0));
         float4 add = p.add && whole ? *(const float4 *)(p.add + to) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -245,8 +262,8 @@ template <bool GATED> static __device__ __forceinline__ void write_some(const Ma
     }
 }
 
-// Writes a warp's outputs of a tile's rows, 32 rows at a time: the code for these is there once.
-template <int NT> static __device__ __forceinline__ void write_sums(const Step &s, const MatVec &op, const Outputs &outs, const float *units, u32 first, u32 count, const float (&sums)[NT][4], float *put) {
+// Writes a warp's outputs of a tile's rows, `by` times their units, 32 rows at a time: the code for these is there once.
+template <int NT> static __device__ __forceinline__ void write_sums(const Step &s, const MatVec &op, const Outputs &outs, const float *units, float by, u32 first, u32 count, const float (&sums)[NT][4], float *put) {
     u32 lane = threadIdx.x & 31;
     float *to = put + lane % 4 * 2 * PITCH + lane / 4;
     #pragma unroll 1
@@ -260,8 +277,8 @@ template <int NT> static __device__ __forceinline__ void write_sums(const Step &
                 for (u32 i = 0; i < 4; i++) to[(n % 4 * 8 + i % 2) * PITCH + i / 2 * 8] = sums[n][i];
             }
         __syncwarp();
-        if (op.gated) write_some<true>(op, outs, units, first + begin * 8, prompts, put);
-        else write_some<false>(op, outs, units, first + begin * 8, prompts, put);
+        if (op.gated) write_some<true>(op, outs, units, by, first + begin * 8, prompts, put);
+        else write_some<false>(op, outs, units, by, first + begin * 8, prompts, put);
         __syncwarp();
     }
 }
@@ -279,7 +296,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
     u32 wide = op.gated ? OUTS / 2 : OUTS, space_at = shared_at(space), weights_at = space_at + DEPTH * Size::rows;
     float *put = (float *)(space + DEPTH * Size::rows + SLOTS * Size::weights) + warp * PUT;
     u32 full = shared_at(bars), free = full + 8 * DEPTH, weights_full = free + 8 * DEPTH, weights_free = weights_full + 8 * SLOTS;
-    u32 blocks = op.k / BLOCK, stage = 0, round = 0, slot = 0, turn = 0;
+    u32 steps = op.k / STEP, blocks = op.k / Size::columns, stage = 0, round = 0, slot = 0, turn = 0;
     auto next_stage = [&]() {
         if (++stage == DEPTH) stage = 0, round++;
     };
@@ -301,6 +318,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
         each_tile<F, ROWS>(s, op, count, wide, [&](u32, const Outputs &outs, bool, u32) {
             #pragma unroll
             for (u32 i = 0; i < LINES; i++) w[i] = tile_row(op, outs, line + i * BESIDE).w + piece * 16;
+            u32 own_at = Size::sixteen ? column_spot(line, piece / 2) + piece % 2 * 16 : piece * 16;
             for (u32 b = 0; b < blocks; b++) {
                 if (turn > 0) bar_wait(weights_free + 8 * slot, (turn - 1) & 1);
                 u32 to = weights_at + slot * Size::weights;
@@ -311,9 +329,9 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
                     #pragma unroll
                     for (u32 c = 0; c < PIECES; c += 8)
                         if (c + 8 <= PIECES || c + piece < PIECES)
-                            copy16(to + r * Size::pitch + (c + piece) * 16, w[i] + (u64)b * Size::bytes + c * 16);
+                            copy16(to + r * Size::pitch + c * 16 + own_at, w[i] + (u64)b * Size::bytes + c * 16);
                 }
-                if (!Size::large)
+                if (!Size::large && !Size::sixteen)
                     for (u32 r = own; r < OUTS; r += COPYING * 32)
                         copy16(to + r * Size::pitch + Size::bytes, tile_row(op, outs, r).scales + b * 16);
                 copies_arrive(weights_full + 8 * slot);
@@ -328,7 +346,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
             // Half of the rows are those of a tile of 64, or two of these that lie beside each other.
             const u32 HALF = Size::rows / 2;
             const u8 *from = rows + tile_of(first + rank * (ROWS / 2), op.k);
-            for (u32 t = 0; t < blocks * 4; t++) {
+            for (u32 t = 0; t < steps; t++) {
                 if (round > 0) bar_wait(free + 8 * stage, (round - 1) & 1);
                 if (lane == 0) {
                     bar_expect(full + 8 * stage, Size::rows);
@@ -343,6 +361,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
         wait_before();
         u32 w_from = weights_at + (warp * 16 + lane % 16) * Size::pitch + lane / 16 * 16;
         const u8 *head = space + (weights_at - space_at) + (warp * 16 + lane % 16) * Size::pitch;
+        u32 halves_from = weights_at + (warp * 16 + lane / 4) * Size::pitch + lane % 4 * 8;
         uint4(&scales)[4][16] = made[warp];
         each_tile<F, ROWS>(s, op, count, wide, [&](u32 first, const Outputs &outs, bool found, u32) {
             float sums[NT][4] = {};
@@ -350,10 +369,12 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
             const u16 *ds = (const u16 *)tile_row(op, outs, warp * 16 + lane % 16).scales;
             u16 d = F == T_Q6_K ? ds[0] : 0;
             auto prepare = [&](u32 t, u32 (&to)[4][4]) {
-                u32 j = t % 4, at = slot * Size::weights;
+                u32 j = t % Size::steps, at = slot * Size::weights;
                 if (j == 0) {
                     bar_wait(weights_full + 8 * slot, turn & 1);
                     __syncwarp();
+                }
+                if (j == 0 && !Size::sixteen) {
                     #pragma unroll
                     for (u32 i = 0; i < 2; i++) {
                         u32 own = lane / 16 * 2 + i;
@@ -362,9 +383,13 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
                     if (F == T_Q6_K && t / 4 + 1 < blocks) d = ds[t / 4 + 1];
                     __syncwarp();
                 }
-                uint4 two[2] = {scales[j][lane / 4], scales[j][lane / 4 + 8]};
-                weights_of<F>(w_from + at, j, two, to);
-                if (j == 3) {
+                if (Size::sixteen) {
+                    halves_of<F>(halves_from + at, to);
+                } else {
+                    uint4 two[2] = {scales[j][lane / 4], scales[j][lane / 4 + 8]};
+                    weights_of<F>(w_from + at, j, two, to);
+                }
+                if (j == Size::steps - 1) {
                     __syncwarp();
                     if (lane == 0) bar_arrive(weights_free + 8 * slot);
                     next_slot();
@@ -372,7 +397,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
             };
             prepare(0, a[0]);
             #pragma unroll 1
-            for (u32 t = 0; t < blocks * 4; t += 4) {
+            for (u32 t = 0; t < steps; t += 4) {
                 #pragma unroll
                 for (u32 i = 0; i < 4; i++) {
                     bar_wait(full + 8 * stage, round & 1);
@@ -387,13 +412,13 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
                     if (t + i > 0 && lane < CLUSTER) bar_arrive_at(free + 8 * before, lane);
                     before = stage;
                     next_stage();
-                    if (i < 3 || t + 4 < blocks * 4) prepare(t + i + 1, a[(i + 1) % 2]);
+                    if (i < 3 || t + 4 < steps) prepare(t + i + 1, a[(i + 1) % 2]);
                 }
             }
             wgmma_waits<0>();
             wgmma_made(sums);
             if (lane < CLUSTER) bar_arrive_at(free + 8 * before, lane);
-            if (found) write_sums<NT>(s, op, outs, units, first, count, sums, put);
+            if (found) write_sums<NT>(s, op, outs, units, Size::sixteen ? UP : 1.0f, first, count, sums, put);
         });
     }
     meet_cluster();
@@ -405,5 +430,5 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
         gemm90<T_##F, NT>(s, op, rows, units);                                                                               \
     }
 #define BOTH(F) GEMM(gemm90_large, F, 32) GEMM(gemm90_small, F, 16)
-BOTH(Q4_0) BOTH(IQ4_NL) BOTH(Q8_0) BOTH(Q4_K) BOTH(Q5_K) BOTH(Q6_K)
+BOTH(F16) BOTH(BF16) BOTH(Q4_0) BOTH(IQ4_NL) BOTH(Q8_0) BOTH(Q4_K) BOTH(Q5_K) BOTH(Q6_K)
 #endif

@@ -37,6 +37,12 @@ static __device__ __forceinline__ u32 load_word(u32 at) {
     return v;
 }
 
+static __device__ __forceinline__ uint2 load_words(u32 at) {
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at) : "memory");
+    return v;
+}
+
 static __device__ __forceinline__ float2 load_floats(u32 at) {
     float2 v;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");

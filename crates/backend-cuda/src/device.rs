@@ -120,7 +120,7 @@ impl CudaDevice {
         Ok(device)
     }
 
-    /// Whether weights of block formats are made halves for rows of prompts.
+    /// Whether rows of prompts are made halves, and what they are multiplied by.
     #[must_use]
     pub fn halves_prompts(&self) -> bool {
         self.kernels.has_words()

@@ -42,12 +42,14 @@ pub(crate) const HALVED_COLUMNS: u64 = 256;
 /// where there are kernels that take `halves`, these.
 fn rows_in_bytes(rows: u64, columns: u64, halves: bool) -> u64 {
     match halves && columns.is_multiple_of(HALVED_COLUMNS) {
-        true => {
-            let units = rows.next_multiple_of(HALVED_ROWS) * 4;
-            halves_at(rows, columns) + units_at(rows, columns) + units
-        }
+        true => halves_at(rows, columns) + halves_bytes(rows, columns),
         false => halves_at(rows, columns),
     }
+}
+
+/// Bytes of rows in halves and of what they are multiplied by.
+pub(crate) fn halves_bytes(rows: u64, columns: u64) -> u64 {
+    units_at(rows, columns) + rows.next_multiple_of(HALVED_ROWS) * 4
 }
 
 /// Where a value's halves are, from its bytes on.

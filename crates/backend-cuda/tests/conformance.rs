@@ -43,9 +43,20 @@ fn plain() -> Option<Subject> {
     })
 }
 
+/// Of prompts, where these are made halves: rows keep eleven bits beside weights of sixteen bits too.
+fn halved(dtype: DType) -> Rounding {
+    match dtype {
+        DType::F16 | DType::BF16 => Rounding::Bits(11),
+        _ => matmul(dtype),
+    }
+}
+
 /// Rows of such kinds: those of prompts go to tensor cores.
 fn of(kinds: Kinds) -> Option<Subject> {
-    let subject = subject(None)?;
+    let mut subject = subject(None)?;
+    if tokkata_conformance::cuda().ok()?.halves_prompts() {
+        subject.profile.matmul = halved;
+    }
     Some(Subject { kinds, ..subject })
 }
 
@@ -69,7 +80,7 @@ fn halves() -> Option<Subject> {
     subject.profile.matmul = |dtype| match dtype {
         Q4_K | Q5_K => Rounding::Bits(9),
         Q6_K => Rounding::Bits(10),
-        _ => matmul(dtype),
+        _ => halved(dtype),
     };
     Some(subject)
 }

@@ -542,14 +542,12 @@ pub fn names() -> (Vec<String>, usize) {
     (names, 148)
 }
 
-/// Runs every named golden's model with drafts and without.
+/// Runs every named golden's model with drafts and without, `jobs` of them at a time.
 ///
 /// # Panics
 /// With what differs, or when fewer than `least` models write text.
-pub fn verify(device: &dyn Device, names: &[String], (cover, least): (Cover, usize)) {
-    let mut i = 0;
-    Golden::hold(names, least, |golden| {
-        i += 1;
+pub fn verify(device: &dyn Device, names: &[String], cover: Cover, (least, jobs): (usize, usize)) {
+    Golden::hold(names, (least, jobs), |i, golden| {
         faults((i, golden), device, cover)
     });
 }

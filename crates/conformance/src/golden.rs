@@ -13,6 +13,8 @@ pub mod selection;
 mod text;
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokkata_archs::beside::{PREFIX, guest_of};
 use tokkata_core::Metadata;
@@ -126,28 +128,41 @@ impl Golden {
         Ok(names)
     }
 
-    /// Holds every named golden against `faults`, which says what is wrong, or `None` where it has nothing to say.
+    /// Holds every named golden against `faults`, which says what is wrong, or `None` where it has nothing to say; so many at a time.
     /// What does not load is the goldens' own test's, and only told.
     ///
     /// # Panics
     /// With all that is wrong, or when fewer than `least` goldens had something to say.
     pub fn hold(
         names: &[String],
-        least: usize,
-        mut faults: impl FnMut(&Golden) -> Result<Option<Vec<String>>, Failure>,
+        (least, jobs): (usize, usize),
+        faults: impl Fn(usize, &Golden) -> Result<Option<Vec<String>>, Failure> + Sync,
     ) {
-        let (mut wrong, mut ran) = (Vec::new(), 0);
-        for name in names {
-            let golden = Golden::read(&Golden::folder(), name).expect("golden");
-            match faults(&golden) {
-                Ok(None) => {}
-                Ok(Some(found)) => {
-                    ran += 1;
-                    wrong.extend(found.into_iter().map(|fault| format!("{name}: {fault}")));
+        let rest = Mutex::new(names.iter().enumerate());
+        let next = || rest.lock().expect("no panic").next();
+        let (wrong, ran) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+        let work = || {
+            while let Some((i, name)) = next() {
+                let golden = Golden::read(&Golden::folder(), name).expect("golden");
+                match faults(i, &golden) {
+                    Ok(None) => {}
+                    Ok(Some(found)) => {
+                        ran.fetch_add(1, Ordering::Relaxed);
+                        let found = found.into_iter().map(|fault| format!("{name}: {fault}"));
+                        wrong.lock().expect("no panic").extend(found);
+                    }
+                    Err(error) => println!("{name}: {error}"),
                 }
-                Err(error) => println!("{name}: {error}"),
             }
-        }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..jobs {
+                scope.spawn(&work);
+            }
+            work();
+        });
+        let (mut wrong, ran) = (wrong.into_inner().expect("no panic"), ran.into_inner());
+        wrong.sort();
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         assert!(ran >= least, "{ran} goldens, expected {least}");
     }

@@ -211,5 +211,5 @@ fn faults_within(
 /// # Panics
 /// With what differs, or when fewer than `least` models have turns.
 pub fn verify(device: &dyn Device, names: &[String], least: usize) {
-    Golden::hold(names, least, |golden| faults(golden, device));
+    Golden::hold(names, (least, 1), |_, golden| faults(golden, device));
 }

@@ -1,4 +1,5 @@
-//! Rows of prompts in parts of sixteen bits, as the kernels of `gemm16.cu` take them, and who makes them.
+//! Rows of prompts in parts of sixteen bits, as the kernels of `gemm16.cu` take them, or in halves for those of `gemm90.cu`, and who
+//! makes them.
 //!
 //! On 9.0 every 64 columns of a row have a power of two of their own. So what comes right before a product and is read by it alone
 //! cuts its outputs itself: a norm, attention, or a product with the function behind it.
@@ -7,8 +8,10 @@ use tokkata_core::DType;
 use tokkata_ir::{BackendError, Conv1dOp, Lead, Node, Op, ValueId};
 
 use super::Lowering;
+use super::products::NormOf;
 use super::tiles::is_sixteen;
 use crate::launch::{Extent, RowKind};
+use crate::layout::{halves_bytes, units_at};
 use crate::params::Params;
 use crate::select::Item;
 
@@ -27,6 +30,8 @@ pub(super) struct Cut {
     pub(super) units: u64,
     /// Numbers from one part to the next.
     pub(super) apart: u64,
+    /// Whether they are halves alone, for `gemm90.cu`.
+    pub(super) halved: bool,
     width: u32,
     format: DType,
     /// In which of two work spaces they lie.
@@ -107,15 +112,37 @@ impl Lowering<'_, '_> {
             parts: at,
             units: at + parts * apart * 2,
             apart,
+            halved: false,
             width,
             format,
             second,
         })
     }
 
-    /// Prompts' rows of a value in parts: as whoever made it left them, or by a launch of their own.
+    /// Space for rows of a value in halves.
+    fn space_of_halves(&mut self, x: ValueId, format: DType) -> Result<Cut, BackendError> {
+        let (rows, width) = (self.most(self.lead(x)), self.width(x));
+        let parts = self.space((false, halves_bytes(rows.into(), width.into())))?;
+        Ok(Cut {
+            parts,
+            units: parts + units_at(rows.into(), width.into()),
+            apart: 0,
+            halved: true,
+            width,
+            format,
+            second: false,
+        })
+    }
+
+    /// Prompts' rows of a value for a product: as whoever made it left them, or by a launch of their own.
     pub(super) fn cut_rows(&mut self, x: ValueId, format: DType) -> Result<Cut, BackendError> {
         if let Some(cut) = self.cuts.remove(&x) {
+            return Ok(cut);
+        }
+        if self.is_halved(format, self.width(x)) {
+            let cut = self.space_of_halves(x, format)?;
+            let own = self.norm_of(None, x);
+            self.halve_rows((x, [cut.parts, cut.units]), (&own, 0))?;
             return Ok(cut);
         }
         let cut = self.space_of_cut(x, format, false)?;
@@ -149,11 +176,17 @@ impl Lowering<'_, '_> {
     }
 
     /// The value that an item ahead multiplies by weights of sixteen bits, and their format, where it takes prompts' rows in parts
-    /// from whoever makes them.
+    /// or in halves from whoever makes them.
     fn taken(&self, ahead: usize) -> Option<(ValueId, DType)> {
         let (x, formats) = self.prompt_formats(self.ahead.get(ahead)?)?;
         let format = *formats.first()?;
         (self.ground.kernels.has_words() && is_sixteen(format)).then_some((x, format))
+    }
+
+    /// The same, in parts.
+    fn taken_in_parts(&self, ahead: usize) -> Option<(ValueId, DType)> {
+        let taken = self.taken(ahead);
+        taken.filter(|&(x, format)| !self.is_halved(format, self.width(x)))
     }
 
     /// Whether an item ahead is all that reads a value.
@@ -176,7 +209,7 @@ impl Lowering<'_, '_> {
         x: ValueId,
         format: DType,
     ) -> Result<Option<Cut>, BackendError> {
-        match self.taken(0) {
+        match self.taken_in_parts(0) {
             Some(taken) if taken == (x, format) && self.only_for(x, 0) => {
                 let cut = self.space_of_cut(x, format, false)?;
                 self.cuts.insert(x, cut);
@@ -186,26 +219,36 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// Normalises prompts' rows for the products that come next, where these take parts; `params` are those of `cut_norm` behind
-    /// its first ones. Rows of others are left to another launch.
+    /// Normalises prompts' rows for the products that come next, where these take parts or halves. Rows of others are left to another
+    /// launch.
     pub(super) fn norm_in_parts(
         &mut self,
-        (out, from): (ValueId, ValueId),
-        params: &Params,
+        out: ValueId,
+        own: &NormOf,
     ) -> Result<bool, BackendError> {
         let threads = (self.width(out).div_ceil(128) * 16).next_multiple_of(32);
         let taken = self.taken(0).filter(|taken| taken.0 == out);
-        let Some((_, format)) = taken.filter(|_| threads <= NORM_THREADS) else {
+        let Some((_, format)) = taken else {
             return Ok(false);
         };
-        let cut = self.space_of_cut(out, format, false)?;
         let y = if self.only_for(out, 0) {
             0
         } else {
             self.at(out)
         };
-        let params = cut.params(0, self.step()).then(params);
-        let params = params.u64s(&[self.at(from), y]);
+        if self.is_halved(format, self.width(out)) {
+            let cut = self.space_of_halves(out, format)?;
+            self.halve_rows((out, [cut.parts, cut.units]), (own, y))?;
+            self.cuts.insert(out, cut);
+            return Ok(true);
+        }
+        if threads > NORM_THREADS {
+            return Ok(false);
+        }
+        let cut = self.space_of_cut(out, format, false)?;
+        let params = cut.params(0, self.step()).u32(own.kind).f32(own.eps);
+        let params = params.u64s(&[self.maybe(own.weight), self.maybe(own.bias)]);
+        let params = params.u64s(&[self.at(own.from), y]);
         let grid = [Extent::rows(Lead::Rows), Extent::ONE, Extent::ONE];
         self.kind = Some(RowKind::Prompt);
         self.launch_early(("gemm16", "cut_norm"), grid, (threads, 0), &params)?;
@@ -232,6 +275,9 @@ impl Lowering<'_, '_> {
     /// What a product of these outputs does in its end, whose own rows are `cut`: a function and then a product that alone read its
     /// output leave the function and the cutting to it, attention the cutting of heads.
     pub(super) fn ending(&mut self, outs: &[ValueId], cut: &Cut) -> Result<Ending, BackendError> {
+        if cut.halved {
+            return Ok(Ending::default());
+        }
         match (self.ahead.first(), outs) {
             (Some(&Item::Node(n)), &[out]) => self.ending_in_function(n, out, cut),
             (Some(&Item::Node(n)), &[q, k, v]) => self.ending_in_heads(n, [q, k, v], cut),
@@ -273,7 +319,7 @@ impl Lowering<'_, '_> {
         out: ValueId,
         cut: &Cut,
     ) -> Result<Ending, BackendError> {
-        let (node, taken) = (&self.plan.nodes[n], self.taken(1));
+        let (node, taken) = (&self.plan.nodes[n], self.taken_in_parts(1));
         let read = self.plan.nodes.iter().filter(|n| n.ins.contains(&out));
         let function = match node.op {
             Op::Unary(act) if node.ins[0] == out => super::rows::ending(act),

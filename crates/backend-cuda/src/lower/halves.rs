@@ -1,15 +1,16 @@
-//! Prompts' rows in halves, as the kernels of `gemm90.cu` take them for products with weights of block formats.
+//! Prompts' rows in halves, as the kernels of `gemm90.cu` take them for products with weights of block formats and of sixteen bits.
 
 use std::collections::BTreeSet;
 
 use tokkata_core::DType;
-use tokkata_ir::{BackendError, Lead, ValueId};
+use tokkata_ir::{BackendError, KvSource, Lead, Op, ValueId};
 
 use super::Lowering;
-use super::tiles::{Shape, blocks_of};
+use super::products::NormOf;
+use super::tiles::{Shape, blocks_of, is_sixteen};
 use crate::error::lost;
 use crate::launch::{Extent, RowKind, Tile};
-use crate::layout::{HALVED_COLUMNS, halves_at, most, units_at};
+use crate::layout::{HALVED_COLUMNS, halves_at, lead_code, most, units_at};
 use crate::params::Params;
 use crate::select::Item;
 
@@ -24,14 +25,17 @@ const SUMS: u32 = 8 * 32 * 20 * 4;
 /// Tiles from which on they have 256 rows.
 const BUSY: u32 = 512;
 
-/// Values that prompts' rows of products are read from: in halves, and in bytes.
+/// What prompts' rows of products are read from.
 #[derive(Debug, Default)]
 pub(super) struct PromptForms {
+    /// Values in halves, and in bytes, for weights of block formats.
     halves: BTreeSet<ValueId>,
     bytes: BTreeSet<ValueId>,
+    /// Whether weights of sixteen bits take parts instead, since rows attend to each other: products of encoders hand parts on.
+    parts: bool,
 }
 
-/// Bytes of 256 columns of an output, with its scales; `None` for formats that are not made halves.
+/// Bytes of an output's weights that are copied at a time, with their scales; `None` for formats that are not made halves.
 fn block_bytes(format: DType) -> Option<u32> {
     match format {
         DType::Q4_K => Some(144),
@@ -39,14 +43,21 @@ fn block_bytes(format: DType) -> Option<u32> {
         DType::Q6_K => Some(208),
         DType::Q8_0 => Some(272),
         DType::Q4_0 | DType::IQ4_NL => Some(144),
+        DType::F16 | DType::BF16 => Some(128),
         _ => None,
     }
 }
 
 /// Shared memory of tiles of so many rows: copies of rows and of weights under way, and sums.
-fn tile_bytes(block: u32, rows: u32) -> u32 {
-    let weights = if block > 256 { 2 } else { 3 };
-    let stages = match rows > 128 {
+fn tile_bytes(format: DType, block: u32, rows: u32) -> u32 {
+    let large = rows > 128;
+    let weights = match is_sixteen(format) {
+        true if large => 4,
+        true => 6,
+        false if block > 256 => 2,
+        false => 3,
+    };
+    let stages = match large {
         true if block < 192 => 4,
         true => 3,
         false => 6,
@@ -57,6 +68,8 @@ fn tile_bytes(block: u32, rows: u32) -> u32 {
 impl Lowering<'_, '_> {
     /// Finds what prompts' rows of products are read from.
     pub(super) fn note_prompts(&mut self, items: &[Item]) {
+        let among = |op: &Op| matches!(op, Op::Attention(op) if op.source == KvSource::Rows);
+        self.forms.parts = self.plan.nodes.iter().any(|node| among(&node.op));
         for item in items {
             let Some((x, formats)) = self.prompt_formats(item) else {
                 continue;
@@ -64,7 +77,7 @@ impl Lowering<'_, '_> {
             if formats.is_empty() {
                 self.forms.bytes.insert(x);
             }
-            for format in formats {
+            for format in formats.into_iter().filter(|f| !is_sixteen(*f)) {
                 match self.is_halved(format, self.width(x)) {
                     true => self.forms.halves.insert(x),
                     false => self.forms.bytes.insert(x),
@@ -76,7 +89,8 @@ impl Lowering<'_, '_> {
     /// Whether products of prompts' rows of so many columns with this format take halves.
     pub(super) fn is_halved(&self, format: DType, columns: u32) -> bool {
         let fits = u64::from(columns).is_multiple_of(HALVED_COLUMNS) && columns <= MOST_COLUMNS;
-        fits && self.ground.kernels.has_words() && block_bytes(format).is_some()
+        let taken = block_bytes(format).is_some() && !(self.forms.parts && is_sixteen(format));
+        fits && self.ground.kernels.has_words() && taken
     }
 
     /// Whether products read prompts' rows of a value in bytes.
@@ -101,13 +115,39 @@ impl Lowering<'_, '_> {
         if !self.forms.halves.contains(&x) {
             return Ok(());
         }
-        let params = params.clone().u64s(&self.in_halves(x));
+        self.halve_into((x, self.in_halves(x)), params)
+    }
+
+    /// Makes halves of prompts' rows at such addresses.
+    fn halve_into(
+        &mut self,
+        (x, to): (ValueId, [u64; 2]),
+        params: &Params,
+    ) -> Result<(), BackendError> {
+        let params = params.clone().u64s(&to);
         let threads = self.width(x).div_ceil(16).next_multiple_of(32);
         let grid = [Extent::rows(Lead::Rows), Extent::ONE, Extent::ONE];
         self.kind = Some(RowKind::Prompt);
         self.launch_early(("gemm90", "halve_prompts"), grid, (threads, 0), &params)?;
         self.kind = None;
         Ok(())
+    }
+
+    /// Makes halves of prompts' rows at such addresses, of a norm of what they come from; floats too where an address for these is there.
+    pub(super) fn halve_rows(
+        &mut self,
+        (x, to): (ValueId, [u64; 2]),
+        (own, floats): (&NormOf, u64),
+    ) -> Result<(), BackendError> {
+        let params = self
+            .step()
+            .u64s(&[self.at(own.from), floats, 0, 0, 0])
+            .u64s(&[self.maybe(own.weight), self.maybe(own.bias)])
+            .u32s(&[lead_code(Lead::Rows), self.width(x), own.kind])
+            .f32(own.eps)
+            .u64(0)
+            .u32s(&[0, 1]);
+        self.halve_into((x, to), &params)
     }
 
     /// Kernels of `gemm90.cu` for the parts of one format.
@@ -122,7 +162,7 @@ impl Lowering<'_, '_> {
             let name = format!("gemm90_{name}_{format}");
             let function = self.ground.kernels.function("gemm90", &name);
             let function = function.map_err(lost)?;
-            let shared = tile_bytes(block, rows);
+            let shared = tile_bytes(format, block, rows);
             function.allow_shared(shared).map_err(lost)?;
             let blocks = blocks_of(format, parts, gated, OUTPUTS);
             Ok(Tile {

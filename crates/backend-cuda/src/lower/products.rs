@@ -434,6 +434,7 @@ impl Lowering<'_, '_> {
             self.kind = Some(RowKind::Prompt);
             let grid = [Extent::ONE; 3];
             let params = match &cut {
+                Some(cut) if cut.halved => params.clone().u64s(&[cut.parts, cut.units]),
                 Some(cut) => ending.params(params.clone().u64(cut.apart)),
                 None if halved => params.clone().u64s(&self.in_halves(x)),
                 None => params.clone(),

@@ -6,6 +6,7 @@ use tokkata_ir::{
     Act, BackendError, BinaryKind, Lead, Node, NormKind, Op, Pairing, PoolKind, RopeOp, ValueId,
 };
 
+use super::products::NormOf;
 use super::{Lowering, MOST_BLOCKS, THREADS, threads_for, unsupported};
 use crate::launch::{Extent, RowKind, When};
 use crate::layout::lead_code;
@@ -329,9 +330,14 @@ impl Lowering<'_, '_> {
             .iter()
             .all(|(id, n)| id.is_none() || *n == width);
         if run == width && plain {
-            let own = Params::new().u32(kind).f32(eps);
-            let own = own.u64s(&[self.maybe(weight), self.maybe(bias)]);
-            if self.norm_in_parts((out, node.ins[0]), &own)? {
+            let own = NormOf {
+                from: node.ins[0],
+                kind,
+                eps,
+                weight,
+                bias,
+            };
+            if self.norm_in_parts(out, &own)? {
                 self.kind = Some(RowKind::Reply);
             }
         }

@@ -86,13 +86,17 @@ fn of_many_rows(name: &str, dtype: DType, [n, k]: [u32; 2]) -> Case {
     case.ulps(sum_ulps(k)).rounds(Rounds::Matmul(dtype))
 }
 
-/// More rows and outputs than tiles have, of a format with blocks; the last ones fill no tile.
+/// More rows and outputs than tiles have, of a format with kernels for many rows; the last ones fill no tile.
 fn tiles(dtype: DType) -> Option<Case> {
-    use DType::{IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
-    let known = matches!(dtype, Q4_0 | Q8_0 | Q4_K | Q5_K | Q6_K | MXFP4 | IQ4_NL);
-    let (n, k) = (6438, if dtype.block_elems() == 32 { 320 } else { 512 });
-    let case = of_many_rows("tiles", dtype, [n, k]);
-    known.then(|| case.step(vec![Rows::first(133), Rows::of(1, 0..9)]))
+    use DType::{BF16, F16, IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+    let shape = match dtype {
+        F16 | BF16 => [300, 512],
+        Q4_0 | Q8_0 | MXFP4 | IQ4_NL => [6438, 320],
+        Q4_K | Q5_K | Q6_K => [6438, 512],
+        _ => return None,
+    };
+    let case = of_many_rows("tiles", dtype, shape);
+    Some(case.step(vec![Rows::first(133), Rows::of(1, 0..9)]))
 }
 
 /// Row counts at which kernels take turns, and those beside them.

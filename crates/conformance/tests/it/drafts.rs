@@ -6,7 +6,7 @@ use tokkata_ir::Device;
 
 fn check(device: &dyn Device) {
     let (names, least) = names();
-    verify(device, &names, (Cover::Pairs, least));
+    verify(device, &names, Cover::Pairs, (least, 1));
 }
 
 #[test]

@@ -53,7 +53,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   web [--test] [--rust-src DIRECTORY]
                                     the page that needs no server, in target/web; --test tries it in a headless Chromium
   test [ARGUMENTS]                  every test of the workspace, with one line of totals at the end
-  drafts [NAME…]                    guesses of every kind with every way to draw in front of every golden's model, alone
+  drafts [--device NAME] [NAME…]    guesses of every kind with every way to draw in front of every golden's model, alone
                                     and among others, behind a stored prefix and not: texts and caches as without
   draws                             write the draws that every backend is held to, where they may change
   sanitize [--rust-src DIRECTORY]   the op suite and the replays under the thread sanitizer, with the standard
@@ -152,7 +152,6 @@ fn host() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every kind of guess with every golden named, on every device but the reference.
 /// Models at a time: one where each takes all cores.
 fn jobs_of(device: &str) -> usize {
     match device {
@@ -161,14 +160,20 @@ fn jobs_of(device: &str) -> usize {
     }
 }
 
-fn every_draft(names: &[String]) -> anyhow::Result<()> {
+/// Every kind of guess with every golden named, on the device named or on every one but the reference.
+fn every_draft(args: &[String]) -> anyhow::Result<()> {
+    let (only, names) = match args {
+        [flag, only, names @ ..] if flag == "--device" => (only.as_str(), names),
+        names => ("", names),
+    };
     let (mut all, mut least) = drafts::names();
     if !names.is_empty() {
         all.retain(|name| names.contains(name));
         least = all.len();
     }
     let devices = tokkata_conformance::devices().into_iter();
-    for device in devices.filter(|device| device.name() != "ref") {
+    let wanted = |name: &str| name != "ref" && (only.is_empty() || name == only);
+    for device in devices.filter(|device| wanted(device.name())) {
         let start = Instant::now();
         verify(
             device.as_ref(),

@@ -65,12 +65,12 @@ template <class Tile> struct Walk {
     static const u32 ACROSS = Tile::outs, ROWS = Tile::rows;
     static const bool HALVES = Tile::MT == 2;
     u32 tile, count, down, whole; // `whole` tiles before those in halves
-    u32 first, end;               // rows
+    u32 first, end, known;        // rows, and the first one of those that replies are known to be among
     bool half;
     Outputs outs;
 
     __device__ __forceinline__ Walk(const Step &s, const MatVec &op) {
-        count = rows_of(s, op.lead), down = (count + ROWS - 1) / ROWS, tile = blockIdx.x;
+        count = rows_of(s, op.lead), down = (count + ROWS - 1) / ROWS, tile = blockIdx.x, known = ~0u;
         u32 all = tiles_across<ACROSS>(op) * down, rest = all % gridDim.x;
         whole = HALVES && (2 * rest <= gridDim.x || all < gridDim.x) ? all - rest : all;
     }
@@ -82,10 +82,13 @@ template <class Tile> struct Walk {
             if (half && (tile - whole) % 2) outs.first += op.gated ? ACROSS / 4 : ACROSS / 2;
             if (outs.first >= outs.count) continue;
             first = own % down * ROWS, end = min(count, first + ROWS);
-            if (!op.kinds) return true;
+            if (!op.kinds || first == known) return true;
             bool any = false;
             for (u32 r = first + (threadIdx.x & 31); r < end; r += 32) any |= !of_prompt(s, op, r);
-            if (__any_sync(ALL_LANES, any)) return true;
+            if (__any_sync(ALL_LANES, any)) {
+                known = first;
+                return true;
+            }
         }
     }
 };
@@ -96,6 +99,10 @@ static __device__ __forceinline__ Rows tile_row(const MatVec &op, const Outputs 
     return rows_at(op, {part, min(o, outs.count - 1)});
 }
 
+// Weights lie in a place by halves, of which the first has the rows of the first eight of every sixteen: of a gated pair they are one part's.
+static __device__ __forceinline__ Rows half_row(const MatVec &op, const Outputs &outs, u32 h, u32 r) { return tile_row(op, outs, r % 8, r / 8 * 2 + h); }
+template <class Tile> static __device__ __forceinline__ u32 spot_of(u32 r) { return r / 8 % 2 * (Tile::outs / 2) + r / 16 * 8 + r % 8; }
+
 // Asks for weights of what is likely to be a block's first tile, before it is known how many rows there are.
 template <class Tile> static __device__ __forceinline__ void ask_first(const MatVec &op) {
     const u32 ACROSS = Tile::outs;
@@ -104,22 +111,6 @@ template <class Tile> static __device__ __forceinline__ void ask_first(const Mat
     if (!tile_across<ACROSS>(op, halves ? blockIdx.x / 2 : blockIdx.x, &outs)) return;
     u32 bytes = min((u32)op.parts[outs.part].row_bytes, MOST_ASKED);
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(tile_row(op, outs, threadIdx.x % 8, threadIdx.x / 8).w), "r"(bytes) : "memory");
-}
-
-template <int F, u32 ACROSS> static __device__ __forceinline__ void copy_block(const u8 *const (&w)[ACROSS / 8], const u8 *const (&scales)[(ACROSS + 63) / 64], u32 b, bool half, u32 to) {
-    const u32 BYTES = Group<F>::bytes, PIECES = BYTES / 16;
-    u32 own = threadIdx.x % 64, r = own / 8, piece = own % 8;
-    #pragma unroll
-    for (u32 i = 0; i < ACROSS / 8; i++) {
-        if (half && i == ACROSS / 16) break;
-        #pragma unroll
-        for (u32 c = 0; c < PIECES; c += 8)
-            if (c + 8 <= PIECES || c + piece < PIECES) copy16(to + (r + 8 * i) * BYTES + (c + piece) * 16, w[i] + b * BYTES + c * 16);
-    }
-    if (F == T_Q6_K)
-        #pragma unroll
-        for (u32 i = 0; i < ACROSS; i += 64)
-            if (own + i < ACROSS) copy4(to + ACROSS * BYTES + (own + i) * 4, scales[i / 64] + (b & ~1u) * 2);
 }
 
 // Walks through places of the ring, of which those who copy wait until they are free.
@@ -134,27 +125,39 @@ struct Free {
     }
 };
 
+// Copies the weights of a tile, of each half of its rows a warp: its lanes take turns at 16 bytes.
+template <int F, class Tile> static __device__ __forceinline__ void copy_tile(const MatVec &op, const Ring &ring, u32 to, const Bars &bars, const Walk<Tile> &walk, Free &free) {
+    const u32 BYTES = Group<F>::bytes, PIECES = BYTES / 16, HALF = Tile::outs / 2, OWN = (HALF * PIECES + 31) / 32;
+    u32 lane = threadIdx.x % 32, h = threadIdx.x / 32 % 2, groups = op.k / BLOCK, pieces = (walk.half ? HALF / 2 : HALF) * PIECES;
+    const u8 *w = half_row(op, walk.outs, h, 0).w, *scales = half_row(op, walk.outs, h, lane % HALF).scales;
+    u32 own[OWN];
+    #pragma unroll
+    for (u32 i = 0; i < OWN; i++) {
+        u32 at = min(lane + 32 * i, pieces - 1), r = at / PIECES;
+        own[i] = (u32)(half_row(op, walk.outs, h, r).w - w) + (at - r * PIECES) * 16;
+    }
+    to += Tile::weights + h * HALF * BYTES + lane * 16;
+    u32 scales_to = Tile::outs * BYTES - h * HALF * (BYTES - 4) - lane * 12;
+    #pragma unroll 1
+    for (Place place = {0, 0}; place.q < TURNS; place.next(groups)) {
+        free.wait(bars);
+        u32 at = to + free.at * ring.bytes;
+        const u8 *from = w + place.b * BYTES;
+        #pragma unroll
+        for (u32 i = 0; i < OWN; i++)
+            if ((i + 1) * 32 <= HALF / 2 * PIECES || lane + i * 32 < pieces) copy16(at + i * 512, from + own[i]);
+        if (F == T_Q6_K && lane < HALF) copy4(at + scales_to, scales + (place.b & ~1u) * 2);
+        free.next(ring, bars);
+    }
+}
+
 template <class Tile> static __device__ __forceinline__ void copy_weights(const Step &s, const MatVec &op, const Ring &ring, u32 places, const Bars &bars, Walk<Tile> walk) {
-    const u32 ACROSS = Tile::outs;
-    u32 own = threadIdx.x % 64, groups = op.k / BLOCK;
     Free free = {0, 0};
-    const u8 *w[ACROSS / 8], *scales[(ACROSS + 63) / 64];
     for (; walk.find(s, op); walk.tile += gridDim.x) {
-        #pragma unroll
-        for (u32 i = 0; i < ACROSS / 8; i++) w[i] = tile_row(op, walk.outs, own / 8, i).w + own % 8 * 16;
-        #pragma unroll
-        for (u32 i = 0; i < ACROSS; i += 64) scales[i / 64] = tile_row(op, walk.outs, own % 8, (own + i) / 8).scales;
-        u32 dtype = op.parts[walk.outs.part].dtype;
-        #pragma unroll 1
-        for (Place place = {0, 0}; place.q < TURNS; place.next(groups)) {
-            free.wait(bars);
-            u32 to = places + free.at * ring.bytes + Tile::weights;
-            switch (dtype) {
-            case T_Q4_K: copy_block<T_Q4_K, ACROSS>(w, scales, place.b, walk.half, to); break;
-            case T_Q5_K: copy_block<T_Q5_K, ACROSS>(w, scales, place.b, walk.half, to); break;
-            default: copy_block<T_Q6_K, ACROSS>(w, scales, place.b, walk.half, to);
-            }
-            free.next(ring, bars);
+        switch (op.parts[walk.outs.part].dtype) {
+        case T_Q4_K: copy_tile<T_Q4_K>(op, ring, places, bars, walk, free); break;
+        case T_Q5_K: copy_tile<T_Q5_K>(op, ring, places, bars, walk, free); break;
+        default: copy_tile<T_Q6_K>(op, ring, places, bars, walk, free);
         }
     }
     copies_wait<0>();
@@ -241,9 +244,9 @@ template <int F, class Tile, u32 MT, u32 NT> static __device__ __forceinline__ F
     const u32 BYTES = Group<F>::bytes;
     u32 j = warp % 4, first = warp / 4 % Tile::OG * 16 * MT, beside = warp / 4 / Tile::OG * NT, nibbles = F == T_Q4_K ? 16 + 32 * j : F == T_Q5_K ? 48 + 32 * j : 64 * (j / 2) + 32 * (j & 1);
     From f;
-    f.w = Tile::weights + (first + lane % 16) * BYTES + lane / 16 * 16 + nibbles;
-    f.head = Tile::weights + (first + lane % (16 * MT)) * BYTES;
-    f.all = Tile::weights + Tile::outs * BYTES + (first + lane / 4) * 4;
+    f.w = Tile::weights + spot_of<Tile>(first + lane % 16) * BYTES + lane / 16 * 16 + nibbles;
+    f.head = Tile::weights + spot_of<Tile>(first + lane % (16 * MT)) * BYTES;
+    f.all = Tile::weights + Tile::outs * BYTES + spot_of<Tile>(first + lane / 4) * 4;
     f.rows = lane_rows<F, NT>(lane, j) + beside * 8 * Tile::pitch;
     f.scales = Tile::scales + first_run<F>(j) * Tile::rows * 8 + beside * 64 + lane % 4 * 16;
     f.made = base + Tile::made + warp * MT * 16 * 16 + lane / 4 * 16, f.mine = base + Tile::made + warp * MT * 16 * 16 + lane % (16 * MT) * 16;
@@ -281,11 +284,11 @@ template <int F, class Tile, u32 MT, u32 NT> static __device__ __forceinline__ v
     float all[MT][2] = {};
     #pragma unroll
     for (u32 m = 0; m < MT; m++) {
-        unpack<F>(place + f.w + m * 16 * Group<F>::bytes, j, a[m]);
+        unpack<F>(place + f.w + m * 8 * Group<F>::bytes, j, a[m]);
         #pragma unroll
         for (u32 h = 0; h < 2; h++) {
             scale[m][h] = floats_in_shared(f.made + (m * 16 + h * 8) * 16);
-            if (F == T_Q6_K) all[m][h] = half_to_float((u16)short_in_shared(place + f.all + (m * 16 + h * 8) * 4 + b % 2 * 2)) * DOWN;
+            if (F == T_Q6_K) all[m][h] = half_to_float((u16)short_in_shared(place + f.all + (m * 8 + h * (Tile::outs / 2)) * 4 + b % 2 * 2)) * DOWN;
         }
         if (F == T_Q6_K)
             #pragma unroll

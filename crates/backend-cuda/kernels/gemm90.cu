@@ -231,54 +231,79 @@ static __device__ __forceinline__ Rows tile_row(const MatVec &op, const Outputs 
 #define PITCH 20
 #define PUT (32 * PITCH)
 
-// Writes them: a lane has four outputs of a row, of a gated pair four of each.
-template <bool GATED> static __device__ __forceinline__ void write_some(const MatVec &op, const Outputs &outs, const float *units, float by, u32 first, u32 prompts, const float *put) {
-    const u32 LANES = GATED ? 2 : 4, BESIDE = 32 / LANES;
+// What four outputs are finished with; where there is no scale or no bias, what changes nothing.
+struct Ends {
+    float scale[4], bias[4];
+
+    __device__ __forceinline__ Ends(const Part &p, const Outputs &outs, u32 o) {
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            u32 own = p.y_first + min(o + i, outs.count - 1);
+            scale[i] = p.scale ? p.scale[own % p.scale_len] : 1.0f, bias[i] = p.bias ? p.bias[own] : -0.0f;
+        }
+    }
+    __device__ __forceinline__ float of(float y, u32 i) const { return __fadd_rn(__fmul_rn(y, scale[i]), bias[i]); }
+};
+
+// Writes a warp's outputs of a tile's rows, `by` times their units, 32 rows at a time: the code for these is there once. A lane has four
+// outputs of a row, of a gated pair four of each. What is read is asked for before it is needed.
+template <bool GATED, int NT> static __device__ __forceinline__ void write_sums(const Step &s, const MatVec &op, const Outputs &outs, const float *units, float by, u32 first, u32 count, const float (&sums)[NT][4], float *put) {
+    const u32 LANES = GATED ? 2 : 4, BESIDE = 32 / LANES, TIMES = 32 / BESIDE;
     u32 lane = threadIdx.x & 31, c = lane % LANES * 4, o = outs.first + threadIdx.x / 32 * (GATED ? 8 : 16) + c, n = o < outs.count ? min(4u, outs.count - o) : 0;
     const Part &p = op.parts[outs.part];
     bool whole = n == 4 && (p.y_stride | p.y_first) % 4 == 0;
-    #pragma unroll 1
-    for (u32 r = lane / LANES; r < 32; r += BESIDE) {
-        if (n == 0 || !(prompts >> r & 1)) continue;
-        float unit = units[first + r] * by, y[4], up[4];
-        u64 to = (u64)(first + r) * p.y_stride + p.y_first + o;
-        float4 a = *(const float4 *)(put + r * PITCH + c), b = *(const float4 *)(put + r * PITCH + c + (GATED ? 8 : 0));
-        float4 add = p.add && whole ? *(const float4 *)(p.add + to) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        y[0] = a.x, y[1] = a.y, y[2] = a.z, y[3] = a.w, up[0] = b.x, up[1] = b.y, up[2] = b.z, up[3] = b.w;
-        #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            u32 own = min(o + i, outs.count - 1);
-            y[i] = finished(p, __fmul_rn(y[i], unit), own, 0, false);
-            if (GATED) y[i] = gated(op.act, y[i], finished(op.parts[1], __fmul_rn(up[i], unit), own, 0, false));
-        }
-        if (whole) {
-            if (p.add) y[0] = __fadd_rn(y[0], add.x), y[1] = __fadd_rn(y[1], add.y), y[2] = __fadd_rn(y[2], add.z), y[3] = __fadd_rn(y[3], add.w);
-            *(float4 *)(p.y + to) = make_float4(y[0], y[1], y[2], y[3]);
-        } else {
-            #pragma unroll
-            for (u32 i = 0; i < 4; i++)
-                if (i < n) p.y[to + i] = p.add ? __fadd_rn(y[i], p.add[to + i]) : y[i];
-        }
+    float unit[NT / 4], *to = put + lane % 4 * 2 * PITCH + lane / 4;
+    u32 prompts[NT / 4];
+    #pragma unroll
+    for (u32 i = 0; i < NT / 4; i++) {
+        u32 row = min(first + i * 32 + lane, count - 1);
+        unit[i] = units[row] * by, prompts[i] = of_prompt(s, op, row) && first + i * 32 + lane < count;
     }
-}
-
-// Writes a warp's outputs of a tile's rows, `by` times their units, 32 rows at a time: the code for these is there once.
-template <int NT> static __device__ __forceinline__ void write_sums(const Step &s, const MatVec &op, const Outputs &outs, const float *units, float by, u32 first, u32 count, const float (&sums)[NT][4], float *put) {
-    u32 lane = threadIdx.x & 31;
-    float *to = put + lane % 4 * 2 * PITCH + lane / 4;
+    Ends own(p, outs, o), up(op.parts[GATED ? 1 : outs.part], outs, o);
     #pragma unroll 1
     for (u32 begin = 0; begin < NT; begin += 4) {
-        u32 row = first + begin * 8 + lane, prompts = __ballot_sync(ALL_LANES, row < count && of_prompt(s, op, row));
-        if (prompts == 0) continue;
+        float of_row = 0.0f;
+        u32 there = 0;
         #pragma unroll
-        for (u32 n = 0; n < NT; n++)
-            if (n / 4 * 4 == begin) {
+        for (u32 i = 0; i < NT / 4; i++)
+            if (i * 4 == begin) of_row = unit[i], there = prompts[i];
+        there = __ballot_sync(ALL_LANES, there);
+        if (there == 0) continue;
+        #pragma unroll
+        for (u32 i = 0; i < NT; i++)
+            if (i / 4 * 4 == begin) {
                 #pragma unroll
-                for (u32 i = 0; i < 4; i++) to[(n % 4 * 8 + i % 2) * PITCH + i / 2 * 8] = sums[n][i];
+                for (u32 j = 0; j < 4; j++) to[(i % 4 * 8 + j % 2) * PITCH + j / 2 * 8] = sums[i][j];
             }
         __syncwarp();
-        if (op.gated) write_some<true>(op, outs, units, by, first + begin * 8, prompts, put);
-        else write_some<false>(op, outs, units, by, first + begin * 8, prompts, put);
+        u64 at = (u64)(first + begin * 8 + lane / LANES) * p.y_stride + p.y_first + o;
+        float4 add[TIMES];
+        #pragma unroll
+        for (u32 i = 0; i < TIMES; i++) {
+            bool is = p.add && whole && there >> (lane / LANES + i * BESIDE) & 1;
+            add[i] = is ? *(const float4 *)(p.add + at + (u64)(i * BESIDE) * p.y_stride) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+        #pragma unroll
+        for (u32 i = 0; i < TIMES; i++, at += (u64)BESIDE * p.y_stride) {
+            u32 r = lane / LANES + i * BESIDE;
+            float u = __shfl_sync(ALL_LANES, of_row, r);
+            float4 a = *(const float4 *)(put + r * PITCH + c), b = GATED ? *(const float4 *)(put + r * PITCH + c + 8) : a;
+            float y[4] = {a.x, a.y, a.z, a.w}, z[4] = {b.x, b.y, b.z, b.w};
+            #pragma unroll
+            for (u32 j = 0; j < 4; j++) {
+                y[j] = own.of(__fmul_rn(y[j], u), j);
+                if (GATED) y[j] = gated(op.act, y[j], up.of(__fmul_rn(z[j], u), j));
+            }
+            if (n == 0 || !(there >> r & 1)) continue;
+            if (whole) {
+                if (p.add) y[0] = __fadd_rn(y[0], add[i].x), y[1] = __fadd_rn(y[1], add[i].y), y[2] = __fadd_rn(y[2], add[i].z), y[3] = __fadd_rn(y[3], add[i].w);
+                *(float4 *)(p.y + at) = make_float4(y[0], y[1], y[2], y[3]);
+            } else {
+                #pragma unroll
+                for (u32 j = 0; j < 4; j++)
+                    if (j < n) p.y[at + j] = p.add ? __fadd_rn(y[j], p.add[at + j]) : y[j];
+            }
+        }
         __syncwarp();
     }
 }
@@ -319,23 +344,30 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
             #pragma unroll
             for (u32 i = 0; i < LINES; i++) w[i] = tile_row(op, outs, line + i * BESIDE).w + piece * 16;
             u32 own_at = Size::sixteen ? column_spot(line, piece / 2) + piece % 2 * 16 : piece * 16;
-            for (u32 b = 0; b < blocks; b++) {
-                if (turn > 0) bar_wait(weights_free + 8 * slot, (turn - 1) & 1);
-                u32 to = weights_at + slot * Size::weights;
+            // So many blocks have their places behind one address: copies that made addresses anew waited for each other.
+            const u32 AHEAD = Size::sixteen ? 4 : 1;
+            for (u32 b = 0; b < blocks; b += AHEAD) {
                 #pragma unroll
-                for (u32 i = 0; i < LINES; i++) {
-                    u32 r = line + i * BESIDE;
-                    if (i + 1 == LINES && r >= OUTS) break;
+                for (u32 j = 0; j < AHEAD; j++) {
+                    if (turn > 0) bar_wait(weights_free + 8 * slot, (turn - 1) & 1);
+                    u32 to = weights_at + slot * Size::weights;
                     #pragma unroll
-                    for (u32 c = 0; c < PIECES; c += 8)
-                        if (c + 8 <= PIECES || c + piece < PIECES)
-                            copy16(to + r * Size::pitch + c * 16 + own_at, w[i] + (u64)b * Size::bytes + c * 16);
+                    for (u32 i = 0; i < LINES; i++) {
+                        u32 r = line + i * BESIDE;
+                        if (i + 1 == LINES && r >= OUTS) break;
+                        #pragma unroll
+                        for (u32 c = 0; c < PIECES; c += 8)
+                            if (c + 8 <= PIECES || c + piece < PIECES)
+                                copy16(to + r * Size::pitch + c * 16 + own_at, w[i] + j * Size::bytes + c * 16);
+                    }
+                    if (!Size::large && !Size::sixteen)
+                        for (u32 r = own; r < OUTS; r += COPYING * 32)
+                            copy16(to + r * Size::pitch + Size::bytes, tile_row(op, outs, r).scales + b * 16);
+                    copies_arrive(weights_full + 8 * slot);
+                    next_slot();
                 }
-                if (!Size::large && !Size::sixteen)
-                    for (u32 r = own; r < OUTS; r += COPYING * 32)
-                        copy16(to + r * Size::pitch + Size::bytes, tile_row(op, outs, r).scales + b * 16);
-                copies_arrive(weights_full + 8 * slot);
-                next_slot();
+                #pragma unroll
+                for (u32 i = 0; i < LINES; i++) w[i] += AHEAD * Size::bytes;
             }
         });
         copies_wait<0>();
@@ -418,7 +450,9 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
             wgmma_waits<0>();
             wgmma_made(sums);
             if (lane < CLUSTER) bar_arrive_at(free + 8 * before, lane);
-            if (found) write_sums<NT>(s, op, outs, units, Size::sixteen ? UP : 1.0f, first, count, sums, put);
+            if (!found) return;
+            if (op.gated) write_sums<true>(s, op, outs, units, Size::sixteen ? UP : 1.0f, first, count, sums, put);
+            else write_sums<false>(s, op, outs, units, Size::sixteen ? UP : 1.0f, first, count, sums, put);
         });
     }
     meet_cluster();

@@ -119,6 +119,8 @@ pub(crate) enum Kernel {
     ByRows(Lead, ByRows),
     /// Tiles of rows by outputs: the large ones where there are enough of them to keep the device busy.
     Tiles(Lead, [Tile; 2]),
+    /// Tiles of rows by outputs that blocks take in rounds, and what a round costs: those that cost least in all.
+    Rounds(Lead, [(Tile, u32); 2]),
     /// Tiles of rows by outputs: the first that hold all rows, or the last.
     Fitting(Lead, Box<[Tile]>),
 }
@@ -143,6 +145,12 @@ impl Tile {
     /// Tiles below each other.
     fn down(&self, rows: u64) -> u32 {
         (rows as u32).div_ceil(self.rows).max(1)
+    }
+
+    /// Tiles that the busiest block has.
+    fn rounds(&self, rows: u64) -> u32 {
+        let all = self.down(rows) * self.blocks;
+        all.div_ceil(self.most.unwrap_or(all))
     }
 }
 
@@ -242,6 +250,13 @@ impl Launch {
                 let busy = |t: &&Tile| t.down(rows) * t.blocks >= t.least;
                 let tile = tiles.iter().find(busy).unwrap_or(&tiles[1]);
                 return self.tiled(stream, tile, rows);
+            }
+            Kernel::Rounds(lead, tiles) => {
+                let rows = bucket.of(*lead);
+                let cheapest = tiles
+                    .iter()
+                    .min_by_key(|(tile, each)| tile.rounds(rows) * each);
+                return self.tiled(stream, &cheapest.expect("there are tiles").0, rows);
             }
             Kernel::Fitting(lead, tiles) => {
                 let rows = bucket.of(*lead);

@@ -43,11 +43,26 @@ fn plain() -> Option<Subject> {
     })
 }
 
-/// Of prompts, where these are made halves: rows keep eleven bits beside weights of sixteen bits too.
+/// Of prompts, where these are made halves: rows keep eleven bits beside weights of BF16 too, and of large products with F16.
 fn halved(dtype: DType) -> Rounding {
     match dtype {
-        DType::F16 | DType::BF16 => Rounding::Bits(11),
+        DType::BF16 => Rounding::Bits(11),
         _ => matmul(dtype),
+    }
+}
+fn large(dtype: DType) -> Rounding {
+    match dtype {
+        DType::F16 => Rounding::Bits(11),
+        _ => halved(dtype),
+    }
+}
+
+/// Rows, scales, minima and what they make of a code keep eleven bits each, and a minimum takes off a part of what it is taken from.
+fn halves_alone(dtype: DType) -> Rounding {
+    match dtype {
+        DType::Q4_K | DType::Q5_K => Rounding::Bits(9),
+        DType::Q6_K => Rounding::Bits(10),
+        _ => large(dtype),
     }
 }
 
@@ -56,6 +71,7 @@ fn of(kinds: Kinds) -> Option<Subject> {
     let mut subject = subject(None)?;
     if tokkata_conformance::cuda().ok()?.halves_prompts() {
         subject.profile.matmul = halved;
+        subject.profile.large = Some(large);
     }
     Some(Subject { kinds, ..subject })
 }
@@ -68,20 +84,15 @@ mod prompts {
     tokkata_conformance::suite!(super::of(super::Kinds::Prompts));
 }
 
-/// Products of prompts' rows with K formats, where these are made halves: rows, scales, minima and what they make of a code keep
-/// eleven bits each, and a minimum takes off a part of what it is taken from.
+/// Products of prompts' rows where these are made halves.
 fn halves() -> Option<Subject> {
-    use DType::{Q4_K, Q5_K, Q6_K};
     let device = tokkata_conformance::cuda().ok()?;
     if !device.halves_prompts() {
         return None;
     }
     let mut subject = of(Kinds::Prompts)?;
-    subject.profile.matmul = |dtype| match dtype {
-        Q4_K | Q5_K => Rounding::Bits(9),
-        Q6_K => Rounding::Bits(10),
-        _ => halved(dtype),
-    };
+    subject.profile.matmul = halves_alone;
+    subject.profile.large = Some(halves_alone);
     Some(subject)
 }
 

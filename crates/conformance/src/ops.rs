@@ -36,6 +36,8 @@ pub use measure::{Rounding, Verdict};
 pub struct Profile {
     /// Activations of a product with a weight of this format.
     pub matmul: fn(DType) -> Rounding,
+    /// The same of 2,048 columns or more, where that differs.
+    pub large: Option<fn(DType) -> Rounding>,
     /// Queries of an attention over a cache of this type.
     pub attention: fn(DType) -> Rounding,
     /// Beginnings of the names of cases that the backend does not run.
@@ -46,6 +48,7 @@ impl Default for Profile {
     fn default() -> Self {
         Profile {
             matmul: |_| Rounding::None,
+            large: None,
             attention: |_| Rounding::None,
             unsupported: &[],
         }

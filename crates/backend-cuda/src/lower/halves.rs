@@ -9,7 +9,7 @@ use super::Lowering;
 use super::products::NormOf;
 use super::tiles::{Shape, blocks_of, is_sixteen};
 use crate::error::lost;
-use crate::launch::{Extent, RowKind, Tile};
+use crate::launch::{Extent, Kernel, RowKind, Tile};
 use crate::layout::{HALVED_COLUMNS, halves_at, lead_code, most, units_at};
 use crate::params::Params;
 use crate::select::Item;
@@ -22,8 +22,10 @@ const OUTPUTS: u32 = 128;
 const CLUSTER: u32 = 2;
 const THREADS: u32 = 384;
 const SUMS: u32 = 8 * 32 * 20 * 4;
-/// Tiles from which on they have 256 rows.
-const BUSY: u32 = 512;
+/// Columns of the narrowest product with weights of F16 up to which all of them take parts.
+const SMALL: u32 = 1024;
+/// What a round of tiles of 256 rows costs beside one of 128.
+const ROUNDS: [u32; 2] = [100, 58];
 
 /// What prompts' rows of products are read from.
 #[derive(Debug, Default)]
@@ -33,6 +35,8 @@ pub(super) struct PromptForms {
     bytes: BTreeSet<ValueId>,
     /// Whether weights of sixteen bits take parts instead, since rows attend to each other: products of encoders hand parts on.
     parts: bool,
+    /// Whether those of F16 do, whose products are so small that handing parts on outweighs that tensor cores do twice the work.
+    small: bool,
 }
 
 /// Bytes of an output's weights that are copied at a time, with their scales; `None` for formats that are not made halves.
@@ -77,6 +81,7 @@ impl Lowering<'_, '_> {
             if formats.is_empty() {
                 self.forms.bytes.insert(x);
             }
+            self.forms.small |= formats.contains(&DType::F16) && self.width(x) <= SMALL;
             for format in formats.into_iter().filter(|f| !is_sixteen(*f)) {
                 match self.is_halved(format, self.width(x)) {
                     true => self.forms.halves.insert(x),
@@ -89,8 +94,12 @@ impl Lowering<'_, '_> {
     /// Whether products of prompts' rows of so many columns with this format take halves.
     pub(super) fn is_halved(&self, format: DType, columns: u32) -> bool {
         let fits = u64::from(columns).is_multiple_of(HALVED_COLUMNS) && columns <= MOST_COLUMNS;
-        let taken = block_bytes(format).is_some() && !(self.forms.parts && is_sixteen(format));
-        fits && self.ground.kernels.has_words() && taken
+        let parts = match format {
+            DType::F16 => self.forms.parts || self.forms.small,
+            DType::BF16 => self.forms.parts,
+            _ => false,
+        };
+        fits && self.ground.kernels.has_words() && block_bytes(format).is_some() && !parts
     }
 
     /// Whether products read prompts' rows of a value in bytes.
@@ -153,12 +162,12 @@ impl Lowering<'_, '_> {
     /// Kernels of `gemm90.cu` for the parts of one format.
     pub(super) fn halved_tiles(
         &self,
-        format: DType,
+        (lead, format): (Lead, DType),
         parts: &[Shape],
         gated: bool,
-    ) -> Result<[Tile; 2], BackendError> {
+    ) -> Result<Kernel, BackendError> {
         let block = block_bytes(format).expect("the format is made halves");
-        let tile = |name: &str, rows: u32, least: u32| {
+        let tile = |name: &str, rows: u32| {
             let name = format!("gemm90_{name}_{format}");
             let function = self.ground.kernels.function("gemm90", &name);
             let function = function.map_err(lost)?;
@@ -171,10 +180,14 @@ impl Lowering<'_, '_> {
                 blocks: blocks.next_multiple_of(CLUSTER),
                 threads: THREADS,
                 shared,
-                least,
+                least: 0,
                 most: Some((self.ground.processors / CLUSTER * CLUSTER).max(CLUSTER)),
             })
         };
-        Ok([tile("large", 256, BUSY)?, tile("small", 128, 0)?])
+        let [large, small] = ROUNDS;
+        Ok(Kernel::Rounds(
+            lead,
+            [(tile("large", 256)?, large), (tile("small", 128)?, small)],
+        ))
     }
 }

@@ -427,9 +427,9 @@ impl Lowering<'_, '_> {
         }
         for &format in &formats {
             let halved = self.is_halved(format, k);
-            let tiles = match halved {
-                true => self.halved_tiles(format, &shapes, gate.is_some())?,
-                false => self.tiles(format, &shapes, gate.is_some(), k)?,
+            let kernel = match halved {
+                true => self.halved_tiles((lead, format), &shapes, gate.is_some())?,
+                false => Kernel::Tiles(lead, self.tiles(format, &shapes, gate.is_some(), k)?),
             };
             self.kind = Some(RowKind::Prompt);
             let grid = [Extent::ONE; 3];
@@ -442,7 +442,7 @@ impl Lowering<'_, '_> {
             if is_sixteen(format) || halved {
                 self.mode = self.early();
             }
-            self.push(Kernel::Tiles(lead, tiles), grid, (0, 0), &params);
+            self.push(kernel, grid, (0, 0), &params);
             (self.kind, self.mode) = (Some(RowKind::Reply), Mode::Plain);
         }
         let one_format = parts

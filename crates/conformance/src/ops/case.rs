@@ -15,6 +15,8 @@ pub enum Rounds {
     Nothing,
     /// The first input, as activations of a product with this format.
     Matmul(DType),
+    /// The same, of 2,048 columns or more.
+    Large(DType),
     /// The first input, as queries over a cache of this type.
     Attention(DType),
     /// What goes into every product, as activations of products with this format.

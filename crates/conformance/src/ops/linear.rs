@@ -83,14 +83,19 @@ fn of_many_rows(name: &str, dtype: DType, [n, k]: [u32; 2]) -> Case {
     };
     let out = f.op(op, &[x], &[n]);
     let case = Case::new(format!("matmul/{name}/{dtype}"), f, vec![out]);
-    case.ulps(sum_ulps(k)).rounds(Rounds::Matmul(dtype))
+    let rounds = match k >= 2048 {
+        true => Rounds::Large(dtype),
+        false => Rounds::Matmul(dtype),
+    };
+    case.ulps(sum_ulps(k)).rounds(rounds)
 }
 
 /// More rows and outputs than tiles have, of a format with kernels for many rows; the last ones fill no tile.
 fn tiles(dtype: DType) -> Option<Case> {
     use DType::{BF16, F16, IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
     let shape = match dtype {
-        F16 | BF16 => [300, 512],
+        F16 => [300, 2304],
+        BF16 => [300, 512],
         Q4_0 | Q8_0 | MXFP4 | IQ4_NL => [6438, 320],
         Q4_K | Q5_K | Q6_K => [6438, 512],
         _ => return None,

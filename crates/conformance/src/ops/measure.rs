@@ -174,6 +174,7 @@ fn rounding(profile: &Profile, rounds: Rounds) -> Rounding {
     match rounds {
         Rounds::Nothing => Rounding::None,
         Rounds::Matmul(dtype) | Rounds::Within(dtype) => (profile.matmul)(dtype),
+        Rounds::Large(dtype) => profile.large.unwrap_or(profile.matmul)(dtype),
         Rounds::Attention(dtype) => (profile.attention)(dtype),
     }
 }

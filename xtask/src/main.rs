@@ -152,14 +152,6 @@ fn host() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Models at a time: one where each takes all cores.
-fn jobs_of(device: &str) -> usize {
-    match device {
-        "cpu" => 1,
-        _ => std::thread::available_parallelism().map_or(1, usize::from),
-    }
-}
-
 /// Every kind of guess with every golden named, on the device named or on every one but the reference.
 fn every_draft(args: &[String]) -> anyhow::Result<()> {
     let (only, names) = match args {
@@ -172,15 +164,11 @@ fn every_draft(args: &[String]) -> anyhow::Result<()> {
         least = all.len();
     }
     let devices = tokkata_conformance::devices().into_iter();
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let wanted = |name: &str| name != "ref" && (only.is_empty() || name == only);
     for device in devices.filter(|device| wanted(device.name())) {
         let start = Instant::now();
-        verify(
-            device.as_ref(),
-            &all,
-            Cover::All,
-            (least, jobs_of(device.name())),
-        );
+        verify(device.as_ref(), &all, Cover::All, (least, jobs));
         let (name, took) = (device.name(), start.elapsed().as_secs());
         println!(
             "{name}: texts and caches of {least} models or more are as without drafts ({took} s)"

@@ -157,7 +157,7 @@ impl Golden {
         };
         std::thread::scope(|scope| {
             for _ in 1..jobs {
-                scope.spawn(&work);
+                scope.spawn(work);
             }
             work();
         });

@@ -159,6 +159,9 @@ fn every_draft(args: &[String]) -> anyhow::Result<()> {
         names => ("", names),
     };
     let (mut all, mut least) = drafts::names();
+    if let Some(unknown) = names.iter().find(|name| !all.contains(name)) {
+        anyhow::bail!("{unknown}: there is no such golden");
+    }
     if !names.is_empty() {
         all.retain(|name| names.contains(name));
         least = all.len();
@@ -166,7 +169,9 @@ fn every_draft(args: &[String]) -> anyhow::Result<()> {
     let devices = tokkata_conformance::devices().into_iter();
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let wanted = |name: &str| name != "ref" && (only.is_empty() || name == only);
-    for device in devices.filter(|device| wanted(device.name())) {
+    let devices: Vec<_> = devices.filter(|d| wanted(d.name())).collect();
+    anyhow::ensure!(!devices.is_empty(), "there is no device {only}");
+    for device in devices {
         let start = Instant::now();
         verify(device.as_ref(), &all, Cover::All, (least, jobs));
         let (name, took) = (device.name(), start.elapsed().as_secs());

@@ -22,12 +22,13 @@ fn subject(architecture: Option<&str>) -> Option<Subject> {
         None => tokkata_conformance::cuda(),
         Some(_) => CudaDevice::with_kernels(0, architecture),
     };
-    let mut subject = Subject::new(Box::new(device.ok()?));
-    subject.profile = Profile {
-        matmul,
-        ..Profile::default()
-    };
-    Some(subject)
+    Some(on(device.ok()?))
+}
+
+fn on(device: CudaDevice) -> Subject {
+    let mut subject = Subject::new(Box::new(device));
+    subject.profile.matmul = matmul;
+    subject
 }
 
 /// The kernels that serve every format, op by op.
@@ -50,6 +51,8 @@ fn halved(dtype: DType) -> Rounding {
         _ => matmul(dtype),
     }
 }
+
+/// The same of large products.
 fn large(dtype: DType) -> Rounding {
     match dtype {
         DType::F16 => Rounding::Bits(11),
@@ -68,8 +71,10 @@ fn halves_alone(dtype: DType) -> Rounding {
 
 /// Rows of such kinds: those of prompts go to tensor cores.
 fn of(kinds: Kinds) -> Option<Subject> {
-    let mut subject = subject(None)?;
-    if tokkata_conformance::cuda().ok()?.halves_prompts() {
+    let device = tokkata_conformance::cuda().ok()?;
+    let halves = device.halves_prompts();
+    let mut subject = on(device);
+    if halves {
         subject.profile.matmul = halved;
         subject.profile.large = Some(large);
     }
@@ -90,9 +95,9 @@ fn halves() -> Option<Subject> {
     if !device.halves_prompts() {
         return None;
     }
-    let mut subject = of(Kinds::Prompts)?;
+    let mut subject = on(device);
+    subject.kinds = Kinds::Prompts;
     subject.profile.matmul = halves_alone;
-    subject.profile.large = Some(halves_alone);
     Some(subject)
 }
 

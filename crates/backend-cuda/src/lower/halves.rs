@@ -10,7 +10,7 @@ use super::products::NormOf;
 use super::tiles::{Shape, blocks_of, is_sixteen};
 use crate::error::lost;
 use crate::launch::{Extent, Kernel, RowKind, Tile};
-use crate::layout::{HALVED_COLUMNS, halves_at, lead_code, most, units_at};
+use crate::layout::{HALVED_COLUMNS, halves_at, most, units_at};
 use crate::params::Params;
 use crate::select::Item;
 
@@ -148,14 +148,7 @@ impl Lowering<'_, '_> {
         (x, to): (ValueId, [u64; 2]),
         (own, floats): (&NormOf, u64),
     ) -> Result<(), BackendError> {
-        let params = self
-            .step()
-            .u64s(&[self.at(own.from), floats, 0, 0, 0])
-            .u64s(&[self.maybe(own.weight), self.maybe(own.bias)])
-            .u32s(&[lead_code(Lead::Rows), self.width(x), own.kind])
-            .f32(own.eps)
-            .u64(0)
-            .u32s(&[0, 1]);
+        let params = self.quantise_params((x, own), [floats, 0, 0, 0], (0, 0), true);
         self.halve_into((x, to), &params)
     }
 

@@ -99,6 +99,21 @@ impl Lowering<'_, '_> {
         (at, turned_rows(rows) as u32)
     }
 
+    /// `Quantise` of `products.cuh` behind the step: rows of `x`, where their floats and bytes go, and whether prompts' are others' to make.
+    pub(super) fn quantise_params(
+        &self,
+        (x, own): (ValueId, &NormOf),
+        [y, q, d, s]: [u64; 4],
+        (turned, pitch): (u64, u32),
+        split: bool,
+    ) -> Params {
+        let params = self.step().u64s(&[self.at(own.from), y, q, d, s]);
+        let params = params.u64s(&[self.maybe(own.weight), self.maybe(own.bias)]);
+        let params = params.u32s(&[lead_code(self.lead(x)), self.width(x), own.kind]);
+        let params = params.f32(own.eps).u64(turned);
+        params.u32s(&[pitch, split.into()])
+    }
+
     /// Rows of `x`, normalised where there is a norm, as floats and as bytes.
     pub(super) fn prepare_rows(
         &mut self,
@@ -110,14 +125,10 @@ impl Lowering<'_, '_> {
         let own = self.norm_of(norm, x);
         let [q, d, s] = if bytes { self.in_bytes(x) } else { [0; 3] };
         let y = if floats { self.at(x) } else { 0 };
-        let params = self.step().u64s(&[self.at(own.from), y, q, d, s]);
-        let params = params.u64s(&[self.maybe(own.weight), self.maybe(own.bias)]);
-        let params = params.u32s(&[lead_code(lead), width, own.kind]);
-        let params = params.f32(own.eps);
         let tensor = bytes && self.ground.kernels.has_tensor_cores();
         let split = tensor && lead == Lead::Rows;
-        let (turned, pitch) = if tensor { self.turned(x) } else { (0, 0) };
-        let params = params.u64(turned).u32s(&[pitch, split.into()]);
+        let turned = if tensor { self.turned(x) } else { (0, 0) };
+        let params = self.quantise_params((x, &own), [y, q, d, s], turned, split);
         if split {
             let runs = if norm.is_some() {
                 1
@@ -528,7 +539,8 @@ impl Lowering<'_, '_> {
     }
 }
 
-fn norm_code(kind: NormKind) -> u32 {
+/// A norm as the kernels know it.
+pub(super) fn norm_code(kind: NormKind) -> u32 {
     match kind {
         NormKind::Rms => 0,
         NormKind::Layer => 1,

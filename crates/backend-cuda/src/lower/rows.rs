@@ -3,10 +3,10 @@
 use tokkata_ir::op::GateClamp;
 use tokkata_ir::sample::tables;
 use tokkata_ir::{
-    Act, BackendError, BinaryKind, Lead, Node, NormKind, Op, Pairing, PoolKind, RopeOp, ValueId,
+    Act, BackendError, BinaryKind, Lead, Node, Op, Pairing, PoolKind, RopeOp, ValueId,
 };
 
-use super::products::NormOf;
+use super::products::{NormOf, norm_code};
 use super::{Lowering, MOST_BLOCKS, THREADS, threads_for, unsupported};
 use crate::launch::{Extent, RowKind, When};
 use crate::layout::lead_code;
@@ -318,12 +318,7 @@ impl Lowering<'_, '_> {
             return Err(unsupported(node.op.name()));
         };
         let (out, lead, width) = self.out(node);
-        let kind = match kind {
-            NormKind::Rms => 0,
-            NormKind::Layer => 1,
-            NormKind::L2 => 2,
-            NormKind::L2Max => 3,
-        };
+        let kind = norm_code(kind);
         let len = |id: Option<_>| id.map_or(1, |id| self.weight_len(id));
         let (w_len, b_len) = (len(weight), len(bias));
         let plain = [(weight, w_len), (bias, b_len)]

@@ -13,8 +13,42 @@
 #define COPYING 3u
 #define THREADS ((MULTIPLYING + 1 + COPYING) * 32)
 #define STEP 64u            // columns that rows are copied by
-// Weights of block formats are multiplied by it, so that small ones are ordinary halves; units of rows undo it.
-#define UP 16.0f
+
+// What weights of each part are multiplied by, so that the largest ones are large halves and small ones ordinary ones, and what undoes it.
+struct Scaled {
+    float up[PARTS], down[PARTS];
+};
+
+// No weight of a block is larger; of bfloats a block is eight.
+static __device__ __forceinline__ float most_of_block(u32 dtype, u64 b, const u8 *data, const u8 *scales) {
+    if (dtype == T_BF16) {
+        uint4 w = *(const uint4 *)(data + b * 16);
+        u32 words[4] = {w.x, w.y, w.z, w.w};
+        float most = 0.0f;
+        #pragma unroll
+        for (int i = 0; i < 4; i++) most = fmaxf(most, fmaxf(fabsf(__uint_as_float(words[i] << 16)), fabsf(__uint_as_float(words[i] & 0xffff0000u))));
+        return most;
+    }
+    if (dtype == T_Q4_K || dtype == T_Q5_K) {
+        u32 head = *(const u32 *)(data + b * (dtype == T_Q4_K ? 144 : 176));
+        float d = fabsf(half_to_float((u16)head)), m = fabsf(half_to_float((u16)(head >> 16)));
+        return 63.0f * (d * (dtype == T_Q4_K ? 15.0f : 31.0f) + m);
+    }
+    float d = fabsf(half_to_float(((const u16 *)scales)[b]));
+    return d * (dtype == T_Q6_K ? 128.0f * 32.0f : dtype == T_Q4_0 ? 8.0f : 128.0f);
+}
+
+// The largest of all blocks' bounds, as bits.
+KERNEL most_of_weights(u64 blocks, u32 dtype, const u8 *data, const u8 *scales, u32 *most) {
+    __shared__ float shared[33];
+    float own = 0.0f;
+    for (u64 b = (u64)blockIdx.x * blockDim.x + threadIdx.x; b < blocks; b += (u64)gridDim.x * blockDim.x) {
+        float m = most_of_block(dtype, b, data, scales);
+        own = fmaxf(own, m < INF ? m : INF);
+    }
+    own = max_block(own, shared);
+    if (threadIdx.x == 0) atomicMax(most, __float_as_uint(own));
+}
 
 // What weights are copied by: a block of 256 columns of an output, whose scales may lie apart, or 64 columns of sixteen bits; `NT` times
 // eight rows.
@@ -80,7 +114,7 @@ KERNEL halve_prompts(Step s, Quantise op, u8 *rows, float *units) {
     #pragma unroll
     for (u32 i = 0; i < TIMES; i++) most = fmaxf(fmaxf(most, fmaxf(fabsf(v[i].x), fabsf(v[i].y))), fmaxf(fabsf(v[i].z), fabsf(v[i].w)));
     Power power = power_of(max_block(most, shared));
-    if (threadIdx.x == 0) units[row] = power.down * (1.0f / UP);
+    if (threadIdx.x == 0) units[row] = power.down;
     #pragma unroll
     for (u32 i = 0; i < TIMES; i++) {
         u32 c = first + i * beside;
@@ -166,22 +200,22 @@ template <int F> static __device__ __forceinline__ void codes_of(u32 at, u32 j, 
 }
 
 // Scales of step `j` of an output's block, twice each: of two runs of 32 columns and, negative, their minima, or of four runs of 16.
-template <int F> static __device__ __forceinline__ uint4 scales_of(const u8 *block, float d, u32 j) {
+template <int F> static __device__ __forceinline__ uint4 scales_of(const u8 *block, float d, u32 j, float up) {
     if (Codes<F>::minimum) {
         uint4 head = *(const uint4 *)block;
         u32 sc = j < 2 ? head.y & 0x3f3f3f3fu : (head.w & 0x0f0f0f0fu) | (head.y >> 2 & 0x30303030u);
         u32 mn = j < 2 ? head.z & 0x3f3f3f3fu : (head.w >> 4 & 0x0f0f0f0fu) | (head.z >> 2 & 0x30303030u);
         sc >>= 16 * (j & 1), mn >>= 16 * (j & 1);
-        float s = half_to_float((u16)head.x) * UP, m = half_to_float((u16)(head.x >> 16)) * -UP;
+        float s = half_to_float((u16)head.x) * up, m = half_to_float((u16)(head.x >> 16)) * -up;
         return make_uint4(twice(s * (float)(sc & 255)), twice(s * (float)(sc >> 8 & 255)), twice(m * (float)(mn & 255)), twice(m * (float)(mn >> 8 & 255)));
     }
     if (F == T_Q6_K) {
         u32 sc = *(const u32 *)(block + 192 + 4 * j);
-        d *= UP;
+        d *= up;
         return make_uint4(twice(d * (float)(i8)sc), twice(d * (float)(i8)(sc >> 8)), twice(d * (float)(i8)(sc >> 16)), twice(d * (float)(i8)(sc >> 24)));
     }
     u32 two = *(const u32 *)(block + Size<F, 16>::bytes + 4 * j);
-    return make_uint4(twice(half_to_float((u16)two) * UP), twice(half_to_float((u16)(two >> 16)) * UP), 0, 0);
+    return make_uint4(twice(half_to_float((u16)two) * up), twice(half_to_float((u16)(two >> 16)) * up), 0, 0);
 }
 
 // Weights of a step, as tensor cores take them.
@@ -245,19 +279,19 @@ struct Ends {
     __device__ __forceinline__ float of(float y, u32 i) const { return __fadd_rn(__fmul_rn(y, scale[i]), bias[i]); }
 };
 
-// Writes a warp's outputs of a tile's rows, `by` times their units, 32 rows at a time: the code for these is there once. A lane has four
+// Writes a warp's outputs of a tile's rows, times their units and what undoes their parts' scales, 32 rows at a time: the code for these is there once. A lane has four
 // outputs of a row, of a gated pair four of each. What is read is asked for before it is needed.
-template <bool GATED, int NT> static __device__ __forceinline__ void write_sums(const Step &s, const MatVec &op, const Outputs &outs, const float *units, float by, u32 first, u32 count, const float (&sums)[NT][4], float *put) {
+template <bool GATED, int NT> static __device__ __forceinline__ void write_sums(const Step &s, const MatVec &op, const Outputs &outs, const float *units, const Scaled &scaled, u32 first, u32 count, const float (&sums)[NT][4], float *put) {
     const u32 LANES = GATED ? 2 : 4, BESIDE = 32 / LANES, TIMES = 32 / BESIDE;
     u32 lane = threadIdx.x & 31, c = lane % LANES * 4, o = outs.first + threadIdx.x / 32 * (GATED ? 8 : 16) + c, n = o < outs.count ? min(4u, outs.count - o) : 0;
     const Part &p = op.parts[outs.part];
     bool whole = n == 4 && (p.y_stride | p.y_first) % 4 == 0;
-    float unit[NT / 4], *to = put + lane % 4 * 2 * PITCH + lane / 4;
+    float down = scaled.down[outs.part], other = GATED ? scaled.down[1] * scaled.up[0] : 1.0f, unit[NT / 4], *to = put + lane % 4 * 2 * PITCH + lane / 4;
     u32 prompts[NT / 4];
     #pragma unroll
     for (u32 i = 0; i < NT / 4; i++) {
         u32 row = min(first + i * 32 + lane, count - 1);
-        unit[i] = units[row] * by, prompts[i] = of_prompt(s, op, row) && first + i * 32 + lane < count;
+        unit[i] = units[row] * down, prompts[i] = of_prompt(s, op, row) && first + i * 32 + lane < count;
     }
     Ends own(p, outs, o), up(op.parts[GATED ? 1 : outs.part], outs, o);
     #pragma unroll 1
@@ -286,13 +320,13 @@ template <bool GATED, int NT> static __device__ __forceinline__ void write_sums(
         #pragma unroll
         for (u32 i = 0; i < TIMES; i++, at += (u64)BESIDE * p.y_stride) {
             u32 r = lane / LANES + i * BESIDE;
-            float u = __shfl_sync(ALL_LANES, of_row, r);
+            float u = __shfl_sync(ALL_LANES, of_row, r), v = u * other;
             float4 a = *(const float4 *)(put + r * PITCH + c), b = GATED ? *(const float4 *)(put + r * PITCH + c + 8) : a;
             float y[4] = {a.x, a.y, a.z, a.w}, z[4] = {b.x, b.y, b.z, b.w};
             #pragma unroll
             for (u32 j = 0; j < 4; j++) {
                 y[j] = own.of(__fmul_rn(y[j], u), j);
-                if (GATED) y[j] = gated(op.act, y[j], up.of(__fmul_rn(z[j], u), j));
+                if (GATED) y[j] = gated(op.act, y[j], up.of(__fmul_rn(z[j], v), j));
             }
             if (n == 0 || !(there >> r & 1)) continue;
             if (whole) {
@@ -311,7 +345,7 @@ template <bool GATED, int NT> static __device__ __forceinline__ void write_sums(
 // Tiles of 128 outputs by `NT` times eight rows, one after the other. Warps fill two rings in shared memory: of weights, and of rows,
 // of which each block of a cluster copies half for both. Twice four multiply at their own pace, sixteen outputs each: they make halves of
 // the next weights while tensor cores are at work.
-template <int F, int NT> static __device__ __forceinline__ void gemm90(const Step &s, const MatVec &op, const u8 *rows, const float *units) {
+template <int F, int NT> static __device__ __forceinline__ void gemm90(const Step &s, const MatVec &op, const u8 *rows, const float *units, const Scaled &scaled) {
     typedef Size<F, NT> Size;
     const u32 ROWS = NT * 8, DEPTH = Size::depth, SLOTS = Size::blocks;
     extern __shared__ __align__(1024) u8 space[];
@@ -400,6 +434,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
             u32 a[2][4][4], before = 0;
             const u16 *ds = (const u16 *)tile_row(op, outs, warp * 16 + lane % 16).scales;
             u16 d = F == T_Q6_K ? ds[0] : 0;
+            float up = scaled.up[op.gated ? lane / 8 % 2 : outs.part];
             auto prepare = [&](u32 t, u32 (&to)[4][4]) {
                 u32 j = t % Size::steps, at = slot * Size::weights;
                 if (j == 0) {
@@ -410,7 +445,7 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
                     #pragma unroll
                     for (u32 i = 0; i < 2; i++) {
                         u32 own = lane / 16 * 2 + i;
-                        scales[own][lane % 16] = scales_of<F>(head + at, half_to_float(d), own);
+                        scales[own][lane % 16] = scales_of<F>(head + at, half_to_float(d), own, up);
                     }
                     if (F == T_Q6_K && t / 4 + 1 < blocks) d = ds[t / 4 + 1];
                     __syncwarp();
@@ -451,8 +486,8 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
             wgmma_made(sums);
             if (lane < CLUSTER) bar_arrive_at(free + 8 * before, lane);
             if (!found) return;
-            if (op.gated) write_sums<true>(s, op, outs, units, Size::sixteen ? UP : 1.0f, first, count, sums, put);
-            else write_sums<false>(s, op, outs, units, Size::sixteen ? UP : 1.0f, first, count, sums, put);
+            if (op.gated) write_sums<true>(s, op, outs, units, scaled, first, count, sums, put);
+            else write_sums<false>(s, op, outs, units, scaled, first, count, sums, put);
         });
     }
     meet_cluster();
@@ -460,8 +495,8 @@ template <int F, int NT> static __device__ __forceinline__ void gemm90(const Ste
 
 #define GEMM(NAME, F, NT)                                                                                                    \
     extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)                                   \
-        NAME##_##F(Step s, MatVec op, const u8 *rows, const float *units) {                                                  \
-        gemm90<T_##F, NT>(s, op, rows, units);                                                                               \
+        NAME##_##F(Step s, MatVec op, const u8 *rows, const float *units, Scaled scaled) {                                   \
+        gemm90<T_##F, NT>(s, op, rows, units, scaled);                                                                       \
     }
 #define BOTH(F) GEMM(gemm90_large, F, 32) GEMM(gemm90_small, F, 16)
 BOTH(F16) BOTH(BF16) BOTH(Q4_0) BOTH(IQ4_NL) BOTH(Q8_0) BOTH(Q4_K) BOTH(Q5_K) BOTH(Q6_K)

@@ -18,7 +18,7 @@ use crate::images::Kernels;
 use crate::layout::{self, GroupLayout, SLOT_BYTES, StepLayout, ValuePlaces};
 use crate::lower::{Ground, Lowered, Scratch, Watch, Watches, lower};
 use crate::select::{self, Item};
-use crate::weights::Weights;
+use crate::weights::{Makers, Weights};
 
 /// Left free for the driver and for other programs.
 const RESERVE: u64 = 512 << 20;
@@ -362,21 +362,17 @@ impl Resident {
             .iter()
             .map(layout)
             .collect::<Result<_, _>>()?;
-        let kernel = device
-            .kernels
-            .function("matvec", "split_blocks")
-            .map_err(lost)?;
-        let to_halves = match fuse && device.kernels.has_words() {
-            true => Some(
-                device
-                    .kernels
-                    .function("gemm16", "to_halves")
-                    .map_err(lost)?,
-            ),
-            false => None,
+        let words = fuse && device.kernels.has_words();
+        let maker = |there: bool, source, name| {
+            let found = there.then(|| device.kernels.function(source, name));
+            found.transpose().map_err(lost)
         };
-        let split = fuse.then_some(kernel);
-        let weights = Weights::load(&context, &program, source, split, to_halves)?;
+        let makers = Makers {
+            split: maker(fuse, "matvec", "split_blocks")?,
+            to_halves: maker(words, "gemm16", "to_halves")?,
+            most: maker(words, "gemm90", "most_of_weights")?,
+        };
+        let weights = Weights::load(&context, &program, source, makers)?;
         let halves = device.kernels.has_words();
         let mut plans: Vec<Ways<Placed>> = program
             .plans

@@ -46,16 +46,57 @@ fn scale_place(dtype: DType) -> Option<(usize, usize)> {
     }
 }
 
+/// Kernels that make of weights what others read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Makers {
+    /// Takes blocks apart.
+    pub(crate) split: Option<Function>,
+    /// Makes halves of floats.
+    pub(crate) to_halves: Option<Function>,
+    /// Bounds a weight's numbers.
+    pub(crate) most: Option<Function>,
+}
+
 /// Where a weight lies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Place {
     pub(crate) segments: Vec<Segment>,
+    /// What no number of it is larger than; 0 where nobody asks.
+    most: f32,
     /// Segments as the kernel of look-ups reads them.
     pub(crate) table: u64,
     /// Its elements as floats.
     pub(crate) floats: Option<u64>,
     /// The same as halves, row by row.
     halves: Option<u64>,
+}
+
+/// The largest half that weights are made of what bounds them.
+const LARGE_HALF: f32 = 32768.0;
+/// Smaller bfloats would mostly be halves of few bits.
+const SMALL_BFLOAT: f32 = 1.0 / 256.0;
+
+impl Place {
+    /// What numbers of its blocks are multiplied by when they are made halves, a power of two.
+    pub(crate) fn scale_of_halves(&self) -> f32 {
+        match self.segments[0].dtype {
+            DType::F16 | DType::BF16 => 1.0,
+            _ => power_for(self.most),
+        }
+    }
+
+    /// Whether its bfloats keep their bits as halves.
+    pub(crate) fn fits_halves(&self) -> bool {
+        self.most == 0.0 || (SMALL_BFLOAT..=LARGE_HALF).contains(&self.most)
+    }
+}
+
+/// The largest power of two that numbers up to `most` are multiplied by.
+fn power_for(most: f32) -> f32 {
+    match (LARGE_HALF / most).log2().floor() {
+        exponent if exponent.is_finite() => exponent.min(24.0).exp2(),
+        _ => 1.0,
+    }
 }
 
 /// All weights of a program.
@@ -99,9 +140,11 @@ impl Weights {
         context: &Arc<Context>,
         program: &Program,
         source: &dyn WeightSource,
-        split: Option<Function>,
-        to_halves: Option<Function>,
+        makers: Makers,
     ) -> Result<Self, BackendError> {
+        let Makers {
+            split, to_halves, ..
+        } = makers;
         let (blocks, floats, slow) = roles(program);
         let convs = if to_halves.is_some() {
             convolutions(program)
@@ -174,6 +217,9 @@ impl Weights {
                 launched.map_err(lost)?;
             }
         }
+        if let Some(kernel) = makers.most {
+            bound(context, &upload.stream, kernel, &mut places)?;
+        }
         upload.stream.synchronize().map_err(lost)?;
         Ok(Weights {
             buffer,
@@ -181,6 +227,51 @@ impl Weights {
             places,
         })
     }
+}
+
+/// How many blocks the numbers of a weight are bounded by; `None` where nobody asks.
+fn bounded_blocks(segment: &Segment) -> Option<u64> {
+    let bytes = match segment.dtype {
+        DType::BF16 => 16,
+        DType::Q4_0 | DType::Q8_0 | DType::IQ4_NL | DType::Q4_K | DType::Q5_K | DType::Q6_K => {
+            let scale = scale_place(segment.dtype).map_or(0, |place| place.1);
+            segment.dtype.block_bytes() - scale
+        }
+        _ => return None,
+    };
+    let all = segment.row_bytes * u64::from(segment.rows);
+    (segment.fast && all.is_multiple_of(bytes as u64)).then_some(all / bytes as u64)
+}
+
+/// Finds what no number of each weight is larger than.
+fn bound(
+    context: &Arc<Context>,
+    stream: &Stream,
+    kernel: Function,
+    places: &mut [Place],
+) -> Result<(), BackendError> {
+    let mut most = vec![0u32; places.len()];
+    let found = context.upload(&most).map_err(lost)?;
+    for (i, place) in places.iter().enumerate() {
+        let [segment] = &place.segments[..] else {
+            continue;
+        };
+        let Some(blocks) = bounded_blocks(segment) else {
+            continue;
+        };
+        let params = Params::new().u64(blocks).u32(segment.dtype.ggml());
+        let to = found.at() + 4 * i as u64;
+        let params = params.u64s(&[segment.data, segment.scales, to]);
+        let launched = stream.launch(kernel, [1024, 1, 1], (256, 0), params.bytes());
+        launched.map_err(lost)?;
+    }
+    stream.synchronize().map_err(lost)?;
+    let bytes = bytemuck::cast_slice_mut(&mut most);
+    found.read(0, bytes).map_err(lost)?;
+    for (place, most) in places.iter_mut().zip(most) {
+        place.most = f32::from_bits(most);
+    }
+    Ok(())
 }
 
 /// Weights that are used as blocks, those that are used as floats, and those of products that have one kernel only.
@@ -458,5 +549,25 @@ impl Upload {
             first += info.rows;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::power_for;
+
+    #[test]
+    fn scaled_weights_are_halves() {
+        for (most, power) in [
+            (1.0, 32768.0),
+            (1.1, 16384.0),
+            (40_000.0, 0.5),
+            (1e8, 0.000_244_140_63),
+        ] {
+            assert_eq!(power_for(most), power, "{most}");
+            assert!(most * power <= 32768.0, "{most}");
+        }
+        assert_eq!(power_for(1e-30), 16_777_216.0);
+        assert_eq!([power_for(0.0), power_for(f32::INFINITY)], [1.0, 1.0]);
     }
 }

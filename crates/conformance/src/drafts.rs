@@ -542,12 +542,17 @@ pub fn names() -> (Vec<String>, usize) {
     (names, 148)
 }
 
-/// Runs every named golden's model with drafts and without, `jobs` of them at a time.
+/// Runs every named golden's model with drafts and without, `jobs` of them at a time. How many of them write text.
 ///
 /// # Panics
 /// With what differs, or when fewer than `least` models write text.
-pub fn verify(device: &dyn Device, names: &[String], cover: Cover, (least, jobs): (usize, usize)) {
+pub fn verify(
+    device: &dyn Device,
+    names: &[String],
+    cover: Cover,
+    (least, jobs): (usize, usize),
+) -> usize {
     Golden::hold(names, (least, jobs), |i, golden| {
         faults((i, golden), device, cover)
-    });
+    })
 }

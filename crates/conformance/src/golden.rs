@@ -129,7 +129,7 @@ impl Golden {
     }
 
     /// Holds every named golden against `faults`, which says what is wrong, or `None` where it has nothing to say; so many at a time.
-    /// What does not load is the goldens' own test's, and only told.
+    /// What does not load is the goldens' own test's, and only told. How many had something to say.
     ///
     /// # Panics
     /// With all that is wrong, or when fewer than `least` goldens had something to say.
@@ -137,7 +137,7 @@ impl Golden {
         names: &[String],
         (least, jobs): (usize, usize),
         faults: impl Fn(usize, &Golden) -> Result<Option<Vec<String>>, Failure> + Sync,
-    ) {
+    ) -> usize {
         let rest = Mutex::new(names.iter().enumerate());
         let next = || rest.lock().expect("no panic").next();
         let (wrong, ran) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
@@ -165,6 +165,7 @@ impl Golden {
         wrong.sort();
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         assert!(ran >= least, "{ran} goldens, expected {least}");
+        ran
     }
 
     /// Reads a golden; its rows are empty where the oracle has not run yet.

@@ -6,13 +6,13 @@ use tokkata_core::DType;
 use tokkata_ir::{BackendError, KvSource, Lead, Op, ValueId};
 
 use super::Lowering;
-use super::products::NormOf;
+use super::products::{NormOf, PARTS};
 use super::tiles::{Shape, blocks_of, is_sixteen};
 use crate::error::lost;
 use crate::launch::{Extent, Kernel, RowKind, Tile};
 use crate::layout::{HALVED_COLUMNS, halves_at, most, units_at};
 use crate::params::Params;
-use crate::select::Item;
+use crate::select::{Item, matrix};
 
 /// Most columns of a row that is halved: sixteen a thread.
 const MOST_COLUMNS: u32 = 16 * 1024;
@@ -37,6 +37,8 @@ pub(super) struct PromptForms {
     parts: bool,
     /// Whether those of F16 do, whose products are so small that handing parts on outweighs that tensor cores do twice the work.
     small: bool,
+    /// Whether those of BF16 do, since some are larger than halves, or so small that these have few bits.
+    extreme: bool,
 }
 
 /// Bytes of an output's weights that are copied at a time, with their scales; `None` for formats that are not made halves.
@@ -81,6 +83,7 @@ impl Lowering<'_, '_> {
             if formats.is_empty() {
                 self.forms.bytes.insert(x);
             }
+            self.forms.extreme |= formats.contains(&DType::BF16) && !self.fits_halves(item);
             self.forms.small |= formats.contains(&DType::F16) && self.width(x) <= SMALL;
             for format in formats.into_iter().filter(|f| !is_sixteen(*f)) {
                 match self.is_halved(format, self.width(x)) {
@@ -91,12 +94,32 @@ impl Lowering<'_, '_> {
         }
     }
 
+    /// Whether bfloats of all weights of products keep their bits as halves.
+    fn fits_halves(&self, item: &Item) -> bool {
+        let Item::Products { nodes, .. } = item else {
+            return true;
+        };
+        let mut weights = nodes.iter().filter_map(|&n| matrix(&self.plan.nodes[n].op));
+        weights.all(|w| self.ground.weights.place(w).fits_halves())
+    }
+
+    /// What weights of a launch's parts are multiplied by when they are made halves, and what undoes it: `Scaled` of `gemm90.cu`.
+    pub(super) fn scaled(&self, nodes: &[usize]) -> Params {
+        let mut up = [1.0; PARTS];
+        let weights = nodes.iter().filter_map(|&n| matrix(&self.plan.nodes[n].op));
+        for (up, weight) in up.iter_mut().zip(weights) {
+            *up = self.ground.weights.place(weight).scale_of_halves();
+        }
+        let params = up.iter().fold(Params::new(), |params, &up| params.f32(up));
+        up.iter().fold(params, |params, &up| params.f32(up.recip()))
+    }
+
     /// Whether products of prompts' rows of so many columns with this format take halves.
     pub(super) fn is_halved(&self, format: DType, columns: u32) -> bool {
         let fits = u64::from(columns).is_multiple_of(HALVED_COLUMNS) && columns <= MOST_COLUMNS;
         let parts = match format {
             DType::F16 => self.forms.parts || self.forms.small,
-            DType::BF16 => self.forms.parts,
+            DType::BF16 => self.forms.parts || self.forms.extreme,
             _ => false,
         };
         fits && self.ground.kernels.has_words() && block_bytes(format).is_some() && !parts

@@ -18,7 +18,7 @@ use crate::select::{Form, Item, matrix};
 /// Warps of a block, an output each.
 const WARPS: u32 = 8;
 /// Weights that a launch has room for.
-const PARTS: usize = 4;
+pub(super) const PARTS: usize = 4;
 
 /// Most columns of a row that a block makes bytes of for itself: with more, each block does too much that all others do.
 const MOST_OWN: u32 = 1 << 10;
@@ -445,9 +445,15 @@ impl Lowering<'_, '_> {
             self.kind = Some(RowKind::Prompt);
             let grid = [Extent::ONE; 3];
             let params = match &cut {
-                Some(cut) if cut.halved => params.clone().u64s(&[cut.parts, cut.units]),
+                Some(cut) if cut.halved => {
+                    let params = params.clone().u64s(&[cut.parts, cut.units]);
+                    params.then(&self.scaled(nodes))
+                }
                 Some(cut) => ending.params(params.clone().u64(cut.apart)),
-                None if halved => params.clone().u64s(&self.in_halves(x)),
+                None if halved => {
+                    let params = params.clone().u64s(&self.in_halves(x));
+                    params.then(&self.scaled(nodes))
+                }
                 None => params.clone(),
             };
             if is_sixteen(format) || halved {

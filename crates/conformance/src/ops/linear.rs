@@ -37,6 +37,7 @@ pub(crate) fn products() -> Vec<Case> {
     }
     cases.extend(formats().filter_map(tiles));
     cases.extend(formats().flat_map(crowds));
+    cases.extend(formats().flat_map(extremes));
     for (scale, bias) in [(1, 0), (19, 0), (0, 19), (1, 19), (19, 19)] {
         cases.push(affine_product(scale, bias));
     }
@@ -67,17 +68,20 @@ fn product(dtype: DType, n: u32, k: u32) -> Case {
         .all_rows(1.0)
 }
 
-/// A product that steps of up to 192 rows are given to.
-fn of_many_rows(name: &str, dtype: DType, [n, k]: [u32; 2]) -> Case {
+/// A product that steps of up to 192 rows are given to, with weights of noise in −scale..scale.
+fn of_many_rows(name: &str, dtype: DType, [n, k]: [u32; 2], scale: f32) -> Case {
     let mut f = Fixture::new(Limits {
         rows: 192,
         ctx: 192,
         ..small_limits()
     });
     let x = f.input(&[k]);
-    let weight = matrix(&mut f, dtype, &[n, k]);
+    let weights: Vec<f32> = noises(&format!("{dtype}{:?}", [n, k]), (n * k) as usize)
+        .into_iter()
+        .map(|w| w * scale)
+        .collect();
     let op = Op::Matmul {
-        weight,
+        weight: f.matrix(dtype, &[n, k], &weights),
         scale: None,
         bias: None,
     };
@@ -100,7 +104,7 @@ fn tiles(dtype: DType) -> Option<Case> {
         Q4_K | Q5_K | Q6_K => [6438, 512],
         _ => return None,
     };
-    let case = of_many_rows("tiles", dtype, shape);
+    let case = of_many_rows("tiles", dtype, shape, 1.0);
     Some(case.step(vec![Rows::first(133), Rows::of(1, 0..9)]))
 }
 
@@ -118,13 +122,30 @@ pub(crate) fn crowds(dtype: DType) -> Vec<Case> {
         _ => &[],
     };
     let case = |&k: &u32| {
-        let case = of_many_rows(&format!("crowds{k}"), dtype, [37, k]);
+        let case = of_many_rows(&format!("crowds{k}"), dtype, [37, k], 1.0);
         case.step(vec![Rows::first(CROWDS[CROWDS.len() - 1])])
             .step(vec![Rows::first(9)])
             .step(vec![Rows::first(3)])
             .step(vec![Rows::first(1)])
     };
     columns.iter().map(case).collect()
+}
+
+/// Weights that are larger than halves, and such that most halves like them have fewer bits.
+fn extremes(dtype: DType) -> Vec<Case> {
+    use DType::{BF16, IQ4_NL, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+    let scales: &[(&str, f32)] = match dtype {
+        BF16 => &[("huge", 1e6), ("tiny", 1e-6)],
+        Q4_0 | Q8_0 | IQ4_NL | Q4_K | Q5_K | Q6_K => &[("huge", 1e5), ("tiny", 1e-4)],
+        _ => &[],
+    };
+    let case = |&(name, scale): &(&str, f32)| {
+        let case = of_many_rows(name, dtype, [133, 512], scale);
+        [40, 9, 3, 1]
+            .iter()
+            .fold(case, |case, &n| case.step(vec![Rows::first(n)]))
+    };
+    scales.iter().map(case).collect()
 }
 
 fn affine_product(scale: u32, bias: u32) -> Case {

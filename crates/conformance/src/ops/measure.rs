@@ -21,6 +21,11 @@ pub enum Rounding {
         /// Columns that share a scale.
         block: usize,
     },
+    /// To 32,512 of them: a byte with a sign, and another one below it.
+    Q16 {
+        /// Columns that share a scale.
+        block: usize,
+    },
 }
 
 impl Rounding {
@@ -34,7 +39,10 @@ impl Rounding {
                 }
             }
             Rounding::Bits(kept) => row.iter_mut().for_each(|x| *x = round_bits(*x, kept)),
-            Rounding::Q8 { block } => row.chunks_mut(block).for_each(round_q8),
+            Rounding::Q8 { block } => row.chunks_mut(block).for_each(|run| to_steps(run, 127.0)),
+            Rounding::Q16 { block } => row
+                .chunks_mut(block)
+                .for_each(|run| to_steps(run, 32_512.0)),
         }
     }
 }
@@ -46,10 +54,10 @@ fn round_bits(x: f32, kept: u32) -> f32 {
     f32::from_bits((x.to_bits() + last / 2 - 1 + odd) & !(last - 1))
 }
 
-fn round_q8(run: &mut [f32]) {
+fn to_steps(run: &mut [f32], steps: f32) {
     let largest = run.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
     if largest > 0.0 {
-        let step = largest / 127.0;
+        let step = largest / steps;
         run.iter_mut().for_each(|x| *x = (*x / step).round() * step);
     }
 }

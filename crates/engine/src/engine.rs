@@ -123,6 +123,8 @@ pub struct Engine {
     /// Whether the last rows of prompts were shared out.
     shared_slice: bool,
     last_news: Option<Instant>,
+    /// Tokens of all answers.
+    written: u64,
     /// Steps that are done.
     steps: u64,
     lost: Option<String>,
@@ -176,6 +178,7 @@ impl Engine {
             last_role: None,
             shared_slice: false,
             last_news: None,
+            written: 0,
             steps: 0,
             lost: None,
             next_id: 0,

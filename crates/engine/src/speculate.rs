@@ -11,6 +11,7 @@
 pub mod model;
 pub mod ngram;
 mod own;
+mod pace;
 mod plan;
 mod rates;
 
@@ -19,6 +20,7 @@ use tokkata_ir::spec::DraftForm;
 use crate::request::RequestId;
 use crate::sampling::Sampling;
 pub(crate) use own::{Draft, Own};
+pub(crate) use pace::Pace;
 pub(crate) use plan::{Chance, allot};
 pub(crate) use rates::Rates;
 
@@ -148,6 +150,7 @@ pub(crate) struct Speculator {
     /// By drafter: nanoseconds of a drafted token.
     pub(crate) draft_ns: Vec<f64>,
     pub(crate) counts: Vec<DraftCounts>,
+    pub(crate) pace: Pace,
 }
 
 impl Speculator {
@@ -165,6 +168,7 @@ impl Speculator {
                 .collect(),
             draft_ns: vec![0.0; speculation.drafters.len()],
             counts: vec![DraftCounts::default(); speculation.drafters.len()],
+            pace: Pace::default(),
             speculation,
         }
     }

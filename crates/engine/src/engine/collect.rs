@@ -298,6 +298,7 @@ impl Engine {
         token: u32,
         logprobs: Option<tokkata_ir::Logprobs>,
     ) -> Option<Ending> {
+        self.written += 1;
         let ctx = self.limits().ctx as usize;
         let task = &mut self.running[i];
         let ctx = task.room(ctx);

@@ -69,7 +69,10 @@ impl Engine {
         if !candidates.is_empty() {
             self.compare(&mut speculator, &candidates);
             self.ask_free(&mut speculator, &mut candidates);
-            let counts = self.worth(&mut speculator, &mut candidates);
+            let mut counts = self.worth(&mut speculator, &mut candidates);
+            if !self.keeps_pace(&mut speculator) {
+                counts.fill(0);
+            }
             self.ask_dear(&mut speculator, &mut candidates, &counts);
             let head = speculator.own_head();
             for (candidate, count) in candidates.into_iter().zip(counts) {
@@ -81,6 +84,18 @@ impl Engine {
             }
         }
         self.speculator = Some(speculator);
+    }
+
+    /// Whether drafts do not hold back all answers together.
+    fn keeps_pace(&self, speculator: &mut Speculator) -> bool {
+        if !speculator.speculation.adaptive {
+            return true;
+        }
+        let others = self.running.iter().any(|t| !t.is_decoding());
+        let answers = if others { 0 } else { self.running.len() };
+        let drafts = speculator.counts.iter().map(|c| c.drafts).sum();
+        let now = (self.clock)();
+        speculator.pace.allows(now, answers, (self.written, drafts))
     }
 
     fn candidate(&self, i: usize, most: usize) -> Option<Candidate> {

@@ -635,3 +635,52 @@ everywhere! {
     a_model_of_another_vocabulary_guesses_what_both_know
     what_does_not_pay_is_hardly_tried_and_what_pays_is
 }
+
+/// Costs say that drafts pay; the clock, which an answer's step with drafts takes eight times as far, that they do not.
+#[test]
+fn drafts_that_hold_back_all_answers_together_pause() {
+    let limits = Limits { ctx: 600, ..wide() };
+    let prompts: Vec<Vec<u32>> = (0..4).map(|i| prompt(9, 40 + i)).collect();
+    let wants: Vec<Vec<u32>> = prompts.iter().map(|p| greedy(p, 500, &[FULL])).collect();
+    let texts: Vec<Vec<u32>> = prompts
+        .iter()
+        .zip(&wants)
+        .map(|(p, w)| [&p[..], w].concat())
+        .collect();
+    let tried = |slower: u64| {
+        let mut engine = engine(&[FULL], 16, 3000, limits);
+        engine.speculate(Speculation {
+            adaptive: true,
+            ..always(drafter(Made::Right, &texts), 4)
+        });
+        let (now, begun) = (Arc::new(AtomicU64::new(0)), std::time::Instant::now());
+        let clock = Arc::clone(&now);
+        engine.clock = Box::new(move || {
+            begun + std::time::Duration::from_micros(clock.load(Ordering::Relaxed))
+        });
+        let ids: Vec<RequestId> = prompts
+            .iter()
+            .map(|p| engine.submit(request(p, 500)).unwrap())
+            .collect();
+        let (mut answers, mut before) = (HashMap::new(), 0);
+        while !engine.is_idle() {
+            for rows in 1..=20 {
+                let step = std::time::Duration::from_micros(900 + 10 * rows);
+                (0..9).for_each(|_| engine.costs.saw(rows as usize, &[], step));
+            }
+            collect(&mut answers, engine.step());
+            let drafts = engine.draft_counts()[0].1.drafts;
+            let took = if drafts > before { 1000 * slower } else { 1000 };
+            before = drafts;
+            now.fetch_add(took, Ordering::Relaxed);
+        }
+        let all = ids.iter().map(|id| answers.remove(id).unwrap());
+        let (found, drafted): (Vec<_>, Vec<_>) =
+            all.map(|a| (a.tokens, a.stats.drafted_tokens)).unzip();
+        assert_eq!(found, wants);
+        drafted.iter().sum::<usize>()
+    };
+    let (faster, slower) = (tried(1), tried(8));
+    assert!(faster > 1200, "{faster} of 2000");
+    assert!(slower < 500, "{slower} of 2000");
+}

@@ -21,20 +21,12 @@ const FOURS_V: u32 = DIM_V / 4u;
 const PARTS: u32 = 128u / FOURS_V;
 const QUERIES: u32 = GROUP * FOURS_K;
 const MIXES: u32 = GROUP * FOURS_V;
-const MIXES_OF_THREAD: u32 = (MIXES + 127u) / 128u;
 const SCORES: u32 = GROUP * UNIT;
-#if GROUP == 1
-const DOTS: u32 = 1u;
-#else
-const DOTS: u32 = GROUP / 2u;
-#endif
 // Eight fours of a key, and one between keys, so that threads read from different banks.
 const PITCH: u32 = 9u;
 
-// Fours of keys that a thread fetches: four keys of every eight fours.
-const FETCHES: u32 = (FOURS_K + 7u) / 8u * 4u;
-// Loads of values and of parts that are under way together.
-const AHEAD: u32 = 8u;
+// A thread has `DOTS` queries, `FETCHES` times four fours of keys, and `EACH` fours of what is mixed; `AHEAD` loads of values and of parts are
+// under way together.
 
 const BY_UNITS: u32 = 1u;
 const BY_SPANS: u32 = 2u;
@@ -158,45 +150,6 @@ fn bounds_of(row: u32) -> vec4<u32> {
     return vec4<u32>(seen_range(row), 1u, 1u);
 }
 
-// Dot products of a thread's queries with key lid % 64 of the unit: queries from (lid / 64) * DOTS on, or half of the columns of the only one.
-fn dots(kv_head: u32, lid: u32) -> array<f32, DOTS> {
-    // Everything that this thread fetches is under way before any of it is used.
-    var fetched: array<vec4<f32>, FETCHES>;
-    for (var i = 0u; i < FETCHES; i++) {
-        let j = (lid >> 3u) + (i & 3u) * 16u;
-        let c = (i >> 2u) * 8u + (lid & 7u);
-        fetched[i] = four_of(4u, j, kv_head * DIM_K + min(c, FOURS_K - 1u) * 4u);
-    }
-    var dot: array<f32, DOTS>;
-    for (var m = 0u; m < DOTS; m++) { dot[m] = 0.0; }
-    let key = (lid & 63u) * PITCH;
-    for (var i = 0u; i < FETCHES; i += 4u) {
-        let first = i * 2u;
-        workgroupBarrier();
-        for (var f = 0u; f < 4u; f++) { tile[((lid >> 3u) + f * 16u) * PITCH + (lid & 7u)] = fetched[i + f]; }
-        workgroupBarrier();
-#if GROUP == 1
-        let start = (lid >> 6u) * 4u;
-        let to = min(start + 4u, FOURS_K - first);
-#else
-        let start = 0u;
-        let to = min(8u, FOURS_K - first);
-#endif
-        for (var c = start; c < to; c++) {
-            let x = tile[key + c];
-            for (var m = 0u; m < DOTS; m++) {
-#if GROUP == 1
-                let q = query[first + c];
-#else
-                let q = query[((lid >> 6u) * DOTS + m) * FOURS_K + first + c];
-#endif
-                dot[m] = fma(q.w, x.w, fma(q.z, x.z, fma(q.y, x.y, fma(q.x, x.x, dot[m]))));
-            }
-        }
-    }
-    return dot;
-}
-
 // Grid: key heads times runs of `GROUP` of their queries, rows, parts of a row.
 @compute @workgroup_size(128)
 fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>) {
@@ -231,31 +184,64 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: 
     let j = lid & 63u;
     let part = lid / FOURS_V;
     let four = lid % FOURS_V;
-    var total: array<Sum, MIXES_OF_THREAD>;
-    var span: array<Sum, MIXES_OF_THREAD>;
-    for (var i = 0u; i < MIXES_OF_THREAD; i++) {
-        total[i] = with_sink(min(first + (lid + i * 128u) / FOURS_V, p(A_HEADS) - 1u));
-        span[i] = nothing();
-    }
+#for i EACH
+    var total$i = with_sink(min(first + (lid + $iu * 128u) / FOURS_V, p(A_HEADS) - 1u));
+    var span$i = nothing();
+#end
     for (; u < end; u++) {
         workgroupBarrier();
         find_keys(u, bound.x, bound.y, seq_slot(seq), lid);
         workgroupBarrier();
-        var dot = dots(kv_head, lid);
-#if GROUP == 1
-        lanes[lid] = dot[0];
+        // Dot products with key lid % 64 of the unit: of queries from (lid / 64) * DOTS on, or of half of the columns of the only one. A thread
+        // fetches four keys of every eight fours, and everything is under way before any of it is used.
+#for t FETCHES
+#for f 4
+        let fetched$t_$f = four_of(4u, (lid >> 3u) + $fu * 16u, kv_head * DIM_K + min($tu * 8u + (lid & 7u), FOURS_K - 1u) * 4u);
+#end
+#end
+#for m DOTS
+        var dot$m = 0.0;
+#end
+        let key = j * PITCH;
+#for t FETCHES
         workgroupBarrier();
-        dot[0] = lanes[j] + lanes[j + 64u];
-#endif
-        for (var m = 0u; m < DOTS; m++) {
+#for f 4
+        tile[((lid >> 3u) + $fu * 16u) * PITCH + (lid & 7u)] = fetched$t_$f;
+#end
+        workgroupBarrier();
 #if GROUP == 1
-            let g = 0u;
+        let from$t = (lid >> 6u) * 4u;
+        let to$t = min(from$t + 4u, FOURS_K - $tu * 8u);
 #else
-            let g = (lid >> 6u) * DOTS + m;
+        let from$t = 0u;
+        let to$t = min(8u, FOURS_K - $tu * 8u);
 #endif
-            let score = score_of(dot[m], min(first + g, p(A_HEADS) - 1u), u * UNIT + j, pos);
-            if (GROUP > 1u || lid < UNIT) { scores[g * UNIT + j] = select(score, -inf(), key_block[j] == NONE); }
+        for (var c = from$t; c < to$t; c++) {
+            let x = tile[key + c];
+#for m DOTS
+#if GROUP == 1
+            let q$m = query[$tu * 8u + c];
+#else
+            let q$m = query[((lid >> 6u) * DOTS + $mu) * FOURS_K + $tu * 8u + c];
+#endif
+            dot$m = fma(q$m.w, x.w, fma(q$m.z, x.z, fma(q$m.y, x.y, fma(q$m.x, x.x, dot$m))));
+#end
         }
+#end
+#if GROUP == 1
+        lanes[lid] = dot0;
+        workgroupBarrier();
+        dot0 = lanes[j] + lanes[j + 64u];
+#endif
+#for m DOTS
+#if GROUP == 1
+        let g$m = 0u;
+#else
+        let g$m = (lid >> 6u) * DOTS + $mu;
+#endif
+        let score$m = score_of(dot$m, min(first + g$m, p(A_HEADS) - 1u), u * UNIT + j, pos);
+        if (GROUP > 1u || lid < UNIT) { scores[g$m * UNIT + j] = select(score$m, -inf(), key_block[j] == NONE); }
+#end
         workgroupBarrier();
         // 32 threads for each query.
         let g = lid >> 5u;
@@ -277,49 +263,54 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: 
         }
         workgroupBarrier();
         if (part < PARTS) {
-            var mix: array<vec4<f32>, GROUP>;
-            for (var h = 0u; h < GROUP; h++) { mix[h] = vec4<f32>(); }
+#for h GROUP
+            var mix$h = vec4<f32>();
+#end
             for (var k = part; k < UNIT; k += PARTS * AHEAD) {
-                var values: array<vec4<f32>, AHEAD>;
-                for (var i = 0u; i < AHEAD; i++) {
-                    values[i] = four_of(8u, min(k + i * PARTS, UNIT - 1u), kv_head * p(A_STRIDE_V) + four * 4u);
+#for i AHEAD
+                let value$i = four_of(8u, min(k + $iu * PARTS, UNIT - 1u), kv_head * p(A_STRIDE_V) + four * 4u);
+#end
+#for i AHEAD
+                if (k + $iu * PARTS < UNIT) {
+#for h GROUP
+                    mix$h = fma(vec4<f32>(scores[$hu * UNIT + k + $iu * PARTS]), value$i, mix$h);
+#end
                 }
-                for (var i = 0u; i < AHEAD; i++) {
-                    let at = k + i * PARTS;
-                    if (at >= UNIT) { break; }
-                    for (var h = 0u; h < GROUP; h++) { mix[h] = fma(vec4<f32>(scores[h * UNIT + at]), values[i], mix[h]); }
-                }
+#end
             }
-            for (var h = 0u; h < GROUP; h++) { tile[(h * PARTS + part) * FOURS_V + four] = mix[h]; }
+#for h GROUP
+            tile[($hu * PARTS + part) * FOURS_V + four] = mix$h;
+#end
         }
         workgroupBarrier();
-        for (var i = 0u; i < MIXES_OF_THREAD; i++) {
-            let at = lid + i * 128u;
-            if (at < MIXES) {
-                let parts = at / FOURS_V * PARTS * FOURS_V + at % FOURS_V;
-                var mix = tile[parts];
-                for (var q = 1u; q < PARTS; q++) { mix += tile[parts + q * FOURS_V]; }
-                let found = of_unit[at / FOURS_V];
-                if (u % SPAN == 0u) {
-                    total[i] = joined(total[i], span[i]);
-                    span[i] = nothing();
-                }
-                span[i] = joined(span[i], Sum(found.x, found.y, select(ANY, ANY | BROKEN, found.z > 0.0), mix));
+#for i EACH
+        let at$i = lid + $iu * 128u;
+        if (at$i < MIXES) {
+            let parts = at$i / FOURS_V * PARTS * FOURS_V + at$i % FOURS_V;
+            var mix = tile[parts];
+            for (var q = 1u; q < PARTS; q++) { mix += tile[parts + q * FOURS_V]; }
+            let found = of_unit[at$i / FOURS_V];
+            if (u % SPAN == 0u) {
+                total$i = joined(total$i, span$i);
+                span$i = nothing();
             }
+            span$i = joined(span$i, Sum(found.x, found.y, select(ANY, ANY | BROKEN, found.z > 0.0), mix));
         }
+#end
     }
-    for (var i = 0u; i < MIXES_OF_THREAD; i++) {
-        let at = lid + i * 128u;
-        let head = first + at / FOURS_V;
-        if (at >= n * FOURS_V) { continue; }
+#for i EACH
+    let mine$i = lid + $iu * 128u;
+    if (mine$i < n * FOURS_V) {
+        let head = first + mine$i / FOURS_V;
         if (p(A_SPLIT) == 0u) {
-            store_mix(row, head, at % FOURS_V, joined(total[i], span[i]));
+            store_mix(row, head, mine$i % FOURS_V, joined(total$i, span$i));
         } else {
             let to = partial_at(row, head, wg.z);
-            if (at % FOURS_V == 0u) { set_wu4(to, vec4<u32>(bitcast<u32>(span[i].most), bitcast<u32>(span[i].sum), span[i].flags, 0u)); }
-            set_wu4(to + 4u + at % FOURS_V * 4u, bitcast<vec4<u32>>(span[i].mix));
+            if (mine$i % FOURS_V == 0u) { set_wu4(to, vec4<u32>(bitcast<u32>(span$i.most), bitcast<u32>(span$i.sum), span$i.flags, 0u)); }
+            set_wu4(to + 4u + mine$i % FOURS_V * 4u, bitcast<vec4<u32>>(span$i.mix));
         }
     }
+#end
 }
 
 // What parts of a row's keys left: a workgroup for each head (x) of each row (y), a thread for four columns.
@@ -334,21 +325,20 @@ fn merge(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: v
     let first = partial_at(wg.y, wg.x, 0u);
     let end = (bound.y + positions - 1u) / positions;
     for (var part = bound.x / positions; part < end; part += AHEAD) {
-        var heads: array<vec4<u32>, AHEAD>;
-        var mixes: array<vec4<u32>, AHEAD>;
-        for (var i = 0u; i < AHEAD; i++) {
-            let at = first + min(part + i, end - 1u) * (DIM_V + 4u);
-            heads[i] = wu4(at);
-            mixes[i] = wu4(at + 4u + lid * 4u);
-        }
-        for (var i = 0u; i < AHEAD; i++) {
-            if (part + i >= end) { break; }
-            if (spans || (part + i) % SPAN == 0u) {
+#for i AHEAD
+        let at$i = first + min(part + $iu, end - 1u) * (DIM_V + 4u);
+        let head$i = wu4(at$i);
+        let mix$i = wu4(at$i + 4u + lid * 4u);
+#end
+#for i AHEAD
+        if (part + $iu < end) {
+            if (spans || (part + $iu) % SPAN == 0u) {
                 total = joined(total, span);
                 span = nothing();
             }
-            span = joined(span, Sum(bitcast<f32>(heads[i].x), bitcast<f32>(heads[i].y), heads[i].z, bitcast<vec4<f32>>(mixes[i])));
+            span = joined(span, Sum(bitcast<f32>(head$i.x), bitcast<f32>(head$i.y), head$i.z, bitcast<vec4<f32>>(mix$i)));
         }
+#end
     }
     store_mix(wg.y, wg.x, lid, joined(total, span));
 }

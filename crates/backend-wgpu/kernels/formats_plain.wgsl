@@ -19,7 +19,9 @@ fn two(w: u32) -> vec2<f32> { return unpack2x16float(w); }
 fn two(w: u32) -> vec2<f32> { return vec2<f32>(bitcast<f32>(w << 16u), bitcast<f32>(w & 0xffff0000u)); }
 #endif
 
-fn load8(at: u32, i: u32) -> Eight {
-    return Eight(vec4<f32>(two(weights[at]), two(weights[at + 1u])), vec4<f32>(two(weights[at + 2u]), two(weights[at + 3u])));
-}
+fn eight_of(w: vec4<u32>) -> Eight { return Eight(vec4<f32>(two(w.x), two(w.y)), vec4<f32>(two(w.z), two(w.w))); }
+
+#if WEIGHTS_VEC4 == 0
+fn load8(at: u32, i: u32) -> Eight { return eight_of(vec4<u32>(weights[at], weights[at + 1u], weights[at + 2u], weights[at + 3u])); }
+#endif
 #endif

@@ -1,7 +1,8 @@
 // Block formats whose packed blocks are vectors of four words: 32 weights of a row at a time, as codes and what they stand for.
 //
 // What codes stand for, `scale * code - min`, is computed once for a sum of codes times what they are multiplied by. Codes are taken from
-// the middle of their range on: most weights lie around zero, so that little is left of `min`.
+// the middle of their range on: most weights lie around zero, so that little is left of `min`. Where there are `DOTS` of bytes, whose sums
+// are exact, they are taken as they are.
 
 const COLUMNS: u32 = 32u;
 
@@ -22,34 +23,31 @@ fn bytes4(w: u32) -> vec4<f32> {
     return vec4<f32>(even.x, odd.x, even.y, odd.y) - (1024.0 + MIDDLE);
 }
 
-// Nibbles of a word, with bits above them.
-fn fives(w: u32, high: u32) -> Eight {
-    return Eight(bytes4((w & 0x0f0f0f0fu) | ((high & 0x01010101u) << 4u)),
-                 bytes4(((w >> 4u) & 0x0f0f0f0fu) | ((high & 0x02020202u) << 3u)));
-}
+// Nibbles of a word, and those with bits above them: bytes of four columns and of the next four.
+fn nibbles_of(w: u32) -> vec2<u32> { return vec2<u32>(w, w >> 4u) & vec2<u32>(0x0f0f0f0fu); }
+fn fives(w: u32, high: u32) -> vec2<u32> { return nibbles_of(w) | vec2<u32>((high & 0x01010101u) << 4u, (high & 0x02020202u) << 3u); }
 
 #if FORMAT == 2 || FORMAT == 3 || FORMAT == 12
 const MIDDLE: f32 = 8.0;
 struct Raw { q: vec4<u32>, head: vec4<u32> }
-fn codes_of(r: Raw, j: u32) -> Eight { return Eight(bytes4(r.q[j] & 0x0f0f0f0fu), bytes4((r.q[j] >> 4u) & 0x0f0f0f0fu)); }
+fn words_of(r: Raw, j: u32) -> vec2<u32> { return nibbles_of(r.q[j]); }
 #elif FORMAT == 6 || FORMAT == 7 || FORMAT == 13
 const MIDDLE: f32 = 16.0;
 struct Raw { q: vec4<u32>, high: u32, head: vec4<u32> }
-fn codes_of(r: Raw, j: u32) -> Eight { return fives(r.q[j], r.high >> (2u * j)); }
+fn words_of(r: Raw, j: u32) -> vec2<u32> { return fives(r.q[j], r.high >> (2u * j)); }
 #elif FORMAT == 14
 const MIDDLE: f32 = 32.0;
 struct Raw { q: vec4<u32>, high: vec2<u32>, head: vec2<u32> }
-fn codes_of(r: Raw, j: u32) -> Eight {
+fn words_of(r: Raw, j: u32) -> vec2<u32> {
     let high = r.high[j >> 1u] >> ((j & 1u) << 2u);
-    return Eight(bytes4((r.q[j] & 0x0f0f0f0fu) | ((high & 0x03030303u) << 4u)),
-                 bytes4(((r.q[j] >> 4u) & 0x0f0f0f0fu) | ((high & 0x0c0c0c0cu) << 2u)));
+    return nibbles_of(r.q[j]) | vec2<u32>((high & 0x03030303u) << 4u, (high & 0x0c0c0c0cu) << 2u);
 }
 #else
 const MIDDLE: f32 = 128.0;
 struct Raw { q: vec4<u32>, more: vec4<u32>, head: vec4<u32> }
-fn codes_of(r: Raw, j: u32) -> Eight {
+fn words_of(r: Raw, j: u32) -> vec2<u32> {
     let words = select(r.q, r.more, vec4<bool>(j > 1u));
-    return Eight(bytes4(words[(2u * j) & 3u] ^ 0x80808080u), bytes4(words[(2u * j + 1u) & 3u] ^ 0x80808080u));
+    return vec2<u32>(words[(2u * j) & 3u], words[(2u * j + 1u) & 3u]) ^ vec2<u32>(SIGN);
 }
 #endif
 
@@ -57,6 +55,28 @@ fn codes_of(r: Raw, j: u32) -> Eight {
 const MINS: bool = true;
 #else
 const MINS: bool = false;
+#endif
+
+#if DOTS
+// What minima lose to codes, what is taken off these, and bytes with a sign as they are.
+const LESS: f32 = 0.0;
+#if FORMAT == 2
+const OFFSET: i32 = 8;
+#elif FORMAT == 6
+const OFFSET: i32 = 16;
+#elif FORMAT == 14
+const OFFSET: i32 = 32;
+#else
+const OFFSET: i32 = 0;
+#endif
+const SIGN: u32 = 0u;
+#else
+const LESS: f32 = MIDDLE;
+const SIGN: u32 = 0x80808080u;
+fn codes_of(r: Raw, j: u32) -> Eight {
+    let words = words_of(r, j);
+    return Eight(bytes4(words.x), bytes4(words.y));
+}
 #endif
 
 // Scale and min of 32 weights, or the scales of the first 16 and of the others.
@@ -78,7 +98,7 @@ fn raw_of(row: u32, g: u32) -> Raw {
 }
 fn factors(r: Raw, g: u32) -> vec2<f32> {
     let d = r.head[g & 3u];
-    return vec2<f32>(half_low(d), -half_high(d) - MIDDLE * half_low(d));
+    return vec2<f32>(half_low(d), -half_high(d) - LESS * half_low(d));
 }
 #elif FORMAT == 6
 const BLOCK_VECS: u32 = 11u;
@@ -100,7 +120,7 @@ fn raw_of(row: u32, g: u32) -> Raw {
 }
 fn factors(r: Raw, g: u32) -> vec2<f32> {
     let d = r.head[g & 3u];
-    return vec2<f32>(half_low(d), -half_high(d) - MIDDLE * half_low(d));
+    return vec2<f32>(half_low(d), -half_high(d) - LESS * half_low(d));
 }
 #elif FORMAT == 8
 const BLOCK_VECS: u32 = 17u;
@@ -151,6 +171,6 @@ fn factors(r: Raw, g: u32) -> vec2<f32> {
     let min = ((r.head.z >> (n << 2u)) & 15u) | (((high >> 16u) & 3u) << 4u);
     let a = half_low(r.head.x) * f32(scale);
     let b = half_high(r.head.x) * f32(min);
-    return vec2<f32>(a, b - MIDDLE * a);
+    return vec2<f32>(a, b - LESS * a);
 }
 #endif

@@ -25,7 +25,17 @@ fn max_lanes(x: f32, lid: u32) -> f32 {
     s = max(s, subgroupShuffleXor(s, 1u));
     return s;
 }
+
+// Of a thread and its neighbour.
+fn max_pair(x: f32, lid: u32) -> f32 { return max(x, subgroupShuffleXor(x, 1u)); }
 #else
+fn max_pair(x: f32, lid: u32) -> f32 {
+    workgroupBarrier();
+    lanes[lid] = x;
+    workgroupBarrier();
+    return max(x, lanes[lid ^ 1u]);
+}
+
 fn sum_lanes(x: f32, lid: u32) -> f32 {
     var s = x;
     for (var d = 16u; d > 0u; d >>= 1u) {

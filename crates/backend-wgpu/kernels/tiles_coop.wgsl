@@ -75,7 +75,7 @@ fn put_x(at: u32, v: Columns) {
 
 // Half of a row's STEP weights on their way to shared memory: from column `c` on.
 #if FORMAT == 1
-const FACTOR: f32 = 1.0;
+fn factor_of_weights() -> f32 { return 1.0; }
 struct Fetched { q: array<vec4<u32>, STEP / 16u> }
 fn fetched(row: u32, c: u32) -> Fetched {
     var f: Fetched;
@@ -89,7 +89,8 @@ fn put_weights(at: u32, f: Fetched, c: u32) {
     }
 }
 #else
-const FACTOR: f32 = 16.0;
+// So that neither large nor small weights are lost, a power of two of the weight's own.
+fn factor_of_weights() -> f32 { return pf(22u); }
 fn put8(at: u32, e: Eight) {
     half_w[at] = vec4<f16>(e.a);
     half_w[at + 1u] = vec4<f16>(e.b);
@@ -107,7 +108,7 @@ fn put_codes(at: u32, r: Raw, j: u32, f: vec2<f32>) {
 #endif
 }
 fn put_weights(at: u32, w: Fetched, c: u32) {
-    let f = factors(w.r, c / 32u) * FACTOR;
+    let f = factors(w.r, c / 32u) * factor_of_weights();
 #if STEP == 64
     put_codes(at, w.r, 0u, f);
     put_codes(at + 2u, w.r, 1u, f);
@@ -130,7 +131,8 @@ fn fetched(row: u32, c: u32) -> Fetched {
     return f;
 }
 fn put_weights(at: u32, f: Fetched, c: u32) {
-    for (var i = 0u; i < STEP / 16u; i++) { put8(at + 2u * i, Eight(f.e[i].a * FACTOR, f.e[i].b * FACTOR)); }
+    let by = factor_of_weights();
+    for (var i = 0u; i < STEP / 16u; i++) { put8(at + 2u * i, Eight(f.e[i].a * by, f.e[i].b * by)); }
 }
 #endif
 #endif
@@ -146,7 +148,7 @@ fn store_stage(sub: u32, lane: u32, first: u32, row: u32, o: u32) {
     workgroupBarrier();
 }
 
-// Parameters of `matvec`, then 21 what `halve` left. One matrix, a multiple of STEP columns.
+// Parameters of `matvec`, then 21 what `halve` left, 22 what weights are multiplied by. One matrix, a multiple of STEP columns.
 @compute @workgroup_size(256)
 fn tiles_coop(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>) {
     let k = p(10u);
@@ -158,7 +160,7 @@ fn tiles_coop(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
     if (workgroupUniformLoad(&wanted_word) == 0u) { return; }
     if (lid < TILE_ROWS) {
         var factor = -1.0;
-        if (is_wanted(first + lid, count)) { factor = wf(p(21u) + (first + lid) * half_words(k)) / FACTOR; }
+        if (is_wanted(first + lid, count)) { factor = wf(p(21u) + (first + lid) * half_words(k)) / factor_of_weights(); }
         row_factor[lid] = factor;
     }
     let column = (lid & 1u) * (STEP / 2u);

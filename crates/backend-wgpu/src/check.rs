@@ -20,7 +20,7 @@ struct Class {
     needs: &'static [&'static str],
 }
 
-const CLASSES: [Class; 11] = [
+const CLASSES: [Class; 12] = [
     Class {
         name: "subgroups",
         set: |a, on| a.subgroups = on,
@@ -54,6 +54,11 @@ const CLASSES: [Class; 11] = [
     Class {
         name: "the driver's halves",
         set: |a, on| a.halves = on,
+        needs: &["fused products"],
+    },
+    Class {
+        name: "dots of bytes",
+        set: |a, on| a.dots = on,
         needs: &["fused products"],
     },
     Class {

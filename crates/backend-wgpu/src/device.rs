@@ -144,6 +144,7 @@ impl WgpuDevice {
         let most = Abilities {
             subgroups: true,
             halves: true,
+            dots: true,
             shares_more: true,
             matrices: true,
             mapped: true,
@@ -214,6 +215,12 @@ impl WgpuDevice {
     #[must_use]
     pub fn halves_prompts(&self) -> bool {
         self.abilities.matrices
+    }
+
+    /// Whether rows of replies meet codes of weights as integers of 16 bits, by dots of bytes.
+    #[must_use]
+    pub fn has_dots(&self) -> bool {
+        self.abilities.dots && self.abilities.products
     }
 
     /// Does not use classes that an earlier check named.

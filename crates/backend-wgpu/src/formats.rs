@@ -11,6 +11,7 @@ mod fields;
 
 use tokkata_core::DType;
 use tokkata_ir::sample::tables::{EXP, LN, LN_LN};
+use tokkata_quant::num::f16_to_f32;
 use tokkata_quant::{Layout, Unpacked, points};
 
 use fields::{
@@ -44,6 +45,30 @@ pub(crate) fn is_wide(dtype: DType) -> bool {
         dtype,
         D::Q4_0 | D::Q4_1 | D::Q5_0 | D::Q5_1 | D::Q8_0 | D::Q4_K | D::Q5_K | D::Q6_K
     )
+}
+
+/// What no weight of a row is larger than, where that follows from the halves in its blocks.
+pub(crate) fn bound(dtype: DType, row: &[u8]) -> Option<f32> {
+    // Where a block's scale and its minimum stand, and what they are multiplied by at most.
+    let (scale, min) = match dtype {
+        DType::Q4_0 => ((0, 8.0), None),
+        DType::Q4_1 => ((0, 15.0), Some((2, 1.0))),
+        DType::Q5_0 => ((0, 16.0), None),
+        DType::Q5_1 => ((0, 31.0), Some((2, 1.0))),
+        DType::Q8_0 | DType::IQ4_NL => ((0, 128.0), None),
+        DType::Q4_K => ((0, 63.0 * 15.0), Some((2, 63.0))),
+        DType::Q5_K => ((0, 63.0 * 31.0), Some((2, 63.0))),
+        DType::Q6_K => ((208, 128.0 * 32.0), None),
+        _ => return None,
+    };
+    let of = |block: &[u8]| {
+        let half = |(at, times): (usize, f32)| {
+            f16_to_f32(u16::from_le_bytes([block[at], block[at + 1]])).abs() * times
+        };
+        half(scale) + min.map_or(0.0, half)
+    };
+    let blocks = row.chunks_exact(dtype.block_bytes());
+    Some(blocks.map(of).fold(0.0, f32::max))
 }
 
 /// Packs a row. What lacks in its last packed block is zeros.

@@ -104,6 +104,8 @@ pub(crate) struct Abilities {
     pub(crate) products: bool,
     /// The driver's halves are those of the file, subnormal ones too.
     pub(crate) halves: bool,
+    /// Dots of bytes, which Metal has no instruction for.
+    pub(crate) dots: bool,
     /// Workgroups may share 32 KiB.
     pub(crate) shares_more: bool,
     /// Attention that turns heads itself.
@@ -129,6 +131,7 @@ impl Abilities {
         fours: true,
         products: true,
         halves: false,
+        dots: false,
         shares_more: false,
         turning: true,
         attend: true,
@@ -145,6 +148,7 @@ impl Abilities {
         fours: false,
         products: false,
         halves: false,
+        dots: false,
         shares_more: false,
         turning: false,
         attend: false,
@@ -251,6 +255,7 @@ impl Gpu {
         let abilities = Abilities {
             subgroups,
             fours,
+            dots: most.dots && info.backend != wgpu::Backend::Metal,
             shares_more,
             mapped,
             matrices: matrices.is_some(),

@@ -1,8 +1,9 @@
 //! WGSL with includes and conditions, as text for naga.
 //!
 //! Lines that begin with `#` are `#include "file"` (once a module), `#if NAME`, `#if NAME == 3`, `#if NAME != 3`, `#elif`,
-//! `#else` and `#endif`. Names are the constants of a variant, which also stand at the head of the module; unknown ones are 0.
-//! Lines that begin with `enable` go before everything else.
+//! `#else` and `#endif`, and `#for t NAME` up to `#end`, which stand for what is between them so many times, with the turn's number in the place
+//! of `$t`: arrays that loops go through are memory to some drivers. Names are the constants of a variant, which also stand at the head of the
+//! module; unknown ones are 0. Lines that begin with `enable` go before everything else.
 
 use std::collections::BTreeSet;
 
@@ -46,12 +47,13 @@ fn include(
         return;
     }
     let lines = source(file).unwrap_or_else(|| panic!("there is no kernel source {file}"));
+    let lines: Vec<String> = lines.lines().map(str::to_owned).collect();
     let mut branches: Vec<Branch> = Vec::new();
-    for line in lines.lines() {
+    for line in repeated(lines, file, constants) {
         let on = branches.iter().all(|b| b.on);
         let Some(directive) = line.trim_start().strip_prefix('#') else {
             if on {
-                text.push_str(line);
+                text.push_str(&line);
                 text.push('\n');
             }
             continue;
@@ -84,12 +86,38 @@ fn include(
     assert!(branches.is_empty(), "{file}: an #if has no end");
 }
 
+/// Lines with those of loops as often as these turn.
+fn repeated(lines: Vec<String>, file: &str, constants: &[(String, u32)]) -> Vec<String> {
+    let begins = |line: &String| line.trim_start().starts_with("#for ");
+    let Some(first) = lines.iter().rposition(begins) else {
+        return lines;
+    };
+    // The last loop that begins has no other in it.
+    let length = lines[first..].iter().position(|l| l.trim() == "#end");
+    let length = length.unwrap_or_else(|| panic!("{file}: a #for has no end"));
+    let words: Vec<&str> = lines[first].split_whitespace().collect();
+    let &[_, name, times] = &words[..] else {
+        panic!("{file}: {}: not a loop", lines[first]);
+    };
+    let turn = |i: u32| {
+        let body = lines[first + 1..first + length].iter();
+        body.map(move |line| line.replace(&format!("${name}"), &i.to_string()))
+    };
+    let body = (0..value(times, constants)).flat_map(turn);
+    let (before, after) = (&lines[..first], &lines[first + length + 1..]);
+    let all = before.iter().cloned().chain(body);
+    repeated(all.chain(after.iter().cloned()).collect(), file, constants)
+}
+
+/// A number, or a constant's.
+fn value(name: &str, constants: &[(String, u32)]) -> u32 {
+    let found = || constants.iter().find(|c| c.0 == name.trim());
+    name.parse().unwrap_or_else(|_| found().map_or(0, |c| c.1))
+}
+
 /// Whether a condition holds: alternatives by `||`, each `NAME`, `NAME == n` or `NAME != n`.
 fn holds(condition: &str, constants: &[(String, u32)]) -> bool {
-    let value = |name: &str| {
-        let found = constants.iter().find(|c| c.0 == name.trim());
-        found.map_or(0, |c| c.1)
-    };
+    let value = |name: &str| value(name, constants);
     let number = |text: &str| -> u32 {
         let parsed = text.trim().trim_end_matches('u').parse();
         parsed.unwrap_or_else(|_| panic!("{condition}: not a number"))
@@ -112,6 +140,7 @@ mod tests {
                 "#include \"b\"\n#include \"b\"\n#if F == 2 || G\ntwo\n#elif F == 3\nthree\n#else\nother\n#endif\nend",
             ),
             "c" => Some("#include \"b\"\nenable f16;\nend"),
+            "d" => Some("#for t F\n#for u 2\nx$t y$u\n#end\n#if G\nz$t\n#endif\n#end\nend"),
             "b" => Some("#if SUB\nsub\n#if F != 2\nnested\n#endif\n#endif\nb"),
             _ => None,
         }
@@ -132,5 +161,12 @@ mod tests {
         assert_eq!(of(&[]), "b other end");
         let text = expand("c", &[("F".to_owned(), 2)], &source);
         assert_eq!(text, "enable f16;\nconst F: u32 = 2u;\nb\nend\n");
+        let loops = |f: u32, g: u32| {
+            let constants = [("F".to_owned(), f), ("G".to_owned(), g)];
+            let text = expand("d", &constants, &source);
+            text.lines().skip(2).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(loops(2, 1), "x0 y0 x0 y1 z0 x1 y0 x1 y1 z1 end");
+        assert_eq!([loops(1, 0), loops(0, 1)], ["x0 y0 x0 y1 end", "end"]);
     }
 }

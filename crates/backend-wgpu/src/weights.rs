@@ -9,7 +9,7 @@ use tokkata_ir::{
 };
 
 use crate::error::{lost, unsupported};
-use crate::formats::{pack, packed};
+use crate::formats::{bound, pack, packed};
 use crate::gpu::Gpu;
 
 /// Everything starts at a multiple of so many words.
@@ -22,7 +22,7 @@ const PORTION: usize = 4 << 20;
 const STAGED: usize = 64 << 20;
 
 /// Rows of one format in one arena.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Segment {
     pub(crate) dtype: DType,
     /// Its first row among those of the weight.
@@ -32,6 +32,24 @@ pub(crate) struct Segment {
     pub(crate) arena: usize,
     /// Its first word there.
     pub(crate) at: u64,
+    /// What no weight of it is larger than, where that is known.
+    most: Option<f32>,
+}
+
+/// The largest half that weights are made of what bounds them.
+const LARGE_HALF: f32 = 32768.0;
+
+impl Segment {
+    /// What its weights are multiplied by when they are made halves, a power of two.
+    pub(crate) fn scale_of_halves(&self) -> f32 {
+        let Some(most) = self.most else {
+            return 16.0;
+        };
+        match (LARGE_HALF / most).log2().floor() {
+            exponent if exponent.is_finite() => exponent.min(24.0).exp2(),
+            _ => 1.0,
+        }
+    }
 }
 
 /// Where a weight lies.
@@ -98,6 +116,7 @@ impl Arenas {
                 row_words: row_words as u32,
                 arena,
                 at,
+                most: None,
             });
             rows.start += take;
         }
@@ -171,7 +190,7 @@ impl Weights {
             arenas: &arenas,
             staged: 0,
         };
-        for (def, place) in program.weights.iter().zip(&places) {
+        for (def, place) in program.weights.iter().zip(&mut places) {
             upload.weight(def, place, source)?;
         }
         upload.flush()?;
@@ -275,13 +294,13 @@ impl Upload<'_> {
     /// Rows from one of the weight on, packed into their places.
     fn rows(
         &mut self,
-        place: &Place,
+        place: &mut Place,
         first: usize,
         row_bytes: usize,
         raw: &[u8],
     ) -> Result<(), BackendError> {
         let count = raw.len() / row_bytes.max(1);
-        for segment in &place.segments {
+        for segment in &mut place.segments {
             let (from, to) = (
                 segment.first as usize,
                 (segment.first + segment.rows) as usize,
@@ -296,6 +315,9 @@ impl Upload<'_> {
                 raw[(a - first) * row_bytes..(b - first) * row_bytes].chunks_exact(row_bytes);
             for (row, out) in rows.zip(out.chunks_exact_mut(words)) {
                 pack(segment.dtype, row, out);
+                if let Some(most) = bound(segment.dtype, row) {
+                    segment.most = Some(segment.most.map_or(most, |m| m.max(most)));
+                }
             }
             let at = (segment.at + ((a - from) * words) as u64) * 4;
             let bytes: &[u8] = bytemuck::cast_slice(&out);
@@ -318,7 +340,7 @@ impl Upload<'_> {
     fn weight(
         &mut self,
         def: &WeightDef,
-        place: &Place,
+        place: &mut Place,
         source: &dyn WeightSource,
     ) -> Result<(), BackendError> {
         if place.segments.is_empty() {
@@ -368,6 +390,28 @@ fn floats(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn weights_of_any_size_are_halves() {
+        let mut arenas = Arenas {
+            used: Vec::new(),
+            most: 1024,
+        };
+        let placed = arenas.place((DType::Q4_0, 36), 0..1, 1);
+        let mut one = placed.expect("there is room").remove(0);
+        let mut scale = |most: Option<f32>| {
+            one.most = most;
+            one.scale_of_halves()
+        };
+        assert_eq!(
+            [None, Some(0.0), Some(f32::INFINITY)].map(&mut scale),
+            [16.0, 1.0, 1.0]
+        );
+        assert_eq!(
+            [1.0, 1.1, 40_000.0].map(|m| scale(Some(m))),
+            [32_768.0, 16_384.0, 0.5]
+        );
+    }
 
     #[test]
     fn rows_are_cut_where_arenas_end() {

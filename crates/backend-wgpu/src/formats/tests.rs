@@ -83,3 +83,30 @@ fn tables_lie_one_behind_the_other() {
     }
     assert_eq!((words.len(), places.len()), (at as usize, 10));
 }
+
+#[test]
+fn no_weight_is_larger_than_its_bound() {
+    let mut seen = 0;
+    for &dtype in DType::ALL {
+        for turn in 0..64 {
+            let mut row: Vec<u8> = (0..8 * dtype.block_bytes())
+                .map(|i| (i * 97 + turn * 31 + i / 7 * (turn + 1)) as u8)
+                .collect();
+            let Some(most) = bound(dtype, &row) else {
+                break;
+            };
+            // Scales that are no numbers are another test's.
+            if !most.is_finite() {
+                continue;
+            }
+            seen += 1;
+            let mut x = vec![0.0; 8 * dtype.block_elems()];
+            tokkata_quant::dequantize(dtype, &row, &mut x).expect("whole blocks");
+            let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            assert!(largest <= most, "{dtype}: {largest} of {most}");
+            row.fill(0);
+            assert_eq!(bound(dtype, &row), Some(0.0), "{dtype}");
+        }
+    }
+    assert!(seen > 100, "{seen}");
+}

@@ -6,7 +6,7 @@ use super::{is_cooperative, text};
 use crate::formats;
 use crate::gpu::Matrices;
 use crate::layout;
-use crate::lower::attention::own_of_prompts;
+use crate::lower::attention::{own_of_prompts, own_of_replies};
 use crate::lower::linear::{halved_tile, how_halved};
 use crate::preprocess::Constants;
 
@@ -97,22 +97,16 @@ pub(crate) fn variants() -> Vec<Variant> {
         (64, 4),
         (64, 1),
         (80, 2),
+        (20, 2),
         (4, 1),
     ] {
         for heads in (0..2).filter(|h| *h == 0 || dim <= 128) {
-            let own = [
-                ("CACHE", cached_as(dim)),
-                ("DIM_K", dim),
-                ("DIM_V", dim),
-                ("EXTRAS", 1),
-                ("GROUP", group),
-                ("HEADS", heads),
-                ("THREADS", 128),
-                ("WORK_VEC4", 1),
-            ];
-            for replies in (0..2).filter(|r| r + heads < 2) {
-                let own = [&own[..], &[("REPLIES", replies)]].concat();
-                all.push(("attend.wgsl", own));
+            for extras in [false, true] {
+                let own = own_of_replies(cached_as(dim), (dim, dim), group, extras);
+                for replies in (0..2).filter(|r| r + heads < 2) {
+                    let more = [("HEADS", heads), ("REPLIES", replies)];
+                    all.push(("attend.wgsl", [&own[..], &more].concat()));
+                }
             }
         }
         for extras in [false, true] {
@@ -155,24 +149,38 @@ fn of_format(format: u32, all: &mut Vec<Variant>) {
         "matmul.wgsl",
         of(&[("THREADS", 256), ("WORK_VEC4", 1), ("ROWS", 1)]),
     ));
-    let wide = DType::from_ggml(format).is_some_and(formats::is_wide);
-    for (rows, chunk, halves) in [(1, 2048, 0), (2, 1024, 1), (4, 1024, 1)] {
-        for (gated, normed, single) in [
-            (0, 0, 0),
-            (0, 0, 1),
-            (0, 1, 0),
-            (0, 1, 1),
-            (1, 0, 0),
-            (1, 1, 0),
+    let dtype = DType::from_ggml(format);
+    let wide = dtype.is_some_and(formats::is_wide);
+    let vectors = wide || matches!(dtype, Some(DType::F16 | DType::BF16));
+    let ways = [(1, 2048, 0, 0), (2, 1024, 1, 0), (4, 1024, 1, 0)].into_iter();
+    let dots = [(1, 4096, 0, 1), (2, 2048, 1, 1), (4, 2048, 1, 1)].into_iter();
+    for (rows, chunk, halves, dots) in ways.chain(dots.filter(|_| wide)) {
+        for (gated, normed, single, chunked) in [
+            (0, 0, 0, 0),
+            (0, 0, 0, 1),
+            (0, 0, 1, 0),
+            (0, 0, 1, 1),
+            (0, 1, 0, 0),
+            (0, 1, 0, 1),
+            (0, 1, 1, 0),
+            (0, 1, 1, 1),
+            (1, 0, 0, 0),
+            (1, 0, 0, 1),
+            (1, 1, 0, 0),
+            (1, 1, 0, 1),
         ] {
             let own = [
                 ("THREADS", 256),
                 ("WORK_VEC4", 1),
                 ("VECS_VEC4", 1),
-                ("WEIGHTS_VEC4", wide.into()),
+                ("WEIGHTS_VEC4", vectors.into()),
+                ("WIDE", wide.into()),
+                ("DOTS", dots),
                 ("HALVES", halves),
                 ("CHUNK", chunk),
+                ("CHUNKED", chunked),
                 ("SINGLE", single),
+                ("EACH", 2 - single),
                 ("GATED", gated),
                 ("NORMED", normed),
                 ("ROWS", rows),

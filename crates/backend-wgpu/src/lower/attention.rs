@@ -163,27 +163,22 @@ impl Lowering<'_, '_> {
         let cache = self.cached_as(op.source);
         // Steps in which attention turns heads have no rows of prompts.
         let apart = self.ground.abilities.attend_prompts && !heads;
+        let extras = op.cap.is_some() || op.alibi.is_some() || op.bucket.is_some();
         if apart {
             let tiles = Extent::elements(Lead::Rows, 1, PROMPT_QUERIES / group);
             let grid = [Extent::fixed(division.groups), tiles, Extent::ONE];
-            let extras = op.cap.is_some() || op.alibi.is_some() || op.bucket.is_some();
             let own = own_of_prompts(cache, (op.dim_k, op.dim_v), group, extras);
             self.kind = Some(RowKind::Prompt);
             let kernel = ("attend_prompts.wgsl", "attend_prompts");
             self.launch(kernel, &own, grid, params)?;
             self.kind = Some(RowKind::Reply);
         }
+        let own = own_of_replies(cache, (op.dim_k, op.dim_v), group, extras);
         let own = [
-            ("CACHE", cache),
-            ("DIM_K", op.dim_k),
-            ("DIM_V", op.dim_v),
-            ("EXTRAS", 1),
-            ("GROUP", group),
-            ("HEADS", heads.into()),
-            ("REPLIES", apart.into()),
-            ("THREADS", 128),
-            ("WORK_VEC4", 1),
-        ];
+            &own[..],
+            &[("HEADS", heads.into()), ("REPLIES", apart.into())],
+        ]
+        .concat();
         let rows = Extent::rows(Lead::Rows);
         for (code, split) in (0..).zip([Split::Whole, Split::Units, Split::Spans]) {
             let (per, parts) = match split {
@@ -244,6 +239,29 @@ impl Lowering<'_, '_> {
         let grid = [Extent::rows(Lead::Rows), Extent::ONE, Extent::ONE];
         self.launch(("attention.wgsl", "compress"), OWN, grid, &params)
     }
+}
+
+/// Constants of `attend.wgsl`: as those of `attend_prompts.wgsl`, and how often its loops turn.
+pub(crate) fn own_of_replies(
+    cache: u32,
+    (dim_k, dim_v): (u32, u32),
+    group: u32,
+    extras: bool,
+) -> [(&'static str, u32); 11] {
+    let [a, b, c, d, e, f] = own_of_prompts(cache, (dim_k, dim_v), group, extras);
+    [
+        a,
+        b,
+        c,
+        d,
+        e,
+        f,
+        ("AHEAD", 8),
+        ("DOTS", (group / 2).max(1)),
+        ("EACH", (group * dim_v / 4).div_ceil(128)),
+        ("FETCHES", (dim_k / 4).div_ceil(8)),
+        ("THREADS", 128),
+    ]
 }
 
 /// Constants of `attend_prompts.wgsl`: of the type of a cache, columns of keys and values, heads of a workgroup, and whether scores are

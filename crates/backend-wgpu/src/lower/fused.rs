@@ -1,5 +1,6 @@
 //! Products of one value together with what comes before and after them, and heads on their way to attention.
 
+use tokkata_core::DType;
 use tokkata_ir::{BackendError, Lead, Op, Pairing, WeightId};
 
 use super::{Lowering, unsupported};
@@ -21,9 +22,14 @@ const ENOUGH: u32 = 512;
 /// Workgroups that go on with what others would do, rather than make ready as many more.
 const MOST_GROUPS: u32 = 512;
 
-/// Columns that are shared at least, and at most with as much memory as every adapter has.
+/// Columns that are shared at least, and as floats at most with as much memory as every adapter has.
 const LEAST_CHUNK: u32 = 1024;
 const MOST_CHUNK: u32 = 2048;
+
+/// Columns that steps of one, two and four rows share at most: as integers of 16 bits, and for weights of sixteen bits. More of them leave
+/// room for fewer workgroups, which costs more than sharing them in turn.
+const CHUNKS_OF_INTEGERS: [u32; 3] = [4096, 4096, 2048];
+const CHUNKS_OF_SIXTEEN: [u32; 3] = [2048, 2048, 1024];
 
 impl Lowering<'_, '_> {
     /// Rows of prompts op by op, rows of replies at once; these `beside` the ones before, where they read the same value.
@@ -101,9 +107,18 @@ impl Lowering<'_, '_> {
         let params = params.u32(0).u32s(&parts);
         let abilities = self.ground.abilities;
         let columns = self.width(x);
+        let wide = is_wide(segment.dtype);
+        let sixteen = matches!(segment.dtype, DType::F16 | DType::BF16);
+        let (dots, more) = (wide && abilities.dots, abilities.shares_more);
         let chunk = |by: u32| {
-            let most = MOST_CHUNK << u32::from(abilities.shares_more);
-            (columns.next_power_of_two().min(most >> by)).max(LEAST_CHUNK)
+            let all = columns.next_multiple_of(LEAST_CHUNK);
+            let most = match (dots, sixteen) {
+                (true, _) if more => CHUNKS_OF_INTEGERS[by as usize],
+                (true, _) => CHUNKS_OF_INTEGERS[0] >> by,
+                (_, true) if more => CHUNKS_OF_SIXTEEN[by as usize],
+                _ => (MOST_CHUNK << u32::from(more)) >> by,
+            };
+            all.min(most)
         };
         let pipeline = |by: u32| {
             let own = [
@@ -111,10 +126,14 @@ impl Lowering<'_, '_> {
                 ("THREADS", THREADS),
                 ("WORK_VEC4", 1),
                 ("VECS_VEC4", 1),
-                ("WEIGHTS_VEC4", is_wide(segment.dtype).into()),
+                ("WEIGHTS_VEC4", (wide || sixteen).into()),
+                ("WIDE", wide.into()),
+                ("DOTS", dots.into()),
                 ("HALVES", abilities.halves.into()),
                 ("CHUNK", chunk(by)),
+                ("CHUNKED", (columns > chunk(by)).into()),
                 ("SINGLE", single.into()),
+                ("EACH", if single { 1 } else { 2 }),
                 ("GATED", found.gate.is_some().into()),
                 ("NORMED", found.norm.is_some().into()),
                 ("ROWS", 1 << by),
@@ -124,8 +143,10 @@ impl Lowering<'_, '_> {
         let most = 1 + u32::from(abilities.shares_more);
         let pipelines = (0..=most).map(pipeline).collect();
         let kernel = Kernel::ByRows(lead, 1, pipelines);
+        // As many turns for each of them.
         let most = if columns > chunk(0) { end } else { MOST_GROUPS };
-        let grid = [Extent::fixed(end.min(most)), Extent::ONE, Extent::ONE];
+        let groups = end.div_ceil(end.div_ceil(most));
+        let grid = [Extent::fixed(groups), Extent::ONE, Extent::ONE];
         self.push(kernel, grid, segment.arena, &params);
         Ok(())
     }

@@ -255,7 +255,7 @@ impl Lowering<'_, '_> {
         let fits = |m: &Matrices| op.parts == 1 && op.k.is_multiple_of(m.step);
         let matrices_of = self.ground.matrices.filter(fits);
         if let (Some(m), Some(how)) = (matrices_of, how_halved(segment.dtype)) {
-            let params = params.u32(self.halved(op)?);
+            let params = params.u32(self.halved(op)?).f32(segment.scale_of_halves());
             let own = [&halved_tile(m)[..], &how, &[format]].concat();
             let tiles = Kernel::One(self.pipeline(("tiles_coop.wgsl", "tiles_coop"), &own));
             self.push(tiles, [across, down, Extent::ONE], segment.arena, &params);

@@ -48,8 +48,10 @@ fn include(
     }
     let lines = source(file).unwrap_or_else(|| panic!("there is no kernel source {file}"));
     let lines: Vec<String> = lines.lines().map(str::to_owned).collect();
+    let mut unrolled = Vec::new();
+    unroll(&lines, file, constants, &mut unrolled);
     let mut branches: Vec<Branch> = Vec::new();
-    for line in repeated(lines, file, constants) {
+    for line in unrolled {
         let on = branches.iter().all(|b| b.on);
         let Some(directive) = line.trim_start().strip_prefix('#') else {
             if on {
@@ -86,27 +88,31 @@ fn include(
     assert!(branches.is_empty(), "{file}: an #if has no end");
 }
 
-/// Lines with those of loops as often as these turn.
-fn repeated(lines: Vec<String>, file: &str, constants: &[(String, u32)]) -> Vec<String> {
-    let begins = |line: &String| line.trim_start().starts_with("#for ");
-    let Some(first) = lines.iter().rposition(begins) else {
-        return lines;
-    };
-    // The last loop that begins has no other in it.
-    let length = lines[first..].iter().position(|l| l.trim() == "#end");
-    let length = length.unwrap_or_else(|| panic!("{file}: a #for has no end"));
-    let words: Vec<&str> = lines[first].split_whitespace().collect();
-    let &[_, name, times] = &words[..] else {
-        panic!("{file}: {}: not a loop", lines[first]);
-    };
-    let turn = |i: u32| {
-        let body = lines[first + 1..first + length].iter();
-        body.map(move |line| line.replace(&format!("${name}"), &i.to_string()))
-    };
-    let body = (0..value(times, constants)).flat_map(turn);
-    let (before, after) = (&lines[..first], &lines[first + length + 1..]);
-    let all = before.iter().cloned().chain(body);
-    repeated(all.chain(after.iter().cloned()).collect(), file, constants)
+/// Adds lines, those of loops as often as these turn.
+fn unroll(lines: &[String], file: &str, constants: &[(String, u32)], out: &mut Vec<String>) {
+    let is_loop = |line: &String| line.trim_start().starts_with("#for ");
+    let mut rest = lines;
+    while let Some(first) = rest.iter().position(is_loop) {
+        out.extend_from_slice(&rest[..first]);
+        let words: Vec<&str> = rest[first].split_whitespace().collect();
+        let &[_, name, times] = &words[..] else {
+            panic!("{file}: {}: not a loop", rest[first]);
+        };
+        let mut open = 0;
+        let length = rest[first..].iter().position(|line| {
+            open += i32::from(is_loop(line)) - i32::from(line.trim() == "#end");
+            open == 0
+        });
+        let length = length.unwrap_or_else(|| panic!("{file}: a #for has no end"));
+        let (body, after) = rest[first + 1..].split_at(length - 1);
+        for i in 0..value(times, constants) {
+            let (name, i) = (format!("${name}"), i.to_string());
+            let turn: Vec<String> = body.iter().map(|line| line.replace(&name, &i)).collect();
+            unroll(&turn, file, constants, out);
+        }
+        rest = &after[1..];
+    }
+    out.extend_from_slice(rest);
 }
 
 /// A number, or a constant's.

@@ -315,7 +315,9 @@ impl Upload<'_> {
                 raw[(a - first) * row_bytes..(b - first) * row_bytes].chunks_exact(row_bytes);
             for (row, out) in rows.zip(out.chunks_exact_mut(words)) {
                 pack(segment.dtype, row, out);
-                if let Some(most) = bound(segment.dtype, row) {
+                // Cooperative matrices alone have weights as halves.
+                let halved = self.gpu.matrices.is_some();
+                if let Some(most) = halved.then(|| bound(segment.dtype, row)).flatten() {
                     segment.most = Some(segment.most.map_or(most, |m| m.max(most)));
                 }
             }

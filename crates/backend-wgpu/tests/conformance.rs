@@ -1,30 +1,14 @@
 //! The op-level suite on the first adapter of this machine, where it has one.
 
+use tokkata_backend_wgpu::WgpuDevice;
 use tokkata_conformance::ops::{Kinds, Profile, Rounding, Subject};
 use tokkata_core::DType;
 use tokkata_ir::LoadOptions;
 
-fn subject() -> Option<Subject> {
+fn adapter() -> Option<WgpuDevice> {
     let device = tokkata_conformance::wgpu();
     let device = device.inspect_err(|why| eprintln!("skipped: wgpu: {why}"));
-    Some(Subject::new(Box::new(device.ok()?)))
-}
-
-/// Rows of replies, as dots of bytes round them where there are some.
-fn replies() -> Option<Subject> {
-    let device = tokkata_conformance::wgpu().ok()?;
-    let matmul = if device.has_dots() { bytes } else { none };
-    Some(of_matmul(Subject::new(Box::new(device)), matmul))
-}
-
-fn of_matmul(subject: Subject, matmul: fn(DType) -> Rounding) -> Subject {
-    Subject {
-        profile: Profile {
-            matmul,
-            ..Profile::default()
-        },
-        ..subject
-    }
+    device.ok()
 }
 
 fn none(_: DType) -> Rounding {
@@ -52,31 +36,37 @@ fn halves(dtype: DType) -> Rounding {
 
 /// Op by op.
 fn plain() -> Option<Subject> {
-    let subject = subject()?;
     Some(Subject {
         options: LoadOptions {
             no_fuse: true,
             ..LoadOptions::default()
         },
-        ..subject
+        ..Subject::new(Box::new(adapter()?))
     })
 }
 
-/// Steps with rows of prompts, as cooperative matrices round them where there are some; those of replies beside them.
+/// Rows of prompts as cooperative matrices round them, those of replies as dots of bytes do, where the adapter has these.
 fn of(kinds: Kinds) -> Option<Subject> {
-    let device = tokkata_conformance::wgpu().ok()?;
-    let matmul = match (device.halves_prompts(), kinds) {
-        (true, _) => halves,
-        (false, Kinds::Mixed) if device.has_dots() => bytes,
-        (false, _) => none,
+    let device = adapter()?;
+    let matmul = match (kinds, device.halves_prompts(), device.has_dots()) {
+        (Kinds::Prompts | Kinds::Mixed, true, _) => halves,
+        (Kinds::Replies | Kinds::Mixed, _, true) => bytes,
+        _ => none,
     };
-    let subject = of_matmul(Subject::new(Box::new(device)), matmul);
-    Some(Subject { kinds, ..subject })
+    let profile = Profile {
+        matmul,
+        ..Profile::default()
+    };
+    Some(Subject {
+        kinds,
+        profile,
+        ..Subject::new(Box::new(device))
+    })
 }
 
 /// Rows of a kind without a class of kernels.
 fn without(class: &str, kinds: Kinds) -> Option<Subject> {
-    let mut device = tokkata_conformance::wgpu().ok()?;
+    let mut device = adapter()?;
     device.leave_out(vec![class.to_owned()]);
     let subject = Subject::new(Box::new(device));
     Some(Subject { kinds, ..subject })
@@ -84,12 +74,12 @@ fn without(class: &str, kinds: Kinds) -> Option<Subject> {
 
 /// Rows of prompts without cooperative matrices, where the adapter has some.
 fn tiles() -> Option<Subject> {
-    let has_matrices = tokkata_conformance::wgpu().ok()?.halves_prompts();
+    let has_matrices = adapter()?.halves_prompts();
     has_matrices.then(|| without("cooperative matrices", Kinds::Prompts))?
 }
 
 mod own {
-    tokkata_conformance::suite!(super::replies());
+    tokkata_conformance::suite!(super::of(super::Kinds::Replies));
 }
 
 /// The same without dots of bytes, as Metal and browsers have it.

@@ -155,20 +155,16 @@ fn of_format(format: u32, all: &mut Vec<Variant>) {
     let ways = [(1, 2048, 0, 0), (2, 1024, 1, 0), (4, 1024, 1, 0)].into_iter();
     let dots = [(1, 4096, 0, 1), (2, 2048, 1, 1), (4, 2048, 1, 1)].into_iter();
     for (rows, chunk, halves, dots) in ways.chain(dots.filter(|_| wide)) {
-        for (gated, normed, single, chunked) in [
-            (0, 0, 0, 0),
-            (0, 0, 0, 1),
-            (0, 0, 1, 0),
-            (0, 0, 1, 1),
-            (0, 1, 0, 0),
-            (0, 1, 0, 1),
-            (0, 1, 1, 0),
-            (0, 1, 1, 1),
-            (1, 0, 0, 0),
-            (1, 0, 0, 1),
-            (1, 1, 0, 0),
-            (1, 1, 0, 1),
-        ] {
+        let kinds = [
+            (0, 0, 0),
+            (0, 0, 1),
+            (0, 1, 0),
+            (0, 1, 1),
+            (1, 0, 0),
+            (1, 1, 0),
+        ];
+        let kinds = kinds.into_iter().flat_map(|kind| [(kind, 0), (kind, 1)]);
+        for ((gated, normed, single), chunked) in kinds {
             let own = [
                 ("THREADS", 256),
                 ("WORK_VEC4", 1),

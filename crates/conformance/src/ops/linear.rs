@@ -51,9 +51,18 @@ pub(crate) fn products() -> Vec<Case> {
 
 /// Weights of `n` rows and `k` columns.
 pub(crate) fn matrix(f: &mut Fixture, dtype: DType, shape: &[u32]) -> tokkata_ir::WeightId {
+    scaled_matrix(f, (dtype, 1.0), shape)
+}
+
+/// The same, of noise in −scale..scale.
+fn scaled_matrix(
+    f: &mut Fixture,
+    (dtype, scale): (DType, f32),
+    shape: &[u32],
+) -> tokkata_ir::WeightId {
     let len = shape.iter().product::<u32>() as usize;
-    let name = format!("{dtype}{shape:?}");
-    f.matrix(dtype, shape, &noises(&name, len))
+    let noise = noises(&format!("{dtype}{shape:?}"), len).into_iter();
+    f.matrix(dtype, shape, &noise.map(|w| w * scale).collect::<Vec<_>>())
 }
 
 fn product(dtype: DType, n: u32, k: u32) -> Case {
@@ -76,12 +85,8 @@ fn of_many_rows(name: &str, dtype: DType, [n, k]: [u32; 2], scale: f32) -> Case 
         ..small_limits()
     });
     let x = f.input(&[k]);
-    let weights: Vec<f32> = noises(&format!("{dtype}{:?}", [n, k]), (n * k) as usize)
-        .into_iter()
-        .map(|w| w * scale)
-        .collect();
     let op = Op::Matmul {
-        weight: f.matrix(dtype, &[n, k], &weights),
+        weight: scaled_matrix(&mut f, (dtype, scale), &[n, k]),
         scale: None,
         bias: None,
     };

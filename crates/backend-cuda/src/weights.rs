@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokkata_core::DType;
-use tokkata_ir::weight::read_f32;
+use tokkata_ir::weight::{LARGE_HALF, power_of_halves, read_f32};
 use tokkata_ir::{BackendError, Op, Program, RawRows, Recipe, WeightDef, WeightId, WeightSource};
 
 use crate::driver::{Buffer, Context, Event, Function, Pinned, Stream};
@@ -71,8 +71,6 @@ pub(crate) struct Place {
     halves: Option<u64>,
 }
 
-/// The largest half that weights are made of what bounds them.
-const LARGE_HALF: f32 = 32768.0;
 /// Smaller bfloats would mostly be halves of few bits.
 const SMALL_BFLOAT: f32 = 1.0 / 256.0;
 
@@ -81,21 +79,13 @@ impl Place {
     pub(crate) fn scale_of_halves(&self) -> f32 {
         match self.segments[0].dtype {
             DType::F16 | DType::BF16 => 1.0,
-            _ => power_for(self.most),
+            _ => power_of_halves(self.most),
         }
     }
 
     /// Whether its bfloats keep their bits as halves.
     pub(crate) fn fits_halves(&self) -> bool {
         self.most == 0.0 || (SMALL_BFLOAT..=LARGE_HALF).contains(&self.most)
-    }
-}
-
-/// The largest power of two that numbers up to `most` are multiplied by.
-fn power_for(most: f32) -> f32 {
-    match (LARGE_HALF / most).log2().floor() {
-        exponent if exponent.is_finite() => exponent.min(24.0).exp2(),
-        _ => 1.0,
     }
 }
 
@@ -549,25 +539,5 @@ impl Upload {
             first += info.rows;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::power_for;
-
-    #[test]
-    fn scaled_weights_are_halves() {
-        for (most, power) in [
-            (1.0, 32768.0),
-            (1.1, 16384.0),
-            (40_000.0, 0.5),
-            (1e8, 0.000_244_140_63),
-        ] {
-            assert_eq!(power_for(most), power, "{most}");
-            assert!(most * power <= 32768.0, "{most}");
-        }
-        assert_eq!(power_for(1e-30), 16_777_216.0);
-        assert_eq!([power_for(0.0), power_for(f32::INFINITY)], [1.0, 1.0]);
     }
 }

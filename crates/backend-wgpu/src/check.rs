@@ -106,16 +106,37 @@ fn error(device: &dyn Device, want: &[f32]) -> Result<f64, String> {
     Ok(error / all)
 }
 
+/// What the reference makes of the layer.
+fn wanted() -> Result<Vec<f32>, String> {
+    layer::outputs(&RefBackend::default()).map_err(|e| e.to_string())
+}
+
+fn is_near(device: &WgpuDevice, want: &[f32]) -> bool {
+    error(device, want).is_ok_and(|error| error < MOST_ERROR)
+}
+
+/// Whether the layer is computed rightly, as kernels are chosen now.
+pub(crate) fn is_right(device: &WgpuDevice) -> bool {
+    wanted().is_ok_and(|want| is_near(device, &want))
+}
+
+/// The classes that are used.
+pub(crate) fn used(abilities: Abilities) -> impl Iterator<Item = &'static str> {
+    let used = move |class: &&Class| {
+        let mut without = abilities;
+        (class.set)(&mut without, false);
+        without != abilities
+    };
+    CLASSES.iter().filter(used).map(|class| class.name)
+}
+
 /// The classes that compute the layer wrongly; none is used any more.
 ///
 /// # Errors
 /// One line, where plain forms are wrong too.
 pub(crate) fn check(device: &mut WgpuDevice) -> Result<Vec<&'static str>, String> {
-    let want = layer::outputs(&RefBackend::default()).map_err(|e| e.to_string())?;
-    let is_right = |device: &WgpuDevice| match error(device, &want) {
-        Ok(error) => error < MOST_ERROR,
-        Err(_) => false,
-    };
+    let want = wanted()?;
+    let is_right = |device: &WgpuDevice| is_near(device, &want);
     if is_right(device) {
         return Ok(Vec::new());
     }
@@ -151,11 +172,12 @@ pub(crate) fn check(device: &mut WgpuDevice) -> Result<Vec<&'static str>, String
     Ok(wrong)
 }
 
-/// Leaves classes out.
-pub(crate) fn restrict<T: AsRef<str>>(device: &mut WgpuDevice, names: &[T]) {
-    for class in names.iter().filter_map(|n| class(n.as_ref())) {
-        (class.set)(&mut device.abilities, false);
-    }
+/// Leaves classes out; gives how many of them there are.
+pub(crate) fn restrict<T: AsRef<str>>(device: &mut WgpuDevice, names: &[T]) -> usize {
+    let known = names.iter().filter_map(|n| class(n.as_ref()));
+    known
+        .map(|class| (class.set)(&mut device.abilities, false))
+        .count()
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use tokkata_ir::{
 
 use crate::adapters::Adapters;
 use crate::check;
+use crate::choices::Choices;
 use crate::error::unsupported;
 use crate::exec::WgpuExecutor;
 use crate::formats;
@@ -25,14 +26,17 @@ use crate::preprocess::Constants;
 use crate::select;
 use crate::weights::Weights;
 
-/// An adapter that was opened.
-#[derive(Debug)]
+/// An adapter that was opened. Clones share it with its kernels, and may choose others.
+#[derive(Clone, Debug)]
 pub struct WgpuDevice {
     gpu: Arc<Gpu>,
     /// What programs that are loaded use.
     pub(crate) abilities: Abilities,
     /// Classes of kernels that are not used, since they compute wrongly.
     wrong: Vec<String>,
+    /// Those that are not used since others are faster.
+    slow: Vec<String>,
+    choices: Choices,
 }
 
 /// What can be said of an adapter before it is opened.
@@ -51,6 +55,9 @@ pub struct Description {
     /// What kernels would use that it does not have.
     pub lacks: Vec<String>,
 }
+
+/// What stands before the name of a class of kernels that is not chosen.
+const WITHOUT: &str = "without ";
 
 /// Why there is nothing.
 pub const NO_ADAPTER: &str =
@@ -197,6 +204,8 @@ impl WgpuDevice {
         WgpuDevice {
             abilities: gpu.abilities,
             wrong: Vec::new(),
+            slow: Vec::new(),
+            choices: Choices::default(),
             gpu,
         }
     }
@@ -223,10 +232,53 @@ impl WgpuDevice {
         self.abilities.dots && self.abilities.products
     }
 
+    /// Classes that are not used, since they compute wrongly.
+    #[must_use]
+    pub fn wrong(&self) -> &[String] {
+        &self.wrong
+    }
+
     /// Does not use classes that an earlier check named.
     pub fn leave_out(&mut self, classes: Vec<String>) {
         check::restrict(self, &classes);
         self.wrong = classes;
+    }
+
+    /// Whether kernels, as they are chosen now, compute a small layer rightly.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        check::is_right(self)
+    }
+
+    /// What was chosen otherwise than it is by default, as [`WgpuDevice::choose`] takes it.
+    #[must_use]
+    pub fn chosen(&self) -> Vec<String> {
+        let slow = self.slow.iter().map(|class| format!("{WITHOUT}{class}"));
+        self.choices.said().into_iter().chain(slow).collect()
+    }
+
+    /// What may be chosen instead, one by one, as [`WgpuDevice::choose`] takes it: what is fastest depends on the adapter.
+    #[must_use]
+    pub fn alternatives(&self) -> Vec<String> {
+        let classes = check::used(self.abilities);
+        let without = classes.map(|class| format!("{WITHOUT}{class}"));
+        self.choices.others().into_iter().chain(without).collect()
+    }
+
+    /// Chooses one thing for programs that are loaded from now on.
+    ///
+    /// # Errors
+    /// One line, where nothing is called so.
+    pub fn choose(&mut self, what: &str) -> Result<(), String> {
+        let class = what.strip_prefix(WITHOUT);
+        let known = match class {
+            Some(class) => check::restrict(self, &[class]) == 1,
+            None => self.choices.take(what),
+        };
+        self.slow.extend(class.filter(|_| known).map(str::to_owned));
+        known
+            .then_some(())
+            .ok_or_else(|| format!("nothing of a GPU is called '{what}'"))
     }
 
     /// The adapter and its driver: what a check holds for.
@@ -285,7 +337,7 @@ impl Device for WgpuDevice {
         options: &LoadOptions,
     ) -> Result<Box<dyn Loaded>, BackendError> {
         let resident = Resident::new(
-            (&self.gpu, self.abilities),
+            (&self.gpu, self.abilities, self.choices),
             &program,
             weights,
             !options.no_fuse,
@@ -370,7 +422,7 @@ fn place(program: &Program, plan: Plan, items: Vec<select::Item>) -> Placed {
 
 impl Resident {
     fn new(
-        (gpu, abilities): (&Arc<Gpu>, Abilities),
+        (gpu, abilities, choices): (&Arc<Gpu>, Abilities, Choices),
         program: &Arc<Program>,
         source: &dyn WeightSource,
         fuse: bool,
@@ -399,6 +451,7 @@ impl Resident {
             step: &step,
             constants: &constants,
             abilities,
+            choices,
             matrices: gpu.matrices.filter(|_| abilities.matrices),
         };
         let cut = program.plans.iter();

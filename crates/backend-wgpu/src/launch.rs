@@ -115,9 +115,6 @@ impl Extent {
 pub(crate) const UNIT: u32 = 64;
 pub(crate) const SPAN: u32 = 16 * UNIT;
 
-/// Workgroups that leave none of a GPU idle.
-const ENOUGH: u64 = 256;
-
 /// How a row's keys are divided among workgroups; it changes no bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Split {
@@ -131,8 +128,9 @@ pub(crate) enum Split {
 pub(crate) struct Division {
     /// Positions that rows see, where that does not follow from the longest sequence.
     pub(crate) positions: Option<u32>,
-    /// Workgroups of a row.
+    /// Workgroups of a row, and how many leave none of the adapter idle.
     pub(crate) groups: u32,
+    pub(crate) enough: u32,
     /// Words that a part of a row leaves, and room for all.
     pub(crate) words: u64,
     pub(crate) room: u64,
@@ -147,7 +145,7 @@ impl Division {
         let positions = self.positions.unwrap_or(size.positions);
         let rows = u64::from(size.rows);
         let fits = |per: u32| rows * u64::from(positions.div_ceil(per)) * self.words <= self.room;
-        let busy = rows * u64::from(self.groups) >= ENOUGH;
+        let busy = rows * u64::from(self.groups) >= self.enough.into();
         match () {
             () if positions <= UNIT || busy => Split::Whole,
             () if fits(UNIT) => Split::Units,
@@ -326,6 +324,7 @@ mod tests {
         let division = Division {
             positions: None,
             groups: 8,
+            enough: 256,
             words: 100,
             room: 10_000,
         };

@@ -10,7 +10,7 @@
 //! promise, unless the adapter has it.
 //!
 //! Reading order: `gpu` (the adapter), `preprocess`, `kernels` and `spirv` (sources), `formats` and `weights`, `adapters` (those of a model),
-//! `layout` (places), `lower` (ops to dispatches), `work` (works as words), `exec` (the executor) and `replay` (steps that are recorded once), `device`, `check` (what is tried before it is trusted).
+//! `layout` (places), `lower` (ops to dispatches), `work` (works as words), `exec` (the executor) and `replay` (steps that are recorded once), `device`, `check` (what is tried before it is trusted) and `choices` (what is measured).
 //!
 //! ```
 //! use tokkata_backend_wgpu::WgpuDevice;
@@ -21,6 +21,7 @@
 
 mod adapters;
 mod check;
+mod choices;
 mod device;
 mod error;
 mod exec;

@@ -16,6 +16,7 @@ use tokkata_ir::{
 };
 
 use crate::adapters::Adapters;
+use crate::choices::Choices;
 use crate::error::unsupported;
 use crate::gpu::{Abilities, Matrices};
 use crate::launch::{Division, Extent, Kernel, Launch, Pipeline, RowKind, Split};
@@ -41,6 +42,7 @@ pub(crate) struct Ground<'a> {
     /// Constants of every module.
     pub(crate) constants: &'a Constants,
     pub(crate) abilities: Abilities,
+    pub(crate) choices: Choices,
     /// Cooperative matrices for rows of prompts.
     pub(crate) matrices: Option<Matrices>,
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokkata_core::DType;
-use tokkata_ir::weight::read_f32;
+use tokkata_ir::weight::{power_of_halves, read_f32};
 use tokkata_ir::{
     BackendError, Op, Program, RawRows, SourceInfo, WeightDef, WeightId, WeightSource,
 };
@@ -36,19 +36,10 @@ pub(crate) struct Segment {
     most: Option<f32>,
 }
 
-/// The largest half that weights are made of what bounds them.
-const LARGE_HALF: f32 = 32768.0;
-
 impl Segment {
     /// What its weights are multiplied by when they are made halves, a power of two.
     pub(crate) fn scale_of_halves(&self) -> f32 {
-        let Some(most) = self.most else {
-            return 16.0;
-        };
-        match (LARGE_HALF / most).log2().floor() {
-            exponent if exponent.is_finite() => exponent.min(24.0).exp2(),
-            _ => 1.0,
-        }
+        self.most.map_or(16.0, power_of_halves)
     }
 }
 
@@ -405,14 +396,8 @@ mod tests {
             one.most = most;
             one.scale_of_halves()
         };
-        assert_eq!(
-            [None, Some(0.0), Some(f32::INFINITY)].map(&mut scale),
-            [16.0, 1.0, 1.0]
-        );
-        assert_eq!(
-            [1.0, 1.1, 40_000.0].map(|m| scale(Some(m))),
-            [32_768.0, 16_384.0, 0.5]
-        );
+        let bounds = [None, Some(0.0), Some(1.1), Some(40_000.0)];
+        assert_eq!(bounds.map(&mut scale), [16.0, 1.0, 16_384.0, 0.5]);
     }
 
     #[test]

@@ -13,6 +13,10 @@ use tokkata::tuning;
 use crate::console::{Wait, say};
 use crate::demo;
 
+/// Why nothing can be kept.
+pub(crate) const NO_FOLDER: &str =
+    "found no home folder, expected XDG_CACHE_HOME to name the cache";
+
 /// The user's folder of caches.
 fn folder() -> Option<PathBuf> {
     let set = |name| {
@@ -86,7 +90,7 @@ fn is_small(model: &Path) -> bool {
 
 /// Keeps `text`; gives the file.
 pub(crate) fn keep(text: &str) -> Result<PathBuf> {
-    let path = path().context("found no home folder, expected XDG_CACHE_HOME to name the cache")?;
+    let path = path().context(NO_FOLDER)?;
     let failed = || format!("{}: cannot be written", path.display());
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).with_context(failed)?;

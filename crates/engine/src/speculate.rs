@@ -20,7 +20,7 @@ use tokkata_ir::spec::DraftForm;
 use crate::request::RequestId;
 use crate::sampling::Sampling;
 pub(crate) use own::{Draft, Own};
-pub(crate) use pace::Pace;
+pub(crate) use pace::{Pace, Running};
 pub(crate) use plan::{Chance, allot};
 pub(crate) use rates::Rates;
 

@@ -8,6 +8,19 @@ use tokkata_core::DType;
 use crate::backend::{BackendError, Mapped, WeightSource};
 use crate::ids::Site;
 
+/// The largest half that a device makes of weights which it knows a bound of: beside it sums of rounded factors have room.
+pub const LARGE_HALF: f32 = 32768.0;
+
+/// The power of two that numbers up to `most` are multiplied by before a device makes halves of them, so that none is infinite and few
+/// lose bits: the largest after which none is above [`LARGE_HALF`]. 1 where nothing follows from the bound.
+#[must_use]
+pub fn power_of_halves(most: f32) -> f32 {
+    match (LARGE_HALF / most).log2().floor() {
+        exponent if exponent.is_finite() => exponent.min(24.0).exp2(),
+        _ => 1.0,
+    }
+}
+
 /// The meaning of a weight's dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Axis {
@@ -484,5 +497,26 @@ impl Fold {
             Fold::NegExp => -x.exp(),
             Fold::Exp => x.exp(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_of_any_size_are_halves() {
+        for (most, power) in [
+            (1.0, 32768.0),
+            (1.1, 16384.0),
+            (40_000.0, 0.5),
+            (1e8, 0.000_244_140_63),
+        ] {
+            assert_eq!(power_of_halves(most), power, "{most}");
+            assert!(most * power <= LARGE_HALF, "{most}");
+        }
+        assert_eq!(power_of_halves(1e-30), 16_777_216.0);
+        let nothing = [0.0, f32::INFINITY].map(power_of_halves);
+        assert_eq!(nothing, [1.0, 1.0]);
     }
 }

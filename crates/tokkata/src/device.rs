@@ -67,6 +67,70 @@ pub fn device(name: Option<&str>) -> Result<Box<dyn Device>> {
     })
 }
 
+/// What is timed of a choice for a GPU: a token of an answer alone, one of eight answers at once, a prompt.
+pub const TIMED: [&str; 3] = ["alone", "of eight", "prompt"];
+
+/// A choice for a GPU that was tried.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    /// What it is called.
+    pub choice: String,
+    /// How many times as fast it is as what was best until then, as [`TIMED`]; `None` where it computes wrongly or cannot be used.
+    pub faster: Option<[f64; 3]>,
+    /// Whether it is used from now on.
+    pub taken: bool,
+}
+
+/// A GPU whose kernels can be chosen by measuring them.
+#[cfg(not(target_arch = "wasm32"))]
+#[derive(Debug)]
+pub struct Tuner(wgpu::Tuner);
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Tuner {
+    /// The GPU with this name, as it is without any choice.
+    ///
+    /// # Errors
+    /// A device for which nothing is chosen, or that cannot be used.
+    pub fn open(name: &str) -> Result<Self> {
+        let index = match name {
+            "wgpu" => Some(0),
+            _ => name.strip_prefix("wgpu:").and_then(|n| n.parse().ok()),
+        };
+        let index = index.ok_or_else(|| Error::Device {
+            found: name.to_owned(),
+            known: "wgpu:0, wgpu:1 and so on, or none for the processor".to_owned(),
+        })?;
+        let opened = wgpu::Tuner::open(index);
+        Ok(Tuner(opened.map_err(|why| Error::NoDevice {
+            device: name.to_owned(),
+            why,
+        })?))
+    }
+
+    /// Measures with a model which kernels are fastest: what each choice computes is held against what is computed without it, then it
+    /// is timed beside what was best until then. `None` if `said` stops it.
+    ///
+    /// # Errors
+    /// A model that cannot be run twice at once there.
+    pub fn measure(
+        &self,
+        checkpoint: &crate::Checkpoint,
+        said: &mut dyn FnMut(&Tried) -> std::ops::ControlFlow<()>,
+    ) -> Result<Option<Vec<String>>> {
+        self.0.measure(checkpoint, said)
+    }
+
+    /// Keeps choices for programs that open the GPU from now on, or forgets what was kept, if there are none; gives the file, where
+    /// [`keep_checks`] has said where they are kept.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn keep(&self, chosen: &[String]) -> Result<Option<std::path::PathBuf>> {
+        self.0.keep(chosen)
+    }
+}
+
 /// Says where it is kept what the checks of GPUs found when they were first opened: the beginning of the paths of files,
 /// which should name the program's build. Without it, every program that opens a GPU of wgpu checks it anew.
 pub fn keep_checks(prefix: std::path::PathBuf) {

@@ -76,6 +76,8 @@ pub enum Error {
     Grammar(#[from] GrammarError),
     #[error(transparent)]
     Importance(#[from] crate::importance::ImportanceError),
+    #[error("what was chosen for a GPU cannot be kept: {source}")]
+    Choices { source: std::io::Error },
     #[error("found device '{found}', expected one of {known}")]
     Device { found: String, known: String },
     #[error("found tensors '{found}', expected a regular expression: {why}")]

@@ -63,7 +63,9 @@ pub use adapters::AdapterSource;
 pub use chat::Message;
 pub use checkpoint::Checkpoint;
 pub use decode::{ByteDecoder, TextDecoder};
-pub use device::{device, devices, keep_checks, present};
+#[cfg(not(target_arch = "wasm32"))]
+pub use device::Tuner;
+pub use device::{TIMED, Tried, device, devices, keep_checks, present};
 pub use drafts::{DraftKind, Drafts};
 pub use error::{Bytes, Error, Result};
 pub use model::{Generation, Model};

@@ -423,7 +423,7 @@ fn check_memory(checkpoint: &Checkpoint, need: MemoryNeed, limits: &Limits) -> R
 
 /// An arena of so many bytes; without a number, for whole contexts of all sequences, or of as many as the memory left
 /// allows, one at least. Some bytes stay free for what comes after it.
-fn arena(
+pub(crate) fn arena(
     program: &Program,
     loaded: &dyn Loaded,
     (bytes, later): (Option<u64>, u64),

@@ -67,7 +67,7 @@ fn load_for(file: &ModelFile, fuse: bool, adapters: u32) -> Resident {
     let program = Arc::new(tokkata_plan::build(&spec, &limits).expect("a program"));
     let device = WgpuDevice::noop();
     Resident::new(
-        (&device.gpu, device.abilities),
+        (&device.gpu, device.abilities, device.choices),
         &program,
         &FileWeights(file),
         fuse,
@@ -274,7 +274,7 @@ fn lowering_asks_for_known_variants() {
         for fuse in [false, true] {
             let weights = FileWeights(&file);
             let resident = Resident::new(
-                (&device.gpu, device.abilities),
+                (&device.gpu, device.abilities, device.choices),
                 &Arc::new(program.clone()),
                 &weights,
                 fuse,

@@ -156,6 +156,7 @@ impl Lowering<'_, '_> {
         let division = Division {
             positions,
             groups: op.n_kv_heads * per_key.div_ceil(group),
+            enough: self.ground.choices.keys,
             words,
             room,
         };

@@ -16,12 +16,6 @@ use crate::weights::Segment;
 const THREADS: u32 = 256;
 const TEAMS: u32 = THREADS / 32;
 
-/// Workgroups that leave none of a GPU idle.
-const ENOUGH: u32 = 512;
-
-/// Workgroups that go on with what others would do, rather than make ready as many more.
-const MOST_GROUPS: u32 = 512;
-
 /// Columns that are shared at least, and as floats at most with as much memory as every adapter has.
 const LEAST_CHUNK: u32 = 1024;
 const MOST_CHUNK: u32 = 2048;
@@ -58,7 +52,7 @@ impl Lowering<'_, '_> {
             let out = nodes[n].outs[0];
             self.width(out).div_ceil(2 * TEAMS)
         });
-        let single = found.gate.is_none() && pairs.sum::<u32>() < ENOUGH;
+        let single = found.gate.is_none() && pairs.sum::<u32>() < self.ground.choices.pairs;
         let outputs = match single || found.gate.is_some() {
             true => TEAMS,
             false => 2 * TEAMS,
@@ -118,7 +112,7 @@ impl Lowering<'_, '_> {
                 (_, true) if more => CHUNKS_OF_SIXTEEN[by as usize],
                 _ => (MOST_CHUNK << u32::from(more)) >> by,
             };
-            all.min(most)
+            all.min(most).min(self.ground.choices.columns)
         };
         let pipeline = |by: u32| {
             let own = [
@@ -144,7 +138,11 @@ impl Lowering<'_, '_> {
         let pipelines = (0..=most).map(pipeline).collect();
         let kernel = Kernel::ByRows(lead, 1, pipelines);
         // As many turns for each of them.
-        let most = if columns > chunk(0) { end } else { MOST_GROUPS };
+        let most = if columns > chunk(0) {
+            end
+        } else {
+            self.ground.choices.groups
+        };
         let groups = end.div_ceil(end.div_ceil(most));
         let grid = [Extent::fixed(groups), Extent::ONE, Extent::ONE];
         self.push(kernel, grid, segment.arena, &params);

@@ -156,7 +156,8 @@ impl Subject {
     }
 }
 
-fn write(synthetic: Synthetic, path: &Path) -> Result<()> {
+/// Makes a model up in a file.
+pub(super) fn write(synthetic: Synthetic, path: &Path) -> Result<()> {
     let wait = Wait::new(format!("making up {}", synthetic.title()));
     synthetic.write(path, |done, total| wait.set(done, total))?;
     Ok(())

@@ -87,6 +87,8 @@ Examples:
 pub(super) const TUNE: &str = "\
 Examples:
   tokkata tune
+  tokkata tune --device wgpu:0
+  tokkata tune --device wgpu:0 -m MODEL.gguf --dry-run
   tokkata tune --forget";
 
 pub(super) const TOKENIZE: &str = "\

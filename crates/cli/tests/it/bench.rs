@@ -130,6 +130,64 @@ fn a_tuning_is_kept_for_later_runs() {
     assert_eq!(forget(), format!("{file}: nothing was kept\n"));
 }
 
+/// Where there is no GPU, and where there is one, in software at least.
+#[test]
+fn a_gpu_is_tuned_where_there_is_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let mut command = crate::common::tokkata();
+        command.args(args).env("XDG_CACHE_HOME", dir.path());
+        command.output().unwrap()
+    };
+    for other in ["cpu", "cuda:0"] {
+        let refused = run(&["tune", "--device", other]);
+        let said = stderr(&refused);
+        assert!(
+            said.contains(&format!("found device '{other}', expected one of wgpu:0")),
+            "{said}"
+        );
+        assert_eq!(said.lines().count(), 1);
+    }
+    let refused = run(&["tune", "-m", "MODEL.gguf"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let (_dir, model) = made_up("q4_k_m");
+    let tune = ["tune", "--device", "wgpu:0", "-m", model.to_str().unwrap()];
+    let tuned = run(&tune);
+    let said = stderr(&tuned);
+    if said.contains("wgpu:0 cannot be used: ") {
+        assert_eq!(
+            (tuned.status.code(), said.lines().count()),
+            (Some(1), 1),
+            "{said}"
+        );
+        return eprintln!("skipped: {said}");
+    }
+    let text = String::from_utf8_lossy(&tuned.stdout).into_owned();
+    assert!(
+        tuned.status.success() && text.contains("columns=1024"),
+        "{said}{text}"
+    );
+    let path = said
+        .lines()
+        .find_map(|l| l.strip_prefix("kept in "))
+        .expect("a file");
+    let kept = std::fs::read_to_string(path).unwrap();
+    assert!(kept.starts_with("checked\n"), "{kept}");
+    std::fs::write(path, "checked\ntuned\nkeys=64\nwithout tiles\n").unwrap();
+    let bench = shortest(&model);
+    let on_gpu = [&bench[..], &["--device", "wgpu:0"]].concat();
+    let output = run(&on_gpu);
+    assert!(output.status.success(), "{}", stderr(&output));
+    std::fs::write(path, "checked\ntuned\nkeys=65\n").unwrap();
+    assert!(
+        run(&on_gpu).status.success(),
+        "what is not known is left alone"
+    );
+    let forgotten = run(&["tune", "--device", "wgpu:0", "--forget"]);
+    assert!(stderr(&forgotten).ends_with(": nothing is chosen any more\n"));
+    assert_eq!(std::fs::read_to_string(path).unwrap(), "checked\n");
+}
+
 #[test]
 fn a_model_runs_from_the_map_with_the_same_logits() {
     let (dir, model) = made_up("q4_k_m");

@@ -10,7 +10,12 @@ use crate::common::{made_up, stderr, stdout};
 use tokkata_conformance::hf::HfGolden;
 
 /// Examples that measure the machine for long.
-const LONG: [&str; 2] = ["tokkata tune", "tokkata doctor -o REPORT.md"];
+const LONG: [&str; 4] = [
+    "tokkata tune",
+    "tokkata tune --device wgpu:0",
+    "tokkata tune --device wgpu:0 -m MODEL.gguf --dry-run",
+    "tokkata doctor -o REPORT.md",
+];
 /// What only some machines have: a hub, and models of another kind.
 const ELSEWHERE: [&str; 4] = ["USER/NAME", "llama3.2", "RANKER", "CLASSIFIER"];
 

@@ -9,11 +9,16 @@ use super::Engine;
 use super::heads::Heads;
 use crate::flight::Part;
 use crate::sequence::Sequence;
-use crate::speculate::{Chance, Draft, DraftCounts, Guess, Speculation, Speculator, Wanted, allot};
+use crate::speculate::{
+    Chance, Draft, DraftCounts, Guess, Running, Speculation, Speculator, Wanted, allot,
+};
 use crate::task::{Answer, Goal, Task, place_of};
 
 /// Tokens of an answer that may stand before a draft in one step: the newest, and those that a grammar forced.
 const MOST_PENDING: usize = 16;
+
+/// Tokens for which heads were not worth asking that one counts for where drafts pause, and heads alone hold back the others.
+const PAUSED: usize = 4;
 
 /// Somebody for whom something could be guessed.
 struct Candidate {
@@ -70,15 +75,18 @@ impl Engine {
             self.compare(&mut speculator, &candidates);
             self.ask_free(&mut speculator, &mut candidates);
             let mut counts = self.worth(&mut speculator, &mut candidates);
-            if !self.keeps_pace(&mut speculator) {
+            let keeps_pace = self.keeps_pace(&mut speculator);
+            if !keeps_pace {
                 counts.fill(0);
             }
             self.ask_dear(&mut speculator, &mut candidates, &counts);
             let head = speculator.own_head();
+            let held = !keeps_pace && speculator.pace.pauses() && self.heads_hold_steps();
             for (candidate, count) in candidates.into_iter().zip(counts) {
                 if head.is_some() && candidate.ready {
                     let asked = count > 0 && candidate.drafter == head;
-                    self.note_head(candidate.i, asked);
+                    let useless = if held { PAUSED } else { 1 };
+                    self.note_head(candidate.i, if asked { 0 } else { useless });
                 }
                 self.note(candidate, count);
             }
@@ -93,9 +101,19 @@ impl Engine {
         }
         let others = self.running.iter().any(|t| !t.is_decoding());
         let answers = if others { 0 } else { self.running.len() };
-        let drafts = speculator.counts.iter().map(|c| c.drafts).sum();
-        let now = (self.clock)();
-        speculator.pace.allows(now, answers, (self.written, drafts))
+        let held = || self.costs.seen(answers).unwrap_or(f64::INFINITY);
+        let own = self.running.iter().filter_map(|task| match &task.goal {
+            Goal::Answer(answer) => Some(&answer.own),
+            Goal::Read(_) => None,
+        });
+        let running = Running {
+            answers,
+            waits: own.into_iter().any(|own| own.waits && !own.never),
+            tokens: self.written,
+            drafts: speculator.counts.iter().map(|c| c.drafts).sum(),
+            held_ns: self.heads_hold_steps().then(held),
+        };
+        speculator.pace.allows((self.clock)(), running)
     }
 
     fn candidate(&self, i: usize, most: usize) -> Option<Candidate> {

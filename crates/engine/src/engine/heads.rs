@@ -586,9 +586,15 @@ impl Engine {
         sample(&sampler.record, &row, scratch).ok()
     }
 
-    /// Notes whether the heads were worth asking for a token of a task.
-    pub(super) fn note_head(&mut self, i: usize, asked: bool) {
-        self.running[i].head.note(asked);
+    /// Whether steps that could follow each other on the device do not, because heads need the states of each.
+    pub(super) fn heads_hold_steps(&self) -> bool {
+        let follow = self.options.ahead.min(self.executor.depth()) > 1 || self.options.chain > 0;
+        follow && self.heads.is_some() && self.running.iter().any(Task::keeps_states_for_head)
+    }
+
+    /// Notes for how many tokens of a task the heads were not worth asking; none if they were asked.
+    pub(super) fn note_head(&mut self, i: usize, useless: usize) {
+        self.running[i].head.note(useless);
     }
 }
 

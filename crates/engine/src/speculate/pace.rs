@@ -1,8 +1,8 @@
 //! Whether many answers together come faster with drafts than without, by the clock.
 //!
 //! What a step costs by its rows does not tell what it costs the others that a step with a draft is one the host waits for, where steps
-//! without any follow each other on the device. So tokens of all answers are timed in turns, with drafts and without, and drafts pause
-//! while they are the slower way: some turns, then twice as many each time.
+//! without any follow each other on the device. So it is timed what a token takes without drafts; then drafts are tried for a turn, or
+//! until they are clearly the slower way, and pause if they are: some turns, then twice as many each time.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,32 +10,66 @@ use std::time::Instant;
 /// Answers from which they are timed: what a few lose is known from their steps.
 const LEAST: usize = 4;
 /// Tokens of each answer in a turn.
-const TURN: u64 = 16;
+const TURN: f64 = 16.0;
+/// Tokens of each answer that say something.
+const EARLY: f64 = 4.0;
+/// By which share drafts are clearly slower after one token of each answer; after more of them less will do.
+const CLEARLY: f64 = 0.4;
 /// Turns of the first pause, and of the longest.
-const PAUSES: [usize; 2] = [4, 64];
-/// Turns with drafts after which one without shows whether it is still the slower way.
+const PAUSES: [u32; 2] = [8, 64];
+/// Turns with drafts after which one without shows anew what a token takes so.
 const AGAIN: usize = 64;
-/// Weight of the newest turn.
-const NEWEST: f64 = 0.5;
+/// Turns after which it is tried again to time answers whose number did not last.
+const UNTIMED: u32 = 8;
+/// Part of their number by which answers may be more or fewer than those that were timed.
+const NEAR: usize = 8;
 
-/// Tokens of a number of answers that are being timed.
-#[derive(Clone, Copy, Debug)]
-struct Turn {
-    answers: usize,
-    began: Instant,
-    tokens: u64,
-    drafts: u64,
+/// What runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Running {
+    /// Answers, if nothing else runs.
+    pub(crate) answers: usize,
+    /// Tokens of all answers so far.
+    pub(crate) tokens: u64,
+    /// Drafts that were tried so far.
+    pub(crate) drafts: u64,
+    /// Whether somebody waits for its newest token, to try something, or tries it.
+    pub(crate) waits: bool,
+    /// Where steps without drafts do not follow each other as they do where none are ever tried: nanoseconds of one by itself, as far
+    /// as they are known.
+    pub(crate) held_ns: Option<f64>,
+}
+
+/// What a token takes without drafts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Plain {
+    ns: f64,
+    /// Tokens of each answer that were timed, the newest only.
+    tokens: f64,
+}
+
+/// Tokens that were drawn while drafts were tried.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trial {
+    /// Of each answer.
+    tokens: f64,
+    /// Nanoseconds that they took, and would have taken without drafts.
+    took: f64,
+    plain: f64,
 }
 
 /// Nanoseconds of a token by the number of answers, and what follows from them.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Without drafts, and with them.
-    known: BTreeMap<usize, [Option<f64>; 2]>,
-    turn: Option<Turn>,
-    /// Turns left of a pause, and turns of the next one.
-    left: usize,
-    next: usize,
+    plain: BTreeMap<usize, Plain>,
+    /// When something was new last, what ran then, and whether drafts had been tried just before.
+    last: Option<(Instant, Running, bool)>,
+    /// Tokens of each answer that came while it was not known what one takes without drafts.
+    unknown: f64,
+    trial: Trial,
+    /// Tokens of each answer that are left of a pause, and turns of the next one.
+    left: f64,
+    next: u32,
     /// Turns with drafts since the last pause.
     since: usize,
 }
@@ -43,9 +77,11 @@ pub(crate) struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         Pace {
-            known: BTreeMap::new(),
-            turn: None,
-            left: 0,
+            plain: BTreeMap::new(),
+            last: None,
+            unknown: 0.0,
+            trial: Trial::default(),
+            left: 0.0,
             next: PAUSES[0],
             since: 0,
         }
@@ -53,63 +89,98 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Whether drafts may be tried now: `answers` are all that run (0 where others do, too), which have come to so many tokens and
-    /// drafts.
-    pub(crate) fn allows(
-        &mut self,
-        now: Instant,
-        answers: usize,
-        (tokens, drafts): (u64, u64),
-    ) -> bool {
+    /// Whether drafts may be tried now.
+    pub(crate) fn allows(&mut self, now: Instant, running: Running) -> bool {
+        let answers = running.answers;
         if answers < LEAST {
-            self.turn = None;
+            self.last = None;
             return true;
         }
-        let new = Turn {
-            answers,
-            began: now,
-            tokens,
-            drafts,
-        };
-        let turn = *self.turn.get_or_insert(new);
-        let came = tokens - turn.tokens;
-        if turn.answers != answers {
-            self.turn = Some(new);
-        } else if came >= TURN * answers as u64 {
-            let took = (now - turn.began).as_nanos() as f64 / came as f64;
-            self.ended(answers, took, drafts > turn.drafts);
-            self.turn = Some(new);
+        let (began, before, tried) = *self.last.get_or_insert((now, running, true));
+        let drafts = running.drafts > before.drafts || running.waits;
+        let came = (running.tokens - before.tokens) as f64;
+        if before.answers != answers {
+            self.last = Some((now, running, drafts));
+        } else if came > 0.0 {
+            let took = (now - began).as_nanos() as f64;
+            let plain = before.held_ns.is_none() && !drafts && !tried;
+            self.took(running, (came, took), plain);
+            self.last = Some((now, running, drafts));
         }
-        self.left == 0
+        let known = self.token(running).is_some();
+        let unknown = self.unknown + came / answers as f64;
+        let again = known || unknown > TURN * f64::from(UNTIMED);
+        self.unknown = if again { 0.0 } else { unknown };
+        // Where the number of answers never lasts, nothing can be timed.
+        self.left <= 0.0 && (known || unknown > TURN)
     }
 
-    /// A turn ended in which a token took so many nanoseconds.
-    fn ended(&mut self, answers: usize, took: f64, with: bool) {
-        let known = self.known.entry(answers).or_default();
-        let mean = &mut known[usize::from(with)];
-        *mean = Some(mean.map_or(took, |old| old + NEWEST * (took - old)));
-        if self.left > 0 {
-            self.left -= 1;
+    /// Whether drafts pause wherever answers are timed.
+    pub(crate) fn pauses(&self) -> bool {
+        self.left > 0.0
+    }
+
+    /// What a token takes without drafts.
+    fn token(&self, running: Running) -> Option<f64> {
+        let answers = running.answers;
+        let near = answers - answers / NEAR..=answers + answers / NEAR;
+        let known = self
+            .plain
+            .range(near)
+            .filter(|(_, plain)| plain.tokens >= EARLY);
+        let nearest = known.min_by_key(|(n, _)| n.abs_diff(answers));
+        match nearest {
+            Some((&n, plain)) => Some(plain.ns * n as f64 / answers as f64),
+            None => {
+                let held = running.held_ns.filter(|ns| ns.is_finite());
+                held.map(|ns| ns / answers as f64)
+            }
+        }
+    }
+
+    /// So many tokens came in so many nanoseconds; `plain` if no draft has anything to do with it.
+    fn took(&mut self, running: Running, (came, took): (f64, f64), plain: bool) {
+        let each = came / running.answers as f64;
+        if plain {
+            let known = self.plain.entry(running.answers).or_default();
+            known.tokens = (known.tokens + each).min(TURN);
+            let newest = (each / known.tokens).min(1.0);
+            known.ns += newest * (took / came - known.ns);
+        }
+        if self.left > 0.0 {
+            self.left -= each;
             return;
         }
-        if !with {
+        if plain && self.trial.tokens == 0.0 {
             return;
         }
+        let Some(token) = self.token(running) else {
+            return;
+        };
+        let trial = &mut self.trial;
+        trial.tokens += each;
+        trial.took += took;
+        trial.plain += came * token;
+        let clearly = CLEARLY * (1.0 / trial.tokens - 1.0 / TURN).max(0.0);
+        let slower = trial.took > trial.plain * (1.0 + clearly);
+        if trial.tokens < EARLY || !(slower || trial.tokens >= TURN) {
+            return;
+        }
+        self.trial = Trial::default();
         self.since += 1;
-        let pause = match known[0] {
-            Some(without) if took > without => {
+        let turns = match slower {
+            true => {
                 let turns = self.next;
                 self.next = (2 * turns).min(PAUSES[1]);
                 turns
             }
-            Some(_) if self.since < AGAIN => {
+            false => {
                 self.next = 1;
-                0
+                u32::from(self.since >= AGAIN)
             }
-            _ => 1,
         };
-        if pause > 0 {
-            (self.left, self.since) = (pause, 0);
+        if turns > 0 {
+            (self.left, self.since) = (f64::from(turns) * TURN, 0);
         }
     }
 }
@@ -120,49 +191,116 @@ mod tests {
 
     use super::*;
 
-    /// Turns of eight answers, with drafts where they are allowed, and what a token takes either way: how many had drafts.
-    fn with(turns: usize, [without, with]: [u64; 2]) -> usize {
+    /// Steps of so many answers, with drafts where they are allowed, and what a token takes either way: how many had drafts.
+    fn with(
+        steps: usize,
+        answers: impl Fn(usize) -> usize,
+        [without, with]: [u64; 2],
+    ) -> (usize, Pace) {
         let (mut pace, mut now) = (Pace::default(), Instant::now());
-        let (mut tokens, mut drafts, mut count) = (0, 0, 0);
-        for _ in 0..turns {
-            let mut tried = false;
-            for _ in 0..TURN {
-                let on = pace.allows(now, 8, (tokens, drafts));
-                tried |= on;
-                drafts += u64::from(on);
-                tokens += 8;
-                now += Duration::from_nanos(8 * if on { with } else { without });
-            }
-            count += usize::from(tried);
+        let (mut running, mut count) = (Running::default(), 0);
+        for step in 0..steps {
+            running.answers = answers(step);
+            let on = pace.allows(now, running);
+            count += usize::from(on);
+            running.drafts += u64::from(on);
+            running.tokens += running.answers as u64;
+            let token = if on { with } else { without };
+            now += Duration::from_nanos(running.answers as u64 * token);
         }
-        count
+        (count, pace)
     }
 
     #[test]
     fn drafts_pause_where_they_are_the_slower_way() {
-        // One of two, then of five, nine, …, at last one of 65.
-        let slower = with(400, [100, 120]);
-        assert!((6..=11).contains(&slower), "{slower}");
-        let faster = with(400, [100, 60]);
-        assert!(faster > 385, "{faster}");
+        // Four tokens each of a few dozen times at most: pauses grow to 64 turns.
+        let (clearly, _) = with(6400, |_| 8, [100, 130]);
+        assert!((16..=60).contains(&clearly), "{clearly}");
+        let (first, _) = with(128, |_| 8, [100, 130]);
+        assert!(first <= 5, "{first}");
+        let (hardly, _) = with(6400, |_| 8, [100, 101]);
+        assert!((64..=200).contains(&hardly), "{hardly}");
+        let (faster, _) = with(6400, |_| 8, [100, 60]);
+        assert!(faster > 6200, "{faster}");
+    }
+
+    #[test]
+    fn answers_that_come_and_go_are_timed_too() {
+        for lasts in [2, 3] {
+            let answers = |step: usize| 30 + (step / lasts) % 4;
+            let (slower, _) = with(6400, answers, [100, 130]);
+            assert!((4..=200).contains(&slower), "{slower} {lasts}");
+            let (faster, _) = with(6400, answers, [100, 60]);
+            assert!(faster > 5600, "{faster} {lasts}");
+        }
+        // Nothing can be timed, and nothing is forbidden for long.
+        let (tried, _) = with(6400, |step| 30 + step % 4, [100, 130]);
+        assert!((5500..=5700).contains(&tried), "{tried}");
+        let (later, _) = with(
+            6400,
+            |step| 30 + (step % 4).min(3200 - step.min(3200)),
+            [100, 130],
+        );
+        assert!(later < tried / 2 + 200, "{later}");
     }
 
     #[test]
     fn few_answers_and_others_beside_them_are_not_timed() {
         let mut pace = Pace {
-            left: 5,
+            left: 5.0,
             ..Pace::default()
         };
         let now = Instant::now();
-        assert!(pace.allows(now, 3, (0, 0)) && pace.allows(now, 0, (10_000, 9)));
-        assert!(!pace.allows(now, 8, (10_000, 9)), "the pause goes on");
+        let running = |answers| Running {
+            answers,
+            held_ns: Some(9.0),
+            ..Running::default()
+        };
+        assert!(pace.allows(now, running(3)) && pace.allows(now, running(0)));
+        assert!(!pace.allows(now, running(8)), "the pause goes on");
     }
 
     #[test]
-    fn a_turn_without_drafts_is_one_without() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
-        assert!(pace.allows(now, 4, (0, 7)));
-        assert!(pace.allows(now + Duration::from_micros(1), 4, (64, 7)));
-        assert!(matches!(pace.known[&4], [Some(_), None]), "{pace:?}");
+    fn what_a_step_takes_is_held_against_drafts_until_some_ran_without() {
+        let mut pace = Pace::default();
+        let mut now = Instant::now();
+        let mut running = Running {
+            answers: 10,
+            held_ns: Some(1000.0),
+            ..Running::default()
+        };
+        assert!(pace.allows(now, running));
+        for _ in 0..5 {
+            running.tokens += 10;
+            running.drafts += 1;
+            now += Duration::from_nanos(1500);
+            pace.allows(now, running);
+        }
+        assert!(pace.pauses() && pace.plain.is_empty(), "{pace:?}");
+    }
+
+    #[test]
+    fn tokens_behind_a_draft_are_no_measure() {
+        let (_, pace) = with(200, |_| 8, [100, 130]);
+        let plain = pace.plain[&8].ns;
+        assert!((plain - 100.0).abs() < 0.5, "{plain}");
+        let mut bent = Pace::default();
+        let now = Instant::now();
+        let running = Running {
+            answers: 8,
+            ..Running::default()
+        };
+        bent.allows(now, running);
+        let mut more = running;
+        for waits in [false, true, false] {
+            // Right after others, while somebody waits, and right after that.
+            more = Running {
+                tokens: more.tokens + 800,
+                waits,
+                ..running
+            };
+            bent.allows(now, more);
+        }
+        assert!(bent.plain.is_empty(), "something else was kept: {bent:?}");
     }
 }

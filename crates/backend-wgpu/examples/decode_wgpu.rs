@@ -1,7 +1,7 @@
 //! How fast a model is on the first adapter, without an engine: a prompt in steps of 512 rows, then chains of steps in which
 //! every sequence goes on with what was drawn.
 //!
-//! `cargo run --release -p tokkata-backend-wgpu --example decode -- MODEL.gguf [TOKENS [SEQUENCES [DEPTH]]]`
+//! `cargo run --release -p tokkata-backend-wgpu --example decode_wgpu -- MODEL.gguf [TOKENS [SEQUENCES [DEPTH]]]`
 //!
 //! `TOKKATA_WGPU` takes another adapter, by its number. The sum over the bits of the last logits says whether two ways of running
 //! agree.

@@ -28,6 +28,9 @@ const TOKENS: [usize; 2] = [32, 16];
 const HEAD: usize = 100;
 /// Squared error that logits of a choice which changes bits may have, of all squares.
 const MOST_ERROR: f64 = 1e-5;
+/// What a round may take, in seconds; where it takes longer, it has this part of the tokens at least.
+const ROUND: f64 = 1.0;
+const LEAST: usize = 8;
 /// Repetitions, of which the fastest counts.
 const ROUNDS: usize = 3;
 /// Rounds in turn with what was best until then, of which all but one must be won.
@@ -41,10 +44,12 @@ struct Runner {
     engine: Engine,
     n_vocab: u32,
     next: u32,
+    /// Which part of all tokens a round has.
+    part: usize,
 }
 
 impl Runner {
-    fn load(checkpoint: &Checkpoint, device: &WgpuDevice) -> Result<Self> {
+    fn load(checkpoint: &Checkpoint, device: &WgpuDevice, part: usize) -> Result<Self> {
         let trained = checkpoint.trained_ctx().filter(|&n| n > 0);
         let limits = Limits {
             rows: PROMPT as u32,
@@ -71,6 +76,7 @@ impl Runner {
             engine: Engine::new(program, executor, options)?,
             n_vocab,
             next: 1,
+            part,
         })
     }
 
@@ -85,7 +91,7 @@ impl Runner {
 
     /// Seconds of a prompt.
     fn prompt(&mut self) -> Result<f64> {
-        let rows = (self.engine.limits().ctx as usize / 2).min(PROMPT);
+        let rows = (self.engine.limits().ctx as usize / 2).min(PROMPT / self.part);
         let tokens: Vec<u32> = (0..rows).map(|_| self.token()).collect();
         let session = self.engine.open_session(0);
         let started = Instant::now();
@@ -166,8 +172,21 @@ impl Runner {
 
     /// Seconds of each of [`TIMED`](crate::device::TIMED).
     fn once(&mut self) -> Result<[f64; 3]> {
-        let alone = self.answers(1, TOKENS[0])?;
-        Ok([alone, self.answers(MANY, TOKENS[1])?, self.prompt()?])
+        let tokens = TOKENS.map(|n| n / self.part);
+        let alone = self.answers(1, tokens[0])?;
+        Ok([alone, self.answers(MANY, tokens[1])?, self.prompt()?])
+    }
+
+    /// Makes rounds as long as they may be.
+    fn fit(&mut self) -> Result<()> {
+        self.once()?;
+        let started = Instant::now();
+        self.once()?;
+        let took = started.elapsed().as_secs_f64();
+        while self.part > 1 && took * (LEAST / self.part) as f64 * 2.0 < ROUND {
+            self.part /= 2;
+        }
+        Ok(())
     }
 
     /// The best of some rounds.
@@ -226,8 +245,8 @@ pub(super) fn tune(
     said: &mut dyn FnMut(&Tried) -> ControlFlow<()>,
 ) -> Result<Option<Vec<String>>> {
     let mut chosen = usual.clone();
-    let mut best = Runner::load(checkpoint, usual)?;
-    let mut times = best.times()?;
+    let mut best = Runner::load(checkpoint, usual, LEAST)?;
+    best.fit()?;
     // Of what is best: a class that is left out may change bits.
     let mut logits = best.logits()?;
     for choice in usual.alternatives() {
@@ -239,17 +258,16 @@ pub(super) fn tune(
             taken: false,
         };
         if right {
-            let mut runner = Runner::load(checkpoint, &device)?;
+            let mut runner = Runner::load(checkpoint, &device, best.part)?;
             let found = runner.logits()?;
             if agrees(&tried.choice, &logits, &found) {
-                let mut ratio = faster(times, runner.times()?);
+                let mut ratio = faster(best.times()?, runner.times()?);
                 if pays(ratio)
                     && let Some(again) = pays_again(&mut best, &mut runner)?
                 {
                     ratio = again;
                     tried.taken = true;
                     (best, chosen, logits) = (runner, device, found);
-                    times = best.times()?;
                 }
                 tried.faster = Some(ratio);
             }

@@ -1,5 +1,5 @@
-//! What is fastest on one adapter: one choice after another, each held against the adapter without any before it is timed, taken where it
-//! is faster twice.
+//! What is fastest on one adapter: one choice after another, each held against what is best until then, by its numbers and then by the
+//! clock, and taken where it is faster twice.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -227,7 +227,7 @@ fn pays_again(best: &mut Runner, other: &mut Runner) -> Result<Option<[f64; 3]>>
     Ok((won + 1 >= AGAIN && pays(ratio)).then_some(ratio))
 }
 
-/// Whether logits are those of the adapter without any choice: bit by bit if the choice is a number, else nearly.
+/// Whether logits are those of what is best without the choice: bit by bit if the choice is a number, else nearly.
 fn agrees(choice: &str, usual: &[f32], found: &[f32]) -> bool {
     if choice.contains('=') {
         return usual == found;

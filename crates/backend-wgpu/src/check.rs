@@ -121,13 +121,18 @@ pub(crate) fn is_right(device: &WgpuDevice) -> bool {
 }
 
 /// The classes that are used.
-pub(crate) fn used(abilities: Abilities) -> impl Iterator<Item = &'static str> {
+fn used(abilities: Abilities) -> impl Iterator<Item = &'static Class> {
     let used = move |class: &&Class| {
         let mut without = abilities;
         (class.set)(&mut without, false);
         without != abilities
     };
-    CLASSES.iter().filter(used).map(|class| class.name)
+    CLASSES.iter().filter(used)
+}
+
+/// Their names.
+pub(crate) fn names(abilities: Abilities) -> impl Iterator<Item = &'static str> {
+    used(abilities).map(|class| class.name)
 }
 
 /// The classes that compute the layer wrongly; none is used any more.
@@ -150,12 +155,7 @@ pub(crate) fn check(device: &mut WgpuDevice) -> Result<Vec<&'static str>, String
         });
     }
     let mut wrong = Vec::new();
-    for class in &CLASSES {
-        let mut without = had;
-        (class.set)(&mut without, false);
-        if without == had {
-            continue;
-        }
+    for class in used(had) {
         device.abilities = only(class);
         let named = class.needs.iter().any(|n| wrong.contains(n));
         if named || !is_right(device) {

@@ -260,16 +260,13 @@ impl WgpuDevice {
     /// What may be chosen instead, one by one, as [`WgpuDevice::choose`] takes it: what is fastest depends on the adapter.
     #[must_use]
     pub fn alternatives(&self) -> Vec<String> {
-        let classes = check::used(self.abilities);
+        let classes = check::names(self.abilities);
         let without = classes.map(|class| format!("{WITHOUT}{class}"));
         self.choices.others().into_iter().chain(without).collect()
     }
 
-    /// Chooses one thing for programs that are loaded from now on.
-    ///
-    /// # Errors
-    /// One line, where nothing is called so.
-    pub fn choose(&mut self, what: &str) -> Result<(), String> {
+    /// Chooses one thing for programs that are loaded from now on; whether anything is called so.
+    pub fn choose(&mut self, what: &str) -> bool {
         let class = what.strip_prefix(WITHOUT);
         let known = match class {
             Some(class) => check::restrict(self, &[class]) == 1,
@@ -277,8 +274,6 @@ impl WgpuDevice {
         };
         self.slow.extend(class.filter(|_| known).map(str::to_owned));
         known
-            .then_some(())
-            .ok_or_else(|| format!("nothing of a GPU is called '{what}'"))
     }
 
     /// The adapter and its driver: what a check holds for.

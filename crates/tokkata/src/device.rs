@@ -31,6 +31,14 @@ pub fn devices() -> impl Iterator<Item = (&'static str, &'static str)> {
     DEVICES.iter().copied()
 }
 
+/// The number of the GPU of any maker that is called so.
+fn adapter(name: &str) -> Option<usize> {
+    match name {
+        "wgpu" => Some(0),
+        _ => name.strip_prefix("wgpu:")?.parse().ok(),
+    }
+}
+
 /// The device called `name`, or the default.
 ///
 /// # Errors
@@ -42,12 +50,10 @@ pub fn device(name: Option<&str>) -> Result<Box<dyn Device>> {
         .strip_prefix("cuda:")
         .or_else(|| wanted.strip_prefix("CUDA").filter(|n| !n.is_empty()));
     let nvidia = nvidia.and_then(|n| n.parse().ok());
-    let any = wanted.strip_prefix("wgpu:").and_then(|n| n.parse().ok());
-    let opened = match (wanted, nvidia, any) {
+    let opened = match (wanted, nvidia, adapter(wanted)) {
         ("cpu", ..) => cpu::open(),
         ("ref", ..) => Ok(Box::new(tokkata_backend_ref::RefBackend::default()) as Box<dyn Device>),
         ("cuda", ..) => cuda::open(0),
-        ("wgpu", ..) => wgpu::open(0),
         ("auto", ..) => cuda::open(0)
             .or_else(|_| wgpu::first())
             .or_else(|_| cpu::open()),
@@ -93,19 +99,15 @@ impl Tuner {
     /// # Errors
     /// A device for which nothing is chosen, or that cannot be used.
     pub fn open(name: &str) -> Result<Self> {
-        let index = match name {
-            "wgpu" => Some(0),
-            _ => name.strip_prefix("wgpu:").and_then(|n| n.parse().ok()),
-        };
-        let index = index.ok_or_else(|| Error::Device {
+        let index = adapter(name).ok_or_else(|| Error::Device {
             found: name.to_owned(),
             known: "wgpu:0, wgpu:1 and so on, or none for the processor".to_owned(),
         })?;
         let opened = wgpu::Tuner::open(index);
-        Ok(Tuner(opened.map_err(|why| Error::NoDevice {
+        opened.map(Tuner).map_err(|why| Error::NoDevice {
             device: name.to_owned(),
             why,
-        })?))
+        })
     }
 
     /// Measures with a model which kernels are fastest: what each choice computes is held against what is computed without it, then it

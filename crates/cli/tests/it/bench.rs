@@ -86,14 +86,17 @@ fn mistakes_are_told_in_a_line_and_exit_with_2() {
     }
 }
 
+/// The program, with a cache of its own.
+fn run_in(cache: &Path, args: &[&str]) -> std::process::Output {
+    let mut command = crate::common::tokkata();
+    command.args(args).env("XDG_CACHE_HOME", cache);
+    command.output().unwrap()
+}
+
 #[test]
 fn a_tuning_is_kept_for_later_runs() {
     let dir = tempfile::tempdir().unwrap();
-    let run = |args: &[&str]| {
-        let mut command = crate::common::tokkata();
-        command.args(args).env("XDG_CACHE_HOME", dir.path());
-        command.output().unwrap()
-    };
+    let run = |args: &[&str]| run_in(dir.path(), args);
     let kept = || std::fs::read_dir(dir.path().join("tokkata")).map_or(0, Iterator::count);
     // Beside other tests the machine may be too busy, which is said and keeps nothing.
     let measured = |more: &[&str]| {
@@ -134,11 +137,7 @@ fn a_tuning_is_kept_for_later_runs() {
 #[test]
 fn a_gpu_is_tuned_where_there_is_one() {
     let dir = tempfile::tempdir().unwrap();
-    let run = |args: &[&str]| {
-        let mut command = crate::common::tokkata();
-        command.args(args).env("XDG_CACHE_HOME", dir.path());
-        command.output().unwrap()
-    };
+    let run = |args: &[&str]| run_in(dir.path(), args);
     for other in ["cpu", "cuda:0"] {
         let refused = run(&["tune", "--device", other]);
         let said = stderr(&refused);

@@ -59,7 +59,7 @@ impl Engine {
 
     /// Whether an answer's rows may run on a token that is not known yet.
     pub(super) fn runs_ahead(&self, answer: &Answer) -> bool {
-        let waits = self.speculator.is_some() && answer.own.waits && !answer.own.never;
+        let waits = self.speculator.is_some() && answer.own.is_waiting();
         !waits && answer.runs_ahead(self.cache.is_recurrent())
     }
 
@@ -101,17 +101,15 @@ impl Engine {
         }
         let others = self.running.iter().any(|t| !t.is_decoding());
         let answers = if others { 0 } else { self.running.len() };
-        let held = || self.costs.seen(answers).unwrap_or(f64::INFINITY);
-        let own = self.running.iter().filter_map(|task| match &task.goal {
-            Goal::Answer(answer) => Some(&answer.own),
-            Goal::Read(_) => None,
-        });
+        let waits =
+            |task: &Task| matches!(&task.goal, Goal::Answer(answer) if answer.own.is_waiting());
         let running = Running {
             answers,
-            waits: own.into_iter().any(|own| own.waits && !own.never),
+            waits: self.running.iter().any(waits),
             tokens: self.written,
             drafts: speculator.counts.iter().map(|c| c.drafts).sum(),
-            held_ns: self.heads_hold_steps().then(held),
+            held: self.heads_hold_steps(),
+            step_ns: self.costs.seen(answers),
         };
         speculator.pace.allows((self.clock)(), running)
     }

@@ -62,6 +62,11 @@ impl Own {
         }
     }
 
+    /// Whether its newest token is waited for.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waits && !self.never
+    }
+
     /// Likelihood that a draft of so many tokens is right up to each of them.
     pub(crate) fn right(
         &mut self,

@@ -35,9 +35,10 @@ pub(crate) struct Running {
     pub(crate) drafts: u64,
     /// Whether somebody waits for its newest token, to try something, or tries it.
     pub(crate) waits: bool,
-    /// Where steps without drafts do not follow each other as they do where none are ever tried: nanoseconds of one by itself, as far
-    /// as they are known.
-    pub(crate) held_ns: Option<f64>,
+    /// Whether steps without drafts do not follow each other as they do where none are ever tried.
+    pub(crate) held: bool,
+    /// Nanoseconds of such a step by itself, as far as they are known.
+    pub(crate) step_ns: Option<f64>,
 }
 
 /// What a token takes without drafts.
@@ -103,7 +104,7 @@ impl Pace {
             self.last = Some((now, running, drafts));
         } else if came > 0.0 {
             let took = (now - began).as_nanos() as f64;
-            let plain = before.held_ns.is_none() && !drafts && !tried;
+            let plain = !before.held && !drafts && !tried;
             self.took(running, (came, took), plain);
             self.last = Some((now, running, drafts));
         }
@@ -132,7 +133,7 @@ impl Pace {
         match nearest {
             Some((&n, plain)) => Some(plain.ns * n as f64 / answers as f64),
             None => {
-                let held = running.held_ns.filter(|ns| ns.is_finite());
+                let held = running.step_ns.filter(|_| running.held);
                 held.map(|ns| ns / answers as f64)
             }
         }
@@ -253,7 +254,8 @@ mod tests {
         let now = Instant::now();
         let running = |answers| Running {
             answers,
-            held_ns: Some(9.0),
+            held: true,
+            step_ns: Some(9.0),
             ..Running::default()
         };
         assert!(pace.allows(now, running(3)) && pace.allows(now, running(0)));
@@ -266,7 +268,8 @@ mod tests {
         let mut now = Instant::now();
         let mut running = Running {
             answers: 10,
-            held_ns: Some(1000.0),
+            held: true,
+            step_ns: Some(1000.0),
             ..Running::default()
         };
         assert!(pace.allows(now, running));

@@ -48,7 +48,7 @@ pub(super) fn checked(index: usize) -> Result<WgpuDevice, String> {
     let (mut device, chosen) = untuned(index)?;
     for choice in chosen {
         // What is not known is as it is by default.
-        let _ = device.choose(&choice);
+        device.choose(&choice);
     }
     Ok(device)
 }

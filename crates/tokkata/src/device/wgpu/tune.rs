@@ -177,7 +177,7 @@ impl Runner {
         Ok([alone, self.answers(MANY, tokens[1])?, self.prompt()?])
     }
 
-    /// Makes rounds as long as they may be.
+    /// Makes rounds as long as they may be; kernels are made in the first.
     fn fit(&mut self) -> Result<()> {
         self.once()?;
         let started = Instant::now();
@@ -191,8 +191,6 @@ impl Runner {
 
     /// The best of some rounds.
     fn times(&mut self) -> Result<[f64; 3]> {
-        // Kernels are made in the first.
-        self.once()?;
         let mut best = [f64::INFINITY; 3];
         for _ in 0..ROUNDS {
             let took = self.once()?;
@@ -251,7 +249,7 @@ pub(super) fn tune(
     let mut logits = best.logits()?;
     for choice in usual.alternatives() {
         let mut device = chosen.clone();
-        let right = device.choose(&choice).is_ok() && device.is_right();
+        let right = device.choose(&choice) && device.is_right();
         let mut tried = Tried {
             choice,
             faster: None,
@@ -261,6 +259,8 @@ pub(super) fn tune(
             let mut runner = Runner::load(checkpoint, &device, best.part)?;
             let found = runner.logits()?;
             if agrees(&tried.choice, &logits, &found) {
+                // Kernels are made in the first round.
+                runner.once()?;
                 let mut ratio = faster(best.times()?, runner.times()?);
                 if pays(ratio)
                     && let Some(again) = pays_again(&mut best, &mut runner)?

@@ -90,6 +90,8 @@ pub enum Processor {
     Zen3,
     /// The others of AMD's family 25, with AVX-512.
     Zen4,
+    /// AMD's of family 26, of which Zen 5 is known.
+    Zen5,
     /// Others of AMD's, since Zen.
     Amd,
     /// Every other.
@@ -117,6 +119,7 @@ impl Processor {
         match (family(signature), model(signature)) {
             (25, 0x00..=0x0f | 0x20..=0x5f) => Self::Zen3,
             (25, _) => Self::Zen4,
+            (26, _) => Self::Zen5,
             _ => Self::Amd,
         }
     }
@@ -263,15 +266,16 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn models_tell_zen_3_from_zen_4() {
-        // Milan, Vermeer, Cezanne; Genoa, Raphael, Bergamo; Turin.
+    fn signatures_tell_zen_3_to_zen_5() {
+        // Milan, Vermeer, Cezanne; Genoa, Raphael, Bergamo; Turin; Naples.
         for signature in [0x00a0_0f11, 0x00a2_0f12, 0x00a5_0f00] {
             assert_eq!(Processor::of_amd(signature), Processor::Zen3);
         }
         for signature in [0x00a1_0f11, 0x00a6_0f12, 0x00aa_0f01] {
             assert_eq!(Processor::of_amd(signature), Processor::Zen4);
         }
-        assert_eq!(Processor::of_amd(0x00b0_0f21), Processor::Amd);
+        assert_eq!(Processor::of_amd(0x00b0_0f21), Processor::Zen5);
+        assert_eq!(Processor::of_amd(0x0080_0f12), Processor::Amd);
     }
 
     #[test]

@@ -139,6 +139,12 @@ impl Tuning {
                 wide: true,
                 ..amd
             },
+            Processor::Zen5 => Tuning {
+                fetch: Fetch::First(8 << 10),
+                single: Fetch::First(4 << 10),
+                wide: true,
+                ..amd
+            },
             Processor::Zen3 => Tuning {
                 single: Fetch::First(2 << 10),
                 near: Near::Second,
@@ -564,6 +570,7 @@ mod tests {
         };
         assert_eq!(of(Processor::Zen3), "l1:4096 l1:2048 l2 false");
         assert_eq!(of(Processor::Zen4), "l1:4096 none l2 true");
+        assert_eq!(of(Processor::Zen5), "l1:8192 l1:4096 l1 true");
         assert_eq!(of(Processor::Amd), "l1:4096 none l1 false");
         assert_eq!(of(Processor::Other), "l2:16384 l2:16384 l1 false");
     }

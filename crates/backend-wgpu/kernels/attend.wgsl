@@ -36,7 +36,7 @@ const ANY: u32 = 1u;
 const BROKEN: u32 = 2u;
 
 var<workgroup> query: array<vec4<f32>, QUERIES>;
-// Keys, then what parts of a mix are.
+// Heads before their rotation, then keys, then what parts of a mix are.
 var<workgroup> tile: array<vec4<f32>, 576>;
 var<workgroup> scores: array<f32, SCORES>;
 // Of each query: largest score, sum, whether a score was no number.
@@ -47,48 +47,51 @@ var<workgroup> bounds: vec4<u32>;
 // In the place of a second cache.
 const HEADS_AT: u32 = 12u;
 const COLUMNS: u32 = 2u * DIM_K;
+// Where the key lies in `tile`, behind queries, before its rotation.
+const KEY: u32 = GROUP * FOURS_K;
 
-// Two heads.
+// The row's key and value.
 var<workgroup> columns: array<f32, COLUMNS>;
 
 // Norms and rotations of the queries from head `first` on, and of the key and value of the row, which are written to the cache where
-// this workgroup reads them. 64 threads for a head, as in heads.wgsl.
+// this workgroup reads them. 32 threads for a head, whose sums are those of heads.wgsl.
 fn take_heads(row: u32, first: u32, n: u32, kv_head: u32, writes: bool, lid: u32) {
-    let heads = select(GROUP, GROUP + 2u, writes);
-    let thread = lid & 63u;
-    let start = (lid >> 6u) * DIM_K;
-    for (var h = 0u; h < heads; h += 2u) {
-        let head = h + (lid >> 6u);
-        var x = p(A_Q) + (row * p(A_HEADS) + first + min(head, n - 1u)) * DIM_K;
-        var kind = OF_QUERIES;
-        if (head == GROUP) {
-            x = p(A_K) + (row * p(A_KV_HEADS) + kv_head) * DIM_K;
-            kind = OF_KEYS;
-        }
-        if (head > GROUP) { x = p(A_V) + (row * p(A_KV_HEADS) + kv_head) * DIM_V; }
-        let s = sum_lanes(squares_of(x, DIM_K, thread), lid);
-        workgroupBarrier();
-        if ((lid & 31u) == 0u) { warps[lid >> 5u] = s; }
-        workgroupBarrier();
-        let squares = warps[(lid >> 6u) * 2u] + warps[(lid >> 6u) * 2u + 1u];
-        let number = select(first + min(head, n - 1u), kv_head, head >= GROUP);
-        for (var c = thread; c < DIM_K; c += 64u) {
-            var y = 0.0;
-            if (head > GROUP) { y = wf(x + c); } else { y = turned(x, DIM_K, kind, number, row, c, squares); }
-            columns[start + c] = y;
-        }
-        workgroupBarrier();
-        if (head < GROUP) {
-            for (var i = thread; i < FOURS_K; i += 64u) {
-                let c = start + 4u * i;
-                query[head * FOURS_K + i] = vec4<f32>(columns[c], columns[c + 1u], columns[c + 2u], columns[c + 3u]);
-            }
-        } else if (writes && head < GROUP + 2u) {
-            let at = place(0u, seq_slot(row_seq(row)), place_of_row(row));
-            if (at.block != NONE) { store_columns(select(4u, 8u, head > GROUP), at, kv_head * DIM_K, DIM_K, start, thread); }
-        }
+    let lane = lid & 31u;
+    let h = lid >> 5u;
+    let number = first + min(h, n - 1u);
+    let q = four_at(p(A_Q) + (row * p(A_HEADS) + number) * DIM_K, lane, DIM_K);
+    let own = four_at(select(p(A_K), p(A_V), h == 1u) + (row * p(A_KV_HEADS) + kv_head) * DIM_K, lane, DIM_K);
+    let of_q = norm_weights(DIM_K, OF_QUERIES, number, lane);
+    let of_k = norm_weights(DIM_K, OF_KEYS, kv_head, lane);
+    let turns = turns_of(row, lane, DIM_K);
+    let y = normed(q, of_q, DIM_K, OF_QUERIES, sum_lanes(square(q, 0.0), lid));
+    let z = normed(own, of_k, DIM_K, OF_KEYS, sum_lanes(square(own, 0.0), lid));
+    let inside = lane < FOURS_K;
+    if (inside && h < GROUP) { tile[h * FOURS_K + lane] = y; }
+    if (inside && h == 0u) { tile[KEY + lane] = z; }
+    workgroupBarrier();
+    var query_turned = vec4<f32>();
+    var key_turned = vec4<f32>();
+    let heads_at = min(h, GROUP - 1u) * FOURS_K;
+#for i 4
+    let c$i = min(lane * 4u + $iu, DIM_K - 1u);
+    let other$i = other_of(c$i);
+    query_turned[$i] = turned(y[$i], tile[heads_at + (other$i >> 2u)][other$i & 3u], turns.by[$i], other$i != c$i);
+    key_turned[$i] = turned(z[$i], tile[KEY + (other$i >> 2u)][other$i & 3u], turns.by[$i], other$i != c$i);
+#end
+    if (inside && h < GROUP) { query[h * FOURS_K + lane] = query_turned; }
+    if (writes && inside && h < 2u) {
+        let x = select(key_turned, own, h == 1u);
+#for i 4
+        columns[h * DIM_K + lane * 4u + $iu] = x[$i];
+#end
     }
-    storageBarrier();
+    workgroupBarrier();
+    if (writes && h < 2u) {
+        let at = place(0u, seq_slot(row_seq(row)), place_of_row(row));
+        if (at.block != NONE) { store_columns(select(4u, 8u, h == 1u), at, kv_head * DIM_K, DIM_K, h * DIM_K, lane, 32u); }
+    }
+    if (writes) { storageBarrier(); }
 }
 #endif
 

@@ -10,10 +10,12 @@
 const HEADS_AT: u32 = 19u;
 const DIM: u32 = 256u;
 
+// As their products leave them, then after norm and rotation.
+var<workgroup> raw: array<f32, DIM>;
 var<workgroup> columns: array<f32, DIM>;
 var<workgroup> lives: u32;
 
-// A workgroup of 64 threads for each head (x: queries, keys, values) of each row (y).
+// A workgroup of 64 threads for each head (x: queries, keys, values) of each row (y), a thread for four columns.
 @compute @workgroup_size(64)
 fn heads(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>) {
     let row = wg.y;
@@ -24,7 +26,8 @@ fn heads(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: v
     if (workgroupUniformLoad(&lives) == 0u) { return; }
     let n_q = p(16u);
     let n_k = p(17u);
-    let width = select(p(18u), p(29u), wg.x >= n_q + n_k);
+    let is_value = wg.x >= n_q + n_k;
+    let width = select(p(18u), p(29u), is_value);
     var head = wg.x;
     var x = p(12u) + (row * n_q + head) * width;
     var kind = OF_QUERIES;
@@ -33,22 +36,42 @@ fn heads(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: v
         kind = OF_KEYS;
         x = p(13u) + (row * n_k + head) * width;
     }
-    if (wg.x >= n_q + n_k) {
+    if (is_value) {
         head -= n_k;
         x = p(14u) + (row * n_k + head) * width;
-    } else {
-        var squares = 0.0;
-        if (p(HEADS_AT + kind) != NONE) { squares = sum_block(squares_of(x, width, lid), lid); }
-        for (var c = lid; c < width; c += 64u) { columns[c] = turned(x, width, kind, head, row, c, squares); }
     }
+    let own = four_at(x, lid, width);
+    let inside = lid * 4u < width;
+    if (is_value) {
+        if (inside) {
+#for i 4
+            columns[lid * 4u + $iu] = own[$i];
+#end
+        }
+    } else {
+        // Both runs of 32 threads make the same sum.
+        let squares = sum_lanes(square(four_at(x, (lid & 31u) + 32u, width), square(four_at(x, lid & 31u, width), 0.0)), lid);
+        let y = normed(own, norm_weights(width, kind, head, lid), width, kind, squares);
+        if (inside) {
+#for i 4
+            raw[lid * 4u + $iu] = y[$i];
+#end
+        }
+        workgroupBarrier();
+        if (inside) {
+            let turns = turns_of(row, lid, width);
+#for i 4
+            let c$i = lid * 4u + $iu;
+            let other$i = other_of(c$i);
+            columns[c$i] = turned(y[$i], raw[other$i], turns.by[$i], other$i != c$i);
+#end
+        }
+    }
+    workgroupBarrier();
     if (wg.x < n_q) {
         for (var c = lid; c < width; c += 64u) { set_wf(p(15u) + (row * n_q + head) * width + c, columns[c]); }
         return;
     }
-    if (wg.x >= n_q + n_k) {
-        for (var c = lid; c < width; c += 64u) { columns[c] = wf(x + c); }
-    }
-    workgroupBarrier();
     let at = place(0u, seq_slot(row_seq(row)), place_of_row(row));
-    if (at.block != NONE) { store_columns(select(4u, 8u, wg.x >= n_q + n_k), at, head * width, width, 0u, lid); }
+    if (at.block != NONE) { store_columns(select(4u, 8u, is_value), at, head * width, width, 0u, lid, 64u); }
 }

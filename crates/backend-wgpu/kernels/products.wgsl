@@ -5,6 +5,8 @@
 // column of a run is summed, and those four in pairs, then the runs, and threads in pairs as in `matmul.wgsl`. So the order of a row's sum
 // follows from the number of columns alone.
 //
+// Vectors of weights are asked for `RUNS` runs at once.
+//
 // With `DOTS` a run of 32 columns is integers of 16 bits under a scale of its own, which are multiplied by codes byte by byte: its sum
 // is exact but for the rounding of those integers.
 #include "common.wgsl"
@@ -133,7 +135,6 @@ fn times(x: Columns, w: Columns, root: f32) -> Columns {
     return Columns(array<vec4<f32>, 4>(x.v[0] * (root * w.v[0]), x.v[1] * (root * w.v[1]), x.v[2] * (root * w.v[2]), x.v[3] * (root * w.v[3])));
 }
 
-fn square(v: vec4<f32>, sum: f32) -> f32 { return fma(v.w, v.w, fma(v.z, v.z, fma(v.y, v.y, fma(v.x, v.x, sum)))); }
 fn squares(x: Columns) -> f32 { return square(x.v[3], square(x.v[2], square(x.v[1], square(x.v[0], 0.0)))); }
 
 #if DOTS
@@ -228,9 +229,11 @@ fn with_run(sum: f32, dots: vec2<i32>, of_x: vec4<u32>, f: vec2<f32>) -> f32 {
 }
 #endif
 
-// Grid: as many workgroups as have something to do, or fewer, which go on then; runs of rows.
+// Grid: as many workgroups as have something to do, or fewer, which go on then; runs of rows. Those from `MOST_GROUPS` on have nothing to do.
 @compute @workgroup_size(THREADS)
 fn products(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+    let strides = min(groups.x, MOST_GROUPS);
+    if (wg.x >= strides) { return; }
     let lane = lid & 31u;
     let k = p(3u);
 #if GATED
@@ -242,8 +245,10 @@ fn products(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg
 #if WEIGHTS_VEC4
     // Weights do not wait for what is made here before them.
     let runs = k / COLUMNS;
+#for u RUNS
 #for e EACH
-    var next$e = raw_of(team.w[$e] >> 2u, min(lane, runs - 1u));
+    var next$e_$u = raw_of(team.w[$e] >> 2u, min(lane + 32u * $uu, runs - 1u));
+#end
 #end
 #endif
     let first = wg.y * ROWS;
@@ -275,10 +280,10 @@ fn products(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg
 #if CHUNKED == 0
     share_rows(0u, k, first, last, root, held, lid);
 #endif
-    for (var group = wg.x; group < all; group += groups.x) {
+    for (var group = wg.x; group < all; group += strides) {
         let own = team;
         let n = p(own.q + PART_N);
-        if (group + groups.x < all) { team = team_of(group + groups.x, lid >> 5u); }
+        if (group + strides < all) { team = team_of(group + strides, lid >> 5u); }
 #for t ROWS
         var added$t = vec2<f32>();
         if (p(6u) != NONE) {
@@ -295,15 +300,26 @@ fn products(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg
             workgroupBarrier();
             share_rows(begin, k, first, last, root, held, lid);
 #endif
-            for (var g = lane; g * COLUMNS < columns; g += 32u) {
+            for (var turn = lane; turn * COLUMNS < columns; turn += 32u * RUNS) {
+#if WEIGHTS_VEC4
+                // The next runs of this row, or the first ones of the next row.
+                let then = begin / COLUMNS + turn + 32u * RUNS;
+                let goes_on = then < runs;
+#for u RUNS
+#for e EACH
+                let run$e_$u = next$e_$u;
+                next$e_$u = raw_of(select(team.w[$e], own.w[$e], goes_on) >> 2u, min(select(lane, then, goes_on) + 32u * $uu, runs - 1u));
+#end
+#end
+#endif
+#for u RUNS
+                let g$u = turn + 32u * $uu;
+                if ($uu == 0u || g$u * COLUMNS < columns) {
+                let g = g$u;
                 let here = begin / COLUMNS + g;
 #if WEIGHTS_VEC4
-                // The next run of this row, or the first one of the next row.
-                let goes_on = here + 32u < runs;
-                let then = min(select(lane, here + 32u, goes_on), runs - 1u);
 #for e EACH
-                let r$e = next$e;
-                next$e = raw_of(select(team.w[$e], own.w[$e], goes_on) >> 2u, then);
+                let r$e = run$e_$u;
 #end
 #endif
 #if DOTS
@@ -390,6 +406,8 @@ fn products(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg
 #end
 #end
 #endif
+                }
+#end
             }
         }
 #for t ROWS

@@ -1,6 +1,9 @@
 // Sums and maxima over runs of 32 threads in one order of additions, whatever the width of a subgroup, and over workgroups of
 // `THREADS` threads. All threads of a workgroup call them together.
 
+// A sum with four squares more.
+fn square(v: vec4<f32>, sum: f32) -> f32 { return fma(v.w, v.w, fma(v.z, v.z, fma(v.y, v.y, fma(v.x, v.x, sum)))); }
+
 var<workgroup> lanes: array<f32, 256>;
 var<workgroup> warps: array<f32, 8>;
 

@@ -193,7 +193,10 @@ mod tests {
         };
         assert_eq!(device.check(), Ok(Vec::new()));
         let mut device = WgpuDevice::open(0).expect("an adapter");
-        device.break_kernels("query[head * FOURS_K + i]", "query[i]");
+        device.break_kernels(
+            "query[h * FOURS_K + lane] = query_turned;",
+            "query[h * FOURS_K + lane] = y;",
+        );
         let had = device.abilities;
         let named = device.check().expect("plain forms are right");
         assert_eq!(named, ["attention with heads"]);

@@ -7,6 +7,8 @@ pub(crate) struct Choices {
     pub(crate) pairs: u32,
     /// Workgroups of products that go on with what others would do, rather than make ready as many more.
     pub(crate) groups: u32,
+    /// Those of products of several rows, whose columns take longer to make ready, where all are shared at once.
+    pub(crate) several: u32,
     /// Columns that a workgroup of products shares at most.
     pub(crate) columns: u32,
     /// Workgroups of attention from which keys are not divided among more.
@@ -18,6 +20,7 @@ impl Default for Choices {
         Choices {
             pairs: 512,
             groups: 512,
+            several: 132,
             columns: 4096,
             keys: 256,
         }
@@ -31,7 +34,7 @@ struct Number {
     tried: &'static [u32],
 }
 
-const NUMBERS: [Number; 4] = [
+const NUMBERS: [Number; 5] = [
     Number {
         name: "pairs",
         of: |c| &mut c.pairs,
@@ -41,6 +44,11 @@ const NUMBERS: [Number; 4] = [
         name: "groups",
         of: |c| &mut c.groups,
         tried: &[64, 128, 256, 512, 1024, 2048],
+    },
+    Number {
+        name: "several",
+        of: |c| &mut c.several,
+        tried: &[32, 64, 132, 264, 512],
     },
     Number {
         name: "columns",
@@ -100,14 +108,20 @@ mod tests {
     fn what_is_said_is_taken_again() {
         let mut choices = Choices::default();
         assert!(choices.said().is_empty());
-        assert_eq!(choices.others().len(), 15);
+        assert_eq!(choices.others().len(), 19);
         for other in choices.others() {
             assert!(choices.take(&other), "{other}");
         }
         let said = choices.said();
         assert_eq!(
             said,
-            ["pairs=1024", "groups=2048", "columns=2048", "keys=512"]
+            [
+                "pairs=1024",
+                "groups=2048",
+                "several=512",
+                "columns=2048",
+                "keys=512"
+            ]
         );
         let mut again = Choices::default();
         assert!(said.iter().all(|s| again.take(s)));

@@ -504,6 +504,7 @@ impl Gpu {
 
     #[cfg(test)]
     pub(crate) fn break_kernels(&self, text: &'static str, other: &'static str) {
+        assert!(crate::kernels::has_text(text), "no kernel has: {text}");
         *locked(&self.broken) = Some((text, other));
     }
 

@@ -74,6 +74,13 @@ pub(crate) fn text(file: &str, constants: &Constants) -> String {
     text
 }
 
+/// Whether any source has a text.
+#[cfg(test)]
+pub(crate) fn has_text(text: &str) -> bool {
+    let mut sources = SOURCES.iter().filter_map(|name| source(name));
+    sources.any(|source| source.contains(text))
+}
+
 /// Whether a source has cooperative matrices.
 pub(crate) fn is_cooperative(file: &str) -> bool {
     file.contains("coop")

@@ -196,7 +196,7 @@ impl Pipeline {
 #[cfg(test)]
 impl Pipeline {
     /// Constants whose values are the model's or the adapter's: any.
-    const SIZES: &[&str] = &["DIM_K", "DIM_V", "CHUNK", "HALVES", "CACHE"];
+    const SIZES: &[&str] = &["DIM_K", "DIM_V", "CHUNK", "HALVES", "CACHE", "MOST_GROUPS"];
 
     fn own(&self) -> impl Iterator<Item = &(String, u32)> {
         let of_all = |name: &str| name.starts_with("S_") || name.starts_with("T_");

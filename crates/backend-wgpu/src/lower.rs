@@ -2,7 +2,7 @@
 
 mod adapt;
 pub(crate) mod attention;
-mod fused;
+pub(crate) mod fused;
 pub(crate) mod linear;
 mod moe;
 mod recurrent;

@@ -99,7 +99,7 @@ pub struct Engine {
     options: EngineOptions,
     ports: Ports,
     waiting: VecDeque<Task>,
-    running: Vec<Task>,
+    pub(crate) running: Vec<Task>,
     /// Ended, but with rows under way.
     leaving: Vec<Task>,
     flights: VecDeque<Flight>,

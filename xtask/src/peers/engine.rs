@@ -92,10 +92,14 @@ impl Engine {
         }
     }
 
-    /// Tokens per second of all sequences together, by the peer's program for it, which lies beside llama-bench.
+    /// Tokens per second of all sequences together, by the peer's program for it, which lies beside llama-bench; unknown where it does not.
     fn batched(&self, file: &Path, case: &Case, setting: &Setting) -> Result<Speed> {
         const PROMPT: usize = 16;
         let program = self.program.with_file_name("llama-batched-bench");
+        let has_folder = program.components().count() > 1;
+        if has_folder && !program.is_file() {
+            return Ok(Speed::default());
+        }
         let number = |n: usize| n.to_string();
         let context = case.sequences * (PROMPT + case.generated);
         let mut command = Command::new(program);

@@ -3,11 +3,14 @@
 use tokkata_core::DType;
 
 use super::{is_cooperative, text};
+use crate::choices::Choices;
 use crate::formats;
 use crate::gpu::Matrices;
 use crate::layout;
 use crate::lower::attention::{own_of_prompts, own_of_replies};
+use crate::lower::fused::runs;
 use crate::lower::linear::{halved_tile, how_halved};
+use crate::params::NONE;
 use crate::preprocess::Constants;
 
 /// A module as wgpu gets it.
@@ -102,9 +105,9 @@ pub(crate) fn variants() -> Vec<Variant> {
     ] {
         for heads in (0..2).filter(|h| *h == 0 || dim <= 128) {
             for extras in [false, true] {
-                let own = own_of_replies(cached_as(dim), (dim, dim), group, extras);
+                let own = own_of_replies(cached_as(dim), (dim, dim), group, extras, heads == 1);
                 for replies in (0..2).filter(|r| r + heads < 2) {
-                    let more = [("HEADS", heads), ("REPLIES", replies)];
+                    let more = [("REPLIES", replies)];
                     all.push(("attend.wgsl", [&own[..], &more].concat()));
                 }
             }
@@ -152,7 +155,8 @@ fn of_format(format: u32, all: &mut Vec<Variant>) {
     let dtype = DType::from_ggml(format);
     let wide = dtype.is_some_and(formats::is_wide);
     let vectors = wide || matches!(dtype, Some(DType::F16 | DType::BF16));
-    let ways = [(1, 2048, 0, 0), (2, 1024, 1, 0), (4, 1024, 1, 0)].into_iter();
+    let several = Choices::default().several;
+    let ways = [(1_u32, 2048, 0, 0), (2, 1024, 1, 0), (4, 1024, 1, 0)].into_iter();
     let dots = [(1, 4096, 0, 1), (2, 2048, 1, 1), (4, 2048, 1, 1)].into_iter();
     for (rows, chunk, halves, dots) in ways.chain(dots.filter(|_| wide)) {
         let kinds = [
@@ -180,6 +184,15 @@ fn of_format(format: u32, all: &mut Vec<Variant>) {
                 ("GATED", gated),
                 ("NORMED", normed),
                 ("ROWS", rows),
+                ("RUNS", runs(rows.trailing_zeros(), vectors && !wide)),
+                (
+                    "MOST_GROUPS",
+                    if rows == 1 || chunked == 1 {
+                        NONE
+                    } else {
+                        several
+                    },
+                ),
             ];
             all.push(("products.wgsl", of(&own)));
         }

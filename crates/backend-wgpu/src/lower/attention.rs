@@ -174,12 +174,8 @@ impl Lowering<'_, '_> {
             self.launch(kernel, &own, grid, params)?;
             self.kind = Some(RowKind::Reply);
         }
-        let own = own_of_replies(cache, (op.dim_k, op.dim_v), group, extras);
-        let own = [
-            &own[..],
-            &[("HEADS", heads.into()), ("REPLIES", apart.into())],
-        ]
-        .concat();
+        let own = own_of_replies(cache, (op.dim_k, op.dim_v), group, extras, heads);
+        let own = [&own[..], &[("REPLIES", apart.into())]].concat();
         let rows = Extent::rows(Lead::Rows);
         for (code, split) in (0..).zip([Split::Whole, Split::Units, Split::Spans]) {
             let (per, parts) = match split {
@@ -242,13 +238,14 @@ impl Lowering<'_, '_> {
     }
 }
 
-/// Constants of `attend.wgsl`: as those of `attend_prompts.wgsl`, and how often its loops turn.
+/// Constants of `attend.wgsl`: as those of `attend_prompts.wgsl`, whether it turns heads, and how often its loops turn.
 pub(crate) fn own_of_replies(
     cache: u32,
     (dim_k, dim_v): (u32, u32),
     group: u32,
     extras: bool,
-) -> [(&'static str, u32); 11] {
+    heads: bool,
+) -> [(&'static str, u32); 12] {
     let [a, b, c, d, e, f] = own_of_prompts(cache, (dim_k, dim_v), group, extras);
     [
         a,
@@ -262,6 +259,7 @@ pub(crate) fn own_of_replies(
         ("EACH", (group * dim_v / 4).div_ceil(128)),
         ("FETCHES", (dim_k / 4).div_ceil(8)),
         ("THREADS", 128),
+        ("HEADS", heads.into()),
     ]
 }
 

@@ -25,6 +25,11 @@ const MOST_CHUNK: u32 = 2048;
 const CHUNKS_OF_INTEGERS: [u32; 3] = [4096, 4096, 2048];
 const CHUNKS_OF_SIXTEEN: [u32; 3] = [2048, 2048, 1024];
 
+/// Runs of a row of weights that a thread asks for at once: a single row of sixteen bits leaves room for more of them.
+pub(crate) const fn runs(by: u32, sixteen: bool) -> u32 {
+    if sixteen && by == 0 { 4 } else { 1 }
+}
+
 impl Lowering<'_, '_> {
     /// Rows of prompts op by op, rows of replies at once; these `beside` the ones before, where they read the same value.
     pub(super) fn products(&mut self, found: &Products, beside: bool) -> Result<(), BackendError> {
@@ -114,6 +119,11 @@ impl Lowering<'_, '_> {
             };
             all.min(most).min(self.ground.choices.columns)
         };
+        // Columns that are shared in turn are made ready anew for each group.
+        let most_groups = |by: u32| match by > 0 && columns <= chunk(by) {
+            true => self.ground.choices.several,
+            false => NONE,
+        };
         let pipeline = |by: u32| {
             let own = [
                 ("FORMAT", segment.dtype.ggml()),
@@ -131,14 +141,16 @@ impl Lowering<'_, '_> {
                 ("GATED", found.gate.is_some().into()),
                 ("NORMED", found.norm.is_some().into()),
                 ("ROWS", 1 << by),
+                ("RUNS", runs(by, sixteen)),
+                ("MOST_GROUPS", most_groups(by)),
             ];
             self.pipeline(("products.wgsl", "products"), &own)
         };
         let most = 1 + u32::from(abilities.shares_more);
         let pipelines = (0..=most).map(pipeline).collect();
         let kernel = Kernel::ByRows(lead, 1, pipelines);
-        // As many turns for each of them.
-        let most = if columns > chunk(0) {
+        // As many turns for each of them. Where columns are shared in turn, weights of sixteen bits alone gain from fewer.
+        let most = if columns > chunk(0) && !sixteen {
             end
         } else {
             self.ground.choices.groups

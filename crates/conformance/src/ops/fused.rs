@@ -42,7 +42,7 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(feed_forward(dtype, [D, 512]));
     }
     cases.extend([DType::Q4_K, DType::Q6_K].map(|dtype| feed_forward(dtype, [1024, 2048])));
-    for dtype in [DType::Q8_0, DType::Q4_K] {
+    for dtype in [DType::F16, DType::BF16, DType::Q8_0, DType::Q4_K] {
         for kind in [NormKind::Rms, NormKind::Layer] {
             cases.push(normed_products(dtype, kind, (WIDE, true)));
         }

@@ -17,9 +17,6 @@ use crate::task::{Answer, Goal, Task, place_of};
 /// Tokens of an answer that may stand before a draft in one step: the newest, and those that a grammar forced.
 const MOST_PENDING: usize = 16;
 
-/// Tokens for which heads were not worth asking that one counts for where drafts pause, and heads alone hold back the others.
-const PAUSED: usize = 4;
-
 /// Somebody for whom something could be guessed.
 struct Candidate {
     /// Place among the running tasks.
@@ -81,12 +78,14 @@ impl Engine {
             }
             self.ask_dear(&mut speculator, &mut candidates, &counts);
             let head = speculator.own_head();
-            let held = !keeps_pace && speculator.pace.pauses() && self.heads_hold_steps();
+            let held = !keeps_pace && speculator.pace.pauses_long() && self.heads_hold_steps();
             for (candidate, count) in candidates.into_iter().zip(counts) {
                 if head.is_some() && candidate.ready {
                     let asked = count > 0 && candidate.drafter == head;
-                    let useless = if held { PAUSED } else { 1 };
-                    self.note_head(candidate.i, if asked { 0 } else { useless });
+                    match held {
+                        true => self.running[candidate.i].head.give_up(),
+                        false => self.note_head(candidate.i, asked),
+                    }
                 }
                 self.note(candidate, count);
             }
@@ -201,8 +200,11 @@ impl Engine {
             .drafters
             .iter()
             .position(|d| !d.is_free());
+        let head = speculator.own_head();
         let mut chances = Vec::new();
         for candidate in candidates.iter_mut() {
+            let keeps = self.running[candidate.i].keeps_states_for_head();
+            let dear = dear.filter(|_| dear != head || keeps);
             let all = &speculator.rates;
             let own = &mut self.answer_of(candidate.i).0.own;
             let mut right = match candidate.drafter {

@@ -592,15 +592,15 @@ impl Engine {
         follow && self.heads.is_some() && self.running.iter().any(Task::keeps_states_for_head)
     }
 
-    /// Notes for how many tokens of a task the heads were not worth asking; none if they were asked.
-    pub(super) fn note_head(&mut self, i: usize, useless: usize) {
-        self.running[i].head.note(useless);
+    /// Notes whether the heads were worth asking for a token of a task.
+    pub(super) fn note_head(&mut self, i: usize, asked: bool) {
+        self.running[i].head.note(asked);
     }
 }
 
 impl Task {
     /// Whether states of its rows are kept for the heads.
-    fn keeps_states_for_head(&self) -> bool {
+    pub(super) fn keeps_states_for_head(&self) -> bool {
         let answers = matches!(&self.goal, Goal::Answer(answer) if !answer.own.never);
         answers
             && !self.head.is_off()

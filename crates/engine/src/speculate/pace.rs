@@ -13,8 +13,8 @@ const LEAST: usize = 4;
 const TURN: f64 = 16.0;
 /// Tokens of each answer that say something.
 const EARLY: f64 = 4.0;
-/// By which share drafts are clearly slower after one token of each answer; after more of them less will do.
-const CLEARLY: f64 = 0.4;
+/// By which share drafts are clearly slower after few tokens and after [`EARLY`] of each answer, times these: after more of them less will do.
+const CLEARLY: [f64; 2] = [1.2, 0.4];
 /// Turns of the first pause, and of the longest.
 const PAUSES: [u32; 2] = [8, 64];
 /// Turns with drafts after which one without shows anew what a token takes so.
@@ -116,9 +116,9 @@ impl Pace {
         self.left <= 0.0 && (known || unknown > TURN)
     }
 
-    /// Whether drafts pause wherever answers are timed.
-    pub(crate) fn pauses(&self) -> bool {
-        self.left > 0.0
+    /// Whether drafts pause for more than a turn, which is not only to see what tokens take without them.
+    pub(crate) fn pauses_long(&self) -> bool {
+        self.left > TURN
     }
 
     /// What a token takes without drafts.
@@ -162,9 +162,10 @@ impl Pace {
         trial.tokens += each;
         trial.took += took;
         trial.plain += came * token;
-        let clearly = CLEARLY * (1.0 / trial.tokens - 1.0 / TURN).max(0.0);
+        let clearly = CLEARLY[usize::from(trial.tokens >= EARLY)];
+        let clearly = clearly * (1.0 / trial.tokens - 1.0 / TURN).max(0.0);
         let slower = trial.took > trial.plain * (1.0 + clearly);
-        if trial.tokens < EARLY || !(slower || trial.tokens >= TURN) {
+        if trial.tokens < 1.0 || !(slower || trial.tokens >= TURN) {
             return;
         }
         self.trial = Trial::default();
@@ -219,6 +220,8 @@ mod tests {
         assert!((16..=60).contains(&clearly), "{clearly}");
         let (first, _) = with(128, |_| 8, [100, 130]);
         assert!(first <= 5, "{first}");
+        let (at_once, _) = with(128, |_| 8, [100, 220]);
+        assert_eq!(at_once, 1);
         let (hardly, _) = with(6400, |_| 8, [100, 101]);
         assert!((64..=200).contains(&hardly), "{hardly}");
         let (faster, _) = with(6400, |_| 8, [100, 60]);
@@ -279,7 +282,7 @@ mod tests {
             now += Duration::from_nanos(1500);
             pace.allows(now, running);
         }
-        assert!(pace.pauses() && pace.plain.is_empty(), "{pace:?}");
+        assert!(pace.pauses_long() && pace.plain.is_empty(), "{pace:?}");
     }
 
     #[test]

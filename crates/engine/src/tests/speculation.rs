@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use tokkata_ir::sample::{Mask, uniform};
+use tokkata_ir::spec::DraftForm;
 
 use super::*;
 use crate::fake::{N_VOCAB, NAN_TOKEN};
 use crate::speculate::model::{DraftModel, TokenMap};
 use crate::speculate::ngram::Ngram;
-use crate::speculate::{Drafter, Guess, Speculation, Wanted};
+use crate::speculate::{Drafter, Guess, OwnHead, Speculation, Wanted};
 
 /// Drafters that are as right as they are told to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -683,4 +684,66 @@ fn drafts_that_hold_back_all_answers_together_pause() {
     let (faster, slower) = (tried(1), tried(8));
     assert!(faster > 1200, "{faster} of 2000");
     assert!(slower < 500, "{slower} of 2000");
+}
+
+/// A head that is sure of itself.
+struct SureHead(OwnHead);
+
+impl Drafter for SureHead {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn is_free(&self) -> bool {
+        false
+    }
+
+    fn own_form(&self) -> Option<&DraftForm> {
+        self.0.own_form()
+    }
+
+    fn guess(&mut self, wanted: &[Wanted<'_>]) -> Vec<Guess> {
+        self.0.guess(wanted)
+    }
+
+    fn prior(&self, _: usize, _: usize) -> f64 {
+        0.99
+    }
+}
+
+/// What others guess is not left for a head that an answer has no more.
+#[test]
+fn an_answer_without_heads_has_the_drafts_of_others() {
+    let prompt = prompt(9, 70);
+    let want = greedy(&prompt, 60, &[FULL]);
+    let texts = [[&prompt[..], &want].concat()];
+    let drafted = |off: bool| {
+        let mut engine = engine(&[FULL], 16, 3000, wide());
+        engine.speculate(Speculation {
+            drafters: vec![
+                drafter(Made::Right, &texts),
+                Box::new(SureHead(OwnHead::default())),
+            ],
+            adaptive: true,
+            ..always(drafter(Made::Right, &texts), 4)
+        });
+        let id = engine.submit(request(&prompt, 60)).unwrap();
+        let mut answers = HashMap::new();
+        while !engine.is_idle() {
+            for rows in 1..=20 {
+                let step = std::time::Duration::from_micros(900 + 10 * rows);
+                (0..9).for_each(|_| engine.costs.saw(rows as usize, &[], step));
+            }
+            if off {
+                engine.running.iter_mut().for_each(|t| t.head.give_up());
+            }
+            collect(&mut answers, engine.step());
+        }
+        let answer = answers.remove(&id).unwrap();
+        assert_eq!(answer.tokens, want);
+        answer.stats.drafted_tokens
+    };
+    assert_eq!(drafted(false), 0, "the head was asked, and has no guess");
+    let without = drafted(true);
+    assert!(without > 30, "{without} of 60");
 }

@@ -75,13 +75,9 @@ impl Own {
         };
     }
 
-    /// Notes for how many more tokens the heads were not worth asking; none if they were asked.
-    pub(super) fn note(&mut self, useless: usize) {
-        self.useless = if useless == 0 {
-            0
-        } else {
-            self.useless + useless
-        };
+    /// Notes whether the heads were worth asking for a token.
+    pub(super) fn note(&mut self, asked: bool) {
+        self.useless = if asked { 0 } else { self.useless + 1 };
         if self.useless >= USELESS {
             self.give_up();
         }

@@ -24,16 +24,19 @@ struct Case {
     heads: u32,
     kv_heads: u32,
     dim: u32,
+    /// How heads are turned, from which column on, and how many pairs.
+    turned: (Pairing, u32, u32),
     mask: Mask,
     dtype: DType,
     sinks: bool,
 }
 
-const CASES: [Case; 3] = [
+const CASES: [Case; 5] = [
     Case {
         heads: 8,
         kv_heads: 2,
         dim: 64,
+        turned: (Pairing::Halves, 0, 32),
         mask: Mask::Causal,
         dtype: DType::F16,
         sinks: false,
@@ -42,6 +45,7 @@ const CASES: [Case; 3] = [
         heads: 3,
         kv_heads: 1,
         dim: 32,
+        turned: (Pairing::Halves, 0, 16),
         mask: Mask::Window(300),
         dtype: DType::Q8_0,
         sinks: true,
@@ -50,8 +54,29 @@ const CASES: [Case; 3] = [
         heads: 2,
         kv_heads: 2,
         dim: 128,
+        turned: (Pairing::Halves, 0, 64),
         mask: Mask::Causal,
         dtype: DType::F32,
+        sinks: false,
+    },
+    // Two queries of a key, and columns on both sides that are not turned.
+    Case {
+        heads: 4,
+        kv_heads: 2,
+        dim: 96,
+        turned: (Pairing::Adjacent, 32, 16),
+        mask: Mask::Causal,
+        dtype: DType::BF16,
+        sinks: false,
+    },
+    // Two workgroups that share a key.
+    Case {
+        heads: 6,
+        kv_heads: 1,
+        dim: 64,
+        turned: (Pairing::Halves, 0, 12),
+        mask: Mask::Causal,
+        dtype: DType::F16,
         sinks: false,
     },
 ];
@@ -81,7 +106,8 @@ fn fixture(case: Case) -> (Fixture, [ValueId; 3], ValueId) {
     let slot = SlotId { group, slot: 0 };
     let ins = [heads, kv_heads, kv_heads].map(|n| f.input(&[n * dim]));
     let weight = f.vector(&[dim], &noises("norm", dim as usize));
-    let freqs = (0..dim / 2).map(|i| 10_000f32.powf(-2.0 * i as f32 / dim as f32));
+    let (pairing, offset, pairs) = case.turned;
+    let freqs = (0..pairs).map(|i| 10_000f32.powf(-(i as f32) / pairs as f32));
     let freqs = f.constant(ConstData::F32(freqs.collect()));
     let turned = |f: &mut Fixture, x: ValueId, n: u32| {
         let norm = Op::Norm {
@@ -94,8 +120,8 @@ fn fixture(case: Case) -> (Fixture, [ValueId; 3], ValueId) {
         let normed = f.op(norm, &[x], &[n * dim]);
         let rope = Op::Rope(RopeOp {
             head_dim: dim,
-            offset: 0,
-            pairing: Pairing::Halves,
+            offset,
+            pairing,
             freqs,
             channels: None,
             magnitude: 1.0,

@@ -32,6 +32,7 @@ use tokkata_ir::Device;
 
 pub mod adapters;
 pub mod attaching;
+pub mod decode;
 pub mod drafts;
 pub mod draws;
 pub mod fixture;

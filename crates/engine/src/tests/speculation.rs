@@ -97,6 +97,14 @@ fn always(drafter: Box<dyn Drafter>, most: usize) -> Speculation {
     }
 }
 
+/// Steps of up to so many rows were seen, of which each takes so many microseconds beside 900.
+fn see_costs(engine: &mut Engine, most: usize, row: u64) {
+    for rows in 1..=most {
+        let step = std::time::Duration::from_micros(900 + row * rows as u64);
+        (0..9).for_each(|_| engine.costs.saw(rows, &[], step));
+    }
+}
+
 fn wide() -> Limits {
     Limits {
         rows: 48,
@@ -606,10 +614,7 @@ fn what_does_not_pay_is_hardly_tried_and_what_pays_is() {
         let mut answers = HashMap::new();
         while !engine.is_idle() {
             // A row costs a tenth of a step.
-            for rows in 1..=8 {
-                let step = std::time::Duration::from_micros(900 + 100 * rows);
-                (0..9).for_each(|_| engine.costs.saw(rows as usize, &[], step));
-            }
+            see_costs(&mut engine, 8, 100);
             collect(&mut answers, engine.step());
         }
         let answer = answers.remove(&id).unwrap();
@@ -665,10 +670,7 @@ fn drafts_that_hold_back_all_answers_together_pause() {
             .collect();
         let (mut answers, mut before) = (HashMap::new(), 0);
         while !engine.is_idle() {
-            for rows in 1..=20 {
-                let step = std::time::Duration::from_micros(900 + 10 * rows);
-                (0..9).for_each(|_| engine.costs.saw(rows as usize, &[], step));
-            }
+            see_costs(&mut engine, 20, 10);
             collect(&mut answers, engine.step());
             let drafts = engine.draft_counts()[0].1.drafts;
             let took = if drafts > before { 1000 * slower } else { 1000 };
@@ -730,10 +732,7 @@ fn an_answer_without_heads_has_the_drafts_of_others() {
         let id = engine.submit(request(&prompt, 60)).unwrap();
         let mut answers = HashMap::new();
         while !engine.is_idle() {
-            for rows in 1..=20 {
-                let step = std::time::Duration::from_micros(900 + 10 * rows);
-                (0..9).for_each(|_| engine.costs.saw(rows as usize, &[], step));
-            }
+            see_costs(&mut engine, 20, 10);
             if off {
                 engine.running.iter_mut().for_each(|t| t.head.give_up());
             }

@@ -108,7 +108,7 @@ pub struct Engine {
     turning: Vec<Turning>,
     turns: OnceCell<Result<Turns, &'static str>>,
     masks: MaskPool,
-    speculator: Option<Speculator>,
+    pub(crate) speculator: Option<Speculator>,
     /// The model's own head that guesses, where one is asked.
     heads: Option<heads::Heads>,
     /// Guesses under way, of which a draft has the places.

@@ -62,6 +62,7 @@ impl Engine {
     pub(super) fn form(&mut self) -> Option<(Work, Flight)> {
         let answers = self.running.iter().filter(|t| t.is_decoding()).count();
         self.costs.shared(answers, self.running.len() - answers);
+        self.spare_heads();
         loop {
             let held = self.holds_prompts();
             let role = self.next_role(held)?;

@@ -93,6 +93,20 @@ impl Engine {
         self.speculator = Some(speculator);
     }
 
+    /// Answers that begin while drafts pause for long go on without a head, whose states would hold back everybody's prompts.
+    pub(super) fn spare_heads(&mut self) {
+        let Some(speculator) = self.speculator.as_ref() else {
+            return;
+        };
+        let is_answer = |task: &&Task| matches!(task.goal, Goal::Answer(_));
+        let answers = self.running.iter().filter(is_answer).count();
+        if speculator.speculation.adaptive && speculator.pace.rests((self.clock)(), answers) {
+            let begins = |task: &&mut Task| task.tokens.len() <= task.prompt_len;
+            let beginning = self.running.iter_mut().filter(begins);
+            beginning.for_each(|task| task.head.give_up());
+        }
+    }
+
     /// Whether drafts do not hold back all answers together.
     fn keeps_pace(&self, speculator: &mut Speculator) -> bool {
         if !speculator.speculation.adaptive {

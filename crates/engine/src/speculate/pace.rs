@@ -2,10 +2,10 @@
 //!
 //! What a step costs by its rows does not tell what it costs the others that a step with a draft is one the host waits for, where steps
 //! without any follow each other on the device. So it is timed what a token takes without drafts; then drafts are tried for a turn, or
-//! until they are clearly the slower way, and pause if they are: some turns, then twice as many each time.
+//! until they are clearly the slower way, and pause if they are: some turns, then twice as many each time, or more until little of the time was lost.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Answers from which they are timed: what a few lose is known from their steps.
 const LEAST: usize = 4;
@@ -17,6 +17,10 @@ const EARLY: f64 = 4.0;
 const CLEARLY: [f64; 2] = [1.2, 0.4];
 /// Turns of the first pause, and of the longest.
 const PAUSES: [u32; 2] = [8, 64];
+/// Part of a pause's time that was lost before it, where that asks for a longer one and drafts were the slower way the time before, too.
+const LOST: f64 = 0.005;
+/// After which time a pause is over whose answers are gone.
+const STALE: Duration = Duration::from_secs(10);
 /// Turns with drafts after which one without shows anew what a token takes so.
 const AGAIN: usize = 64;
 /// Turns after which it is tried again to time answers whose number did not last.
@@ -68,8 +72,10 @@ pub(crate) struct Pace {
     /// Tokens of each answer that came while it was not known what one takes without drafts.
     unknown: f64,
     trial: Trial,
-    /// Tokens of each answer that are left of a pause, and turns of the next one.
+    /// Tokens of each answer that are left of a pause, whether it is of more than a turn, when it was seen last, and turns of the next one.
     left: f64,
+    long: bool,
+    seen: Option<Instant>,
     next: u32,
     /// Turns with drafts since the last pause.
     since: usize,
@@ -83,6 +89,8 @@ impl Default for Pace {
             unknown: 0.0,
             trial: Trial::default(),
             left: 0.0,
+            long: false,
+            seen: None,
             next: PAUSES[0],
             since: 0,
         }
@@ -97,6 +105,10 @@ impl Pace {
             self.last = None;
             return true;
         }
+        if self.is_stale(now) {
+            self.left = 0.0;
+        }
+        self.seen = Some(now);
         let (began, before, tried) = *self.last.get_or_insert((now, running, true));
         let drafts = running.drafts > before.drafts || running.waits;
         let came = (running.tokens - before.tokens) as f64;
@@ -116,9 +128,19 @@ impl Pace {
         self.left <= 0.0 && (known || unknown > TURN)
     }
 
-    /// Whether drafts pause for more than a turn, which is not only to see what tokens take without them.
+    /// Whether drafts pause for more than a turn, which is not only to see what tokens take without them. Who keeps a head up to its end
+    /// holds back everybody for nothing.
     pub(crate) fn pauses_long(&self) -> bool {
-        self.left > TURN
+        self.long && self.left > 0.0
+    }
+
+    /// Whether so many answers, some of which begin now, find such a pause.
+    pub(crate) fn rests(&self, now: Instant, answers: usize) -> bool {
+        answers >= LEAST && self.pauses_long() && !self.is_stale(now)
+    }
+
+    fn is_stale(&self, now: Instant) -> bool {
+        self.seen.is_some_and(|seen| now > seen + STALE)
     }
 
     /// What a token takes without drafts.
@@ -168,7 +190,11 @@ impl Pace {
         if trial.tokens < 1.0 || !(slower || trial.tokens >= TURN) {
             return;
         }
-        self.trial = Trial::default();
+        let Trial {
+            tokens,
+            took,
+            plain,
+        } = std::mem::take(&mut self.trial);
         self.since += 1;
         let turns = match slower {
             true => {
@@ -182,7 +208,15 @@ impl Pace {
             }
         };
         if turns > 0 {
-            (self.left, self.since) = (f64::from(turns) * TURN, 0);
+            // Tokens of each answer that could have been had besides. Once may be chance.
+            let lost = (took / plain - 1.0).max(0.0) * tokens;
+            let enough = match turns > PAUSES[0] {
+                true => (lost / LOST / TURN).min(f64::from(PAUSES[1])),
+                false => 0.0,
+            };
+            let turns = f64::from(turns).max(enough);
+            (self.left, self.since) = (turns * TURN, 0);
+            self.long = turns > 1.0;
         }
     }
 }
@@ -215,17 +249,36 @@ mod tests {
 
     #[test]
     fn drafts_pause_where_they_are_the_slower_way() {
-        // Four tokens each of a few dozen times at most: pauses grow to 64 turns.
+        // Four tokens each of a few dozen times at most: pauses grow to 64 turns, or to what was lost.
         let (clearly, _) = with(6400, |_| 8, [100, 130]);
         assert!((16..=60).contains(&clearly), "{clearly}");
-        let (first, _) = with(128, |_| 8, [100, 130]);
+        let (first, pace) = with(128, |_| 8, [100, 130]);
         assert!(first <= 5, "{first}");
+        assert!(pace.pauses_long());
         let (at_once, _) = with(128, |_| 8, [100, 220]);
         assert_eq!(at_once, 1);
+        // The slower, the longer the second pause.
+        let (dear, _) = with(640, |_| 8, [100, 600]);
+        assert_eq!(dear, 2);
         let (hardly, _) = with(6400, |_| 8, [100, 101]);
         assert!((64..=200).contains(&hardly), "{hardly}");
         let (faster, _) = with(6400, |_| 8, [100, 60]);
         assert!(faster > 6200, "{faster}");
+    }
+
+    #[test]
+    fn a_pause_is_long_up_to_its_end_and_one_that_looks_never() {
+        for (token, long) in [(130, true), (60, false)] {
+            let mut pauses = 0;
+            for steps in 30..1200 {
+                let (_, pace) = with(steps, |_| 8, [100, token]);
+                if pace.left > 0.0 {
+                    pauses += 1;
+                    assert_eq!(pace.pauses_long(), long, "{steps}: {pace:?}");
+                }
+            }
+            assert!(pauses >= 15, "{pauses}");
+        }
     }
 
     #[test]
@@ -263,6 +316,22 @@ mod tests {
         };
         assert!(pace.allows(now, running(3)) && pace.allows(now, running(0)));
         assert!(!pace.allows(now, running(8)), "the pause goes on");
+    }
+
+    #[test]
+    fn a_pause_ends_with_its_load() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        (pace.left, pace.long, pace.seen) = (1000.0, true, Some(now));
+        let (soon, late) = (now + STALE / 2, now + 2 * STALE);
+        assert!(pace.rests(soon, 8) && !pace.rests(soon, 3) && !pace.rests(late, 8));
+        let running = Running {
+            answers: 8,
+            held: true,
+            step_ns: Some(9.0),
+            ..Running::default()
+        };
+        assert!(!pace.allows(soon, running));
+        assert!(pace.allows(late, running));
     }
 
     #[test]

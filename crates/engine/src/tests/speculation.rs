@@ -10,7 +10,7 @@ use super::*;
 use crate::fake::{N_VOCAB, NAN_TOKEN};
 use crate::speculate::model::{DraftModel, TokenMap};
 use crate::speculate::ngram::Ngram;
-use crate::speculate::{Drafter, Guess, OwnHead, Speculation, Wanted};
+use crate::speculate::{Drafter, Guess, OwnHead, Running, Speculation, Wanted};
 
 /// Drafters that are as right as they are told to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -745,4 +745,38 @@ fn an_answer_without_heads_has_the_drafts_of_others() {
     assert_eq!(drafted(false), 0, "the head was asked, and has no guess");
     let without = drafted(true);
     assert!(without > 30, "{without} of 60");
+}
+
+/// Whoever begins beside others while drafts pause for long has no head, and needs none.
+#[test]
+fn answers_that_begin_in_a_pause_have_no_heads() {
+    let begun = |others: usize, slower: u64| {
+        let mut engine = engine(&[FULL], 64, 3000, wide());
+        engine.speculate(Speculation {
+            adaptive: true,
+            ..always(Box::new(OwnHead::default()), 4)
+        });
+        let speculator = engine.speculator.as_mut().unwrap();
+        let (mut now, mut tokens) = (std::time::Instant::now(), 0);
+        for drafts in [0, 0, 0, 0, 0, 0, 1, 2] {
+            let running = Running {
+                answers: 8,
+                tokens,
+                drafts,
+                ..Running::default()
+            };
+            speculator.pace.allows(now, running);
+            tokens += 8;
+            let took = if drafts > 0 { slower } else { 1 };
+            now += std::time::Duration::from_micros(took);
+        }
+        for i in 0..=others {
+            engine.submit(request(&prompt(30, i as u64), 8)).unwrap();
+        }
+        engine.step();
+        engine.running.iter().filter(|t| t.head.is_off()).count()
+    };
+    assert_eq!(begun(7, 9), 8, "drafts pause");
+    assert_eq!(begun(7, 1), 0, "drafts do not pause");
+    assert_eq!(begun(1, 9), 0, "two answers are not timed");
 }

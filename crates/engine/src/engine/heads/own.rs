@@ -63,7 +63,7 @@ impl Own {
         &mut self.stages[stage]
     }
 
-    pub(super) fn is_off(&self) -> bool {
+    pub(crate) fn is_off(&self) -> bool {
         self.off
     }
 

@@ -1,5 +1,5 @@
 //! How fast a model is on the first GPU, without an engine: a prompt in steps of 512 rows, then chains of steps in which
-//! every sequence goes on with what was drawn.
+//! every sequence goes on with what was drawn; of several sequences, also steps in which the last one begins while the others go on.
 //!
 //! `cargo run --release -p tokkata-backend-cuda --example decode -- MODEL.gguf [TOKENS [SEQUENCES [DEPTH [WAY]]]]`
 //!
@@ -56,6 +56,10 @@ fn measure(path: &str, [tokens, sequences, depth]: [usize; 3], way: &str) -> Res
     println!("{}", run.time_chains(tokens)?);
     let bits = run.last_bits()?;
     println!("bits of the last logits: {bits:016x}");
+    if sequences > 1 {
+        run.prompt(depth)?;
+        println!("{}", run.time_beside(depth)?);
+    }
     for timeline in device.timelines()? {
         print_times(&timeline);
     }

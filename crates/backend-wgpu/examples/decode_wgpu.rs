@@ -1,5 +1,5 @@
 //! How fast a model is on the first adapter, without an engine: a prompt in steps of 512 rows, then chains of steps in which
-//! every sequence goes on with what was drawn.
+//! every sequence goes on with what was drawn; of several sequences, also steps in which the last one begins while the others go on.
 //!
 //! `cargo run --release -p tokkata-backend-wgpu --example decode_wgpu -- MODEL.gguf [TOKENS [SEQUENCES [DEPTH]]]`
 //!
@@ -26,5 +26,9 @@ fn main() -> Result<(), Any> {
         println!("{}", run.time_chains(tokens)?);
     }
     println!("bits of the last logits: {:016x}", run.last_bits()?);
+    if sequences > 1 {
+        run.prompt(depth)?;
+        println!("{}", run.time_beside(depth)?);
+    }
     Ok(())
 }

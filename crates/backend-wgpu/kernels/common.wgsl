@@ -88,6 +88,12 @@ fn set_wu4(i: u32, x: vec4<u32>) {
     work[i + 3u] = x.w;
 }
 #endif
+// A vector of four words.
+#if WORK_VEC4
+fn wv(i: u32) -> vec4<u32> { return work[i]; }
+#else
+fn wv(i: u32) -> vec4<u32> { return wu4(4u * i); }
+#endif
 fn wf4(i: u32) -> vec4<f32> { return bitcast<vec4<f32>>(wu4(i)); }
 fn wf(i: u32) -> f32 { return bitcast<f32>(wu(i)); }
 fn set_wf(i: u32, x: f32) { set_wu(i, bitcast<u32>(x)); }

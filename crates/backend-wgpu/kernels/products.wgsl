@@ -25,14 +25,8 @@ const GROUPS: u32 = BLOCK / 8u;
 const COLUMNS: u32 = 8u;
 #endif
 #include "activations.wgsl"
-
-// Teams of 32 threads, of which each has `EACH` rows of weights, and outputs of a workgroup.
-const TEAMS: u32 = THREADS / 32u;
-#if GATED || SINGLE
-const OUTPUTS: u32 = TEAMS;
-#else
-const OUTPUTS: u32 = TEAMS * 2u;
-#endif
+#include "parts.wgsl"
+#include "columns.wgsl"
 
 #if DOTS
 // Columns that are shared at a time: of every eight of them the upper bytes and the lower ones, behind every 32 the sums of either half
@@ -53,123 +47,12 @@ var<workgroup> sums: array<f32, TILE_SUMS>;
 #endif
 #endif
 
-// Parameters: 0 words of a row of weights, 1 x, 2 lead, 3 columns, 4 weight of the norm (NONE: it has none), 5 eps, 6 what is added,
-// 7 parts, 8..14 the gate's function and clamp; then of each part eight.
-const PART: u32 = 16u;
-const PART_W: u32 = 0u;
-const PART_Y: u32 = 1u;
-const PART_END: u32 = 2u;      // the workgroup behind its last one
-const PART_N: u32 = 3u;
-const PART_SCALE: u32 = 4u;
-const PART_SCALE_LEN: u32 = 5u;
-const PART_BIAS: u32 = 6u;
-
-// What a sum becomes: scaled, with its bias.
-fn output(q: u32, o: u32, sum: f32) -> f32 {
-    var y = sum;
-    if (p(q + PART_SCALE) != NONE) { y *= vf(p(q + PART_SCALE) + o % p(q + PART_SCALE_LEN)); }
-    if (p(q + PART_BIAS) != NONE) { y += vf(p(q + PART_BIAS) + o); }
-    return y;
-}
-
-// An output of a row, with what is added to it.
-fn store(q: u32, row: u32, o: u32, sum: f32, added: f32) {
-    var y = output(q, o, sum);
-    if (p(6u) != NONE) { y += added; }
-    set_wf(p(q + PART_Y) + row * p(q + PART_N) + o, y);
-}
-
 fn folded(v: vec4<f32>) -> f32 { return (v.x + v.y) + (v.z + v.w); }
 
-// A row of the run, or the last one that is there. One alone is there, and need not wait for how many are.
-fn row_of(first: u32, t: u32, last: u32) -> u32 {
-#if ROWS == 1
-    return first;
-#else
-    return min(first + t, last);
-#endif
-}
-
-// Where the outputs of 32 threads lie: their part, the first of them, and their rows of weights.
-struct Team { q: u32, o: u32, w: array<u32, EACH> }
-
-fn team_of(group: u32, team: u32) -> Team {
-    var before = 0u;
-    var q = PART;
-#if GATED
-    let q2 = PART + 8u;
-#else
-    for (var i = 1u; i < p(7u); i++) {
-        if (group >= p(q + PART_END)) {
-            before = p(q + PART_END);
-            q += 8u;
-        }
-    }
-    let q2 = q;
-#endif
-    let last = p(q + PART_N) - 1u;
-    let row = p(0u);
-#if SINGLE
-    let o = (group - before) * OUTPUTS + team;
-    return Team(q, o, array<u32, EACH>(p(q + PART_W) + min(o, last) * row));
-#elif GATED
-    let o = (group - before) * OUTPUTS + team;
-    return Team(q, o, array<u32, EACH>(p(q + PART_W) + min(o, last) * row, p(q2 + PART_W) + min(o, last) * row));
-#else
-    let o = (group - before) * OUTPUTS + team * 2u;
-    return Team(q, o, array<u32, EACH>(p(q + PART_W) + min(o, last) * row, p(q + PART_W) + min(o + 1u, last) * row));
-#endif
-}
-
-// Sixteen columns of a row, and what a norm multiplies them by.
-struct Columns { v: array<vec4<f32>, 4> }
-
-fn columns_of(row: u32, c: u32) -> Columns {
-    return Columns(array<vec4<f32>, 4>(wf4(row + c), wf4(row + c + 4u), wf4(row + c + 8u), wf4(row + c + 12u)));
-}
-fn weights_of(c: u32) -> Columns {
-    let at = p(4u) + c;
-    return Columns(array<vec4<f32>, 4>(vf4(at), vf4(at + 4u), vf4(at + 8u), vf4(at + 12u)));
-}
-fn times(x: Columns, w: Columns, root: f32) -> Columns {
-    return Columns(array<vec4<f32>, 4>(x.v[0] * (root * w.v[0]), x.v[1] * (root * w.v[1]), x.v[2] * (root * w.v[2]), x.v[3] * (root * w.v[3])));
-}
-
-fn squares(x: Columns) -> f32 { return square(x.v[3], square(x.v[2], square(x.v[1], square(x.v[0], 0.0)))); }
-
 #if DOTS
-// The largest integer that a column becomes: its upper byte is no more than 127.
-const MOST: f32 = 32512.0;
-
-fn largest(v: vec4<f32>) -> f32 {
-    let a = abs(v);
-    return max(max(a.x, a.y), max(a.z, a.w));
-}
-fn is_finite(v: vec4<f32>) -> bool { return all((bitcast<vec4<u32>>(v) & vec4<u32>(0x7f800000u)) != vec4<u32>(0x7f800000u)); }
-fn summed(v: vec4<i32>) -> i32 { return (v.x + v.y) + (v.z + v.w); }
-
-// Shares sixteen columns, every other thread the first ones of 32: as integers under a scale of these. What is no finite number makes it none.
-fn share(t: u32, i: u32, x: Columns, inside: bool, lid: u32) {
-    let finite = is_finite(x.v[0]) && is_finite(x.v[1]) && is_finite(x.v[2]) && is_finite(x.v[3]);
-    var most = max(max(largest(x.v[0]), largest(x.v[1])), max(largest(x.v[2]), largest(x.v[3])));
-    if (!finite) { most = bitcast<f32>(0x7f000000u); }
-    most = max_pair(most, lid);
-    if (!inside) { return; }
-    let up = select(0.0, MOST / most, most > 1e-30);
-    let to = t * ROW_VECS + (i >> 1u) * 5u;
-    var sum = 0;
-#for j 2
-    let a$j = vec4<i32>(round(x.v[2u * $ju] * up));
-    let b$j = vec4<i32>(round(x.v[2u * $ju + 1u] * up));
-    let high_a$j = (a$j + 128) >> vec4<u32>(8u);
-    let high_b$j = (b$j + 128) >> vec4<u32>(8u);
-    tile[to + (i & 1u) * 2u + $ju] = vec4<u32>(pack4xI8(high_a$j), pack4xI8(high_b$j), pack4xI8(a$j - (high_a$j << vec4<u32>(8u))), pack4xI8(b$j - (high_b$j << vec4<u32>(8u))));
-    sum += summed(a$j) + summed(b$j);
-#end
-    let scale = select(most / MOST, bitcast<f32>(0x7fc00000u + p(63u) * 0u), most > 1e38);
-    tile[to + 4u][i & 1u] = bitcast<u32>(sum);
-    if ((i & 1u) == 0u) { tile[to + 4u][2] = bitcast<u32>(scale); }
-}
+fn vec_at(t: u32, run: u32) -> u32 { return t * ROW_VECS + run * 5u; }
+fn put(to: u32, i: u32, v: vec4<u32>) { tile[to + i] = v; }
+fn put_word(to: u32, i: u32, word: u32) { tile[to + 4u][i] = word; }
 #else
 // Shares sixteen columns.
 fn share(t: u32, i: u32, x: Columns, inside: bool, lid: u32) {
@@ -213,20 +96,6 @@ fn dot_of(codes: vec2<u32>, x: vec4<u32>) -> i32 {
     let high = dot4I8Packed(codes.x, x.x) + dot4I8Packed(codes.y, x.y);
     return (high << 8u) + dot4I8Packed(codes.x, x.z) + dot4I8Packed(codes.y, x.w);
 }
-
-// A row's sum with a run of an output: its dots by halves, what of codes is to be taken off, and what they stand for.
-fn with_run(sum: f32, dots: vec2<i32>, of_x: vec4<u32>, f: vec2<f32>) -> f32 {
-    let x = vec2<i32>(bitcast<i32>(of_x.x), bitcast<i32>(of_x.y));
-    let d = bitcast<f32>(of_x.z);
-    let own = dots - OFFSET * x;
-#if FORMAT == 14
-    return fma(f.y * d, f32(own.y), fma(f.x * d, f32(own.x), sum));
-#else
-    let with_scale = fma(f.x * d, f32(own.x + own.y), sum);
-    if (MINS) { return fma(-f.y * d, f32(x.x + x.y), with_scale); }
-    return with_scale;
-#endif
-}
 #endif
 
 // Grid: as many workgroups as have something to do, or fewer, which go on then; runs of rows. Those from `MOST_GROUPS` on have nothing to do.
@@ -236,11 +105,7 @@ fn products(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg
     if (wg.x >= strides) { return; }
     let lane = lid & 31u;
     let k = p(3u);
-#if GATED
-    let all = p(PART + PART_END);
-#else
-    let all = p(PART + PART_END + 8u * (p(7u) - 1u));
-#endif
+    let all = groups_of();
     var team = team_of(wg.x, lid >> 5u);
 #if WEIGHTS_VEC4
     // Weights do not wait for what is made here before them.
@@ -420,7 +285,7 @@ fn products(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) wg
             set_wf(p(own.q + PART_Y) + row * n + own.o, gated(8u, output(own.q, own.o, y0_$t), output(PART + 8u, own.o, y1_$t)));
 #else
             store(own.q, row, own.o, y0_$t, added$t.x);
-#if SINGLE == 0
+#if MADE == 2
             if (own.o + 1u < n) { store(own.q, row, own.o + 1u, y1_$t, added$t.y); }
 #endif
 #endif

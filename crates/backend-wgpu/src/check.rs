@@ -20,7 +20,7 @@ struct Class {
     needs: &'static [&'static str],
 }
 
-const CLASSES: [Class; 12] = [
+const CLASSES: [Class; 13] = [
     Class {
         name: "subgroups",
         set: |a, on| a.subgroups = on,
@@ -62,6 +62,11 @@ const CLASSES: [Class; 12] = [
         needs: &["fused products"],
     },
     Class {
+        name: "rows of integers",
+        set: |a, on| a.integers = on,
+        needs: &["fused products", "dots of bytes"],
+    },
+    Class {
         name: "more shared memory",
         set: |a, on| a.shares_more = on,
         needs: &["fused products"],
@@ -97,21 +102,25 @@ fn only(class_of: &Class) -> Abilities {
     abilities
 }
 
-/// The squared error of a device, of all squares.
-fn error(device: &dyn Device, want: &[f32]) -> Result<f64, String> {
+/// The larger squared error of a device in what is tried, of all squares.
+fn error(device: &dyn Device, want: &[Vec<f32>]) -> Result<f64, String> {
     let found = layer::outputs(device).map_err(|e| e.to_string())?;
-    let square = |x: f32| f64::from(x).powi(2);
-    let error: f64 = want.iter().zip(&found).map(|(a, b)| square(a - b)).sum();
-    let all: f64 = want.iter().map(|&x| square(x)).sum();
-    Ok(error / all)
+    let of = |(want, found): (&Vec<f32>, &Vec<f32>)| {
+        let square = |x: f32| f64::from(x).powi(2);
+        let error: f64 = want.iter().zip(found).map(|(a, b)| square(a - b)).sum();
+        error / want.iter().map(|&x| square(x)).sum::<f64>()
+    };
+    let errors = want.iter().zip(&found).map(of);
+    let large = |error: f64| if error.is_nan() { f64::INFINITY } else { error };
+    Ok(errors.map(large).fold(0.0, f64::max))
 }
 
-/// What the reference makes of the layer.
-fn wanted() -> Result<Vec<f32>, String> {
+/// What the reference makes of it.
+fn wanted() -> Result<Vec<Vec<f32>>, String> {
     layer::outputs(&RefBackend::default()).map_err(|e| e.to_string())
 }
 
-fn is_near(device: &WgpuDevice, want: &[f32]) -> bool {
+fn is_near(device: &WgpuDevice, want: &[Vec<f32>]) -> bool {
     error(device, want).is_ok_and(|error| error < MOST_ERROR)
 }
 
@@ -140,6 +149,14 @@ pub(crate) fn names(abilities: Abilities) -> impl Iterator<Item = &'static str> 
 /// # Errors
 /// One line, where plain forms are wrong too.
 pub(crate) fn check(device: &mut WgpuDevice) -> Result<Vec<&'static str>, String> {
+    // However few weights there are.
+    let weights = std::mem::replace(&mut device.choices.weights, 0);
+    let found = wrong(device);
+    device.choices.weights = weights;
+    found
+}
+
+fn wrong(device: &mut WgpuDevice) -> Result<Vec<&'static str>, String> {
     let want = wanted()?;
     let is_right = |device: &WgpuDevice| is_near(device, &want);
     if is_right(device) {
@@ -201,6 +218,9 @@ mod tests {
         let named = device.check().expect("plain forms are right");
         assert_eq!(named, ["attention with heads"]);
         assert!(had.turning && !device.abilities.turning);
+        let mut several = WgpuDevice::open(0).expect("an adapter");
+        several.break_kernels("let g = begin + lane;", "let g = lane;");
+        assert_eq!(several.check(), Ok(vec!["rows of integers".to_owned()]));
         let mut other = WgpuDevice::open(0).expect("an adapter");
         other.leave_out(named);
         assert_eq!(other.abilities, device.abilities);

@@ -9,6 +9,10 @@ pub(crate) struct Choices {
     pub(crate) groups: u32,
     /// Those of products of several rows, whose columns take longer to make ready, where all are shared at once.
     pub(crate) several: u32,
+    /// Rows from which products of many columns read them as integers that were made once.
+    pub(crate) integers: u32,
+    /// Mi of weights from which that is worth a dispatch of its own.
+    pub(crate) weights: u32,
     /// Columns that a workgroup of products shares at most.
     pub(crate) columns: u32,
     /// Workgroups of attention from which keys are not divided among more.
@@ -21,6 +25,8 @@ impl Default for Choices {
             pairs: 512,
             groups: 512,
             several: 132,
+            integers: 2,
+            weights: 4,
             columns: 4096,
             keys: 256,
         }
@@ -34,7 +40,7 @@ struct Number {
     tried: &'static [u32],
 }
 
-const NUMBERS: [Number; 5] = [
+const NUMBERS: [Number; 7] = [
     Number {
         name: "pairs",
         of: |c| &mut c.pairs,
@@ -49,6 +55,16 @@ const NUMBERS: [Number; 5] = [
         name: "several",
         of: |c| &mut c.several,
         tried: &[32, 64, 132, 264, 512],
+    },
+    Number {
+        name: "integers",
+        of: |c| &mut c.integers,
+        tried: &[2, 3, 5, 9],
+    },
+    Number {
+        name: "weights",
+        of: |c| &mut c.weights,
+        tried: &[0, 4, 16],
     },
     Number {
         name: "columns",
@@ -108,7 +124,7 @@ mod tests {
     fn what_is_said_is_taken_again() {
         let mut choices = Choices::default();
         assert!(choices.said().is_empty());
-        assert_eq!(choices.others().len(), 19);
+        assert_eq!(choices.others().len(), 24);
         for other in choices.others() {
             assert!(choices.take(&other), "{other}");
         }
@@ -119,6 +135,8 @@ mod tests {
                 "pairs=1024",
                 "groups=2048",
                 "several=512",
+                "integers=9",
+                "weights=16",
                 "columns=2048",
                 "keys=512"
             ]

@@ -36,7 +36,7 @@ pub struct WgpuDevice {
     wrong: Vec<String>,
     /// Those that are not used since others are faster.
     slow: Vec<String>,
-    choices: Choices,
+    pub(crate) choices: Choices,
 }
 
 /// What can be said of an adapter before it is opened.

@@ -106,6 +106,8 @@ pub(crate) struct Abilities {
     pub(crate) halves: bool,
     /// Dots of bytes, which Metal has no instruction for.
     pub(crate) dots: bool,
+    /// Rows that are made integers for such dots before products read them.
+    pub(crate) integers: bool,
     /// Workgroups may share 32 KiB.
     pub(crate) shares_more: bool,
     /// Attention that turns heads itself.
@@ -132,6 +134,7 @@ impl Abilities {
         products: true,
         halves: false,
         dots: false,
+        integers: true,
         shares_more: false,
         turning: true,
         attend: true,
@@ -149,6 +152,7 @@ impl Abilities {
         products: false,
         halves: false,
         dots: false,
+        integers: false,
         shares_more: false,
         turning: false,
         attend: false,

@@ -1,5 +1,6 @@
 //! A lowered plan: dispatches in order, their grids by the size of a step.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use tokkata_ir::{BackendError, Lead};
@@ -15,7 +16,8 @@ pub(crate) struct Size {
     pub(crate) seqs: u32,
     pub(crate) logits: u32,
     pub(crate) prompts: bool,
-    pub(crate) replies: bool,
+    /// Of each lead, those up to the last one of a reply: what comes behind is a prompt's, whether it runs or not.
+    pub(crate) replies: [u32; 3],
     /// Whether there is one row of every sequence, and none of a prompt.
     pub(crate) singles: bool,
     /// Positions of the longest sequence, or more.
@@ -30,6 +32,24 @@ impl Size {
             Lead::Rows => self.rows,
             Lead::Seqs => self.seqs,
             Lead::LogitRows => self.logits,
+        }
+    }
+
+    /// What kernels for such rows see of the step; `None` where it has none.
+    fn for_kind(self, kind: Option<RowKind>) -> Option<Size> {
+        match kind {
+            None => Some(self),
+            Some(RowKind::Prompt) => self.prompts.then_some(self),
+            Some(RowKind::Reply) => {
+                let [rows, seqs, logits] = self.replies;
+                let size = Size {
+                    rows,
+                    seqs,
+                    logits,
+                    ..self
+                };
+                (rows > 0).then_some(size)
+            }
         }
     }
 }
@@ -248,6 +268,8 @@ pub(crate) struct Launch {
     pub(crate) kind: Option<RowKind>,
     /// Made only for steps of one row of each sequence, or only for others.
     pub(crate) singles: Option<bool>,
+    /// Made only for steps that have so many of a lead, of its kind.
+    pub(crate) count: Option<(Lead, Range<u32>)>,
     /// Made only where keys are divided so.
     pub(crate) split: Option<(Division, Split)>,
     pub(crate) kernel: Kernel,
@@ -263,13 +285,11 @@ pub(crate) struct Launch {
 impl Launch {
     /// The pipeline and the grid for a step; `None` where nothing is to be done.
     pub(crate) fn of(&self, size: Size) -> Option<(&Pipeline, [u32; 3])> {
-        let wanted = match self.kind {
-            None => true,
-            Some(RowKind::Prompt) => size.prompts,
-            Some(RowKind::Reply) => size.replies,
-        };
+        let size = size.for_kind(self.kind)?;
         let divided = self.split.is_none_or(|(d, split)| d.of(size) == split);
         let fits = divided && self.singles.is_none_or(|is| is == size.singles);
+        let counts = |(lead, range): &(Lead, Range<u32>)| range.contains(&size.of(*lead));
+        let fits = fits && self.count.as_ref().is_none_or(counts);
         let mut grid = self.grid.map(|extent| extent.of(size));
         let pipeline = match &self.kernel {
             Kernel::One(pipeline) => pipeline,
@@ -281,7 +301,7 @@ impl Launch {
                 &pipelines[by]
             }
         };
-        (wanted && fits && !grid.contains(&0)).then_some((pipeline, grid))
+        (fits && !grid.contains(&0)).then_some((pipeline, grid))
     }
 }
 
@@ -296,7 +316,7 @@ mod tests {
             seqs: 2,
             logits: 0,
             prompts: true,
-            replies: true,
+            replies: [1, 1, 0],
             singles: false,
             positions: 130,
             told: None,
@@ -309,6 +329,50 @@ mod tests {
         assert_eq!(Extent::rows(Lead::LogitRows).of(size), 0);
         assert_eq!(Extent::ONE.of(size), 1);
     }
+
+    #[test]
+    fn rows_of_replies_end_where_those_of_prompts_begin() {
+        let launch = |kind| Launch {
+            kind,
+            singles: None,
+            count: None,
+            split: None,
+            kernel: Kernel::ByRows(
+                Lead::Rows,
+                1,
+                ["one", "two", "four"]
+                    .map(|name| Pipeline::new(("products.wgsl", name), Vec::new()))
+                    .into(),
+            ),
+            grid: [Extent::fixed(7), Extent::ONE, Extent::ONE],
+            beside: false,
+            arena: 0,
+            params: 0,
+        };
+        let size = |replies| Size {
+            rows: 512,
+            seqs: 4,
+            logits: 4,
+            prompts: true,
+            replies: [replies, replies, replies],
+            singles: false,
+            positions: 600,
+            told: None,
+        };
+        let of = |kind, replies| {
+            let launch = launch(kind);
+            let found = launch.of(size(replies));
+            found.map(|(pipeline, grid)| (pipeline.kernel.1, grid))
+        };
+        let (prompt, reply) = (Some(RowKind::Prompt), Some(RowKind::Reply));
+        assert_eq!(of(None, 3), Some(("four", [7, 128, 1])));
+        assert_eq!(of(prompt, 3), Some(("four", [7, 128, 1])));
+        assert_eq!(of(reply, 0), None);
+        assert_eq!(of(reply, 1), Some(("one", [7, 1, 1])));
+        assert_eq!(of(reply, 2), Some(("two", [7, 1, 1])));
+        assert_eq!(of(reply, 9), Some(("four", [7, 3, 1])));
+    }
+
     #[test]
     fn keys_are_divided_where_few_workgroups_would_run() {
         let size = |rows, positions| Size {
@@ -316,7 +380,7 @@ mod tests {
             seqs: rows,
             logits: rows,
             prompts: false,
-            replies: true,
+            replies: [rows; 3],
             singles: true,
             positions,
             told: None,

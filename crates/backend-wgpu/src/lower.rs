@@ -7,8 +7,10 @@ pub(crate) mod linear;
 mod moe;
 mod recurrent;
 mod rows;
+pub(crate) mod several;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use tokkata_ir::{
     BackendError, ConstData, ConstId, KvSource, Lead, Limits, Node, Op, Plan, Program, SlotId,
@@ -59,6 +61,7 @@ pub(crate) struct Grown {
     constants: BTreeMap<u32, u32>,
     shared: BTreeMap<u64, u32>,
     halves: BTreeMap<u64, u32>,
+    integers: BTreeMap<u64, u32>,
 }
 
 impl Grown {
@@ -85,6 +88,11 @@ impl Grown {
     /// Words for rows of halves, which all values of as many have in turn.
     fn halves(&mut self, words: u64) -> Result<u32, BackendError> {
         self.once(|grown| &mut grown.halves, words)
+    }
+
+    /// The same for rows of integers.
+    fn integers(&mut self, words: u64) -> Result<u32, BackendError> {
+        self.once(|grown| &mut grown.integers, words)
     }
 
     /// Scratch that is made for the first who asks for as many words.
@@ -138,6 +146,10 @@ pub(crate) struct Lowering<'a, 'g> {
     first: Vec<Launch>,
     /// Which value lies as halves at a place of the work space.
     halves: BTreeMap<u32, ValueId>,
+    /// Which value lies as integers at a place, and the norm that it went through.
+    integers: BTreeMap<u32, (ValueId, Option<usize>)>,
+    /// For which steps the next dispatches are, by how many there are of a lead.
+    count: Option<(Lead, Range<u32>)>,
     /// Tables of cosines and sines by what they follow from.
     turns: BTreeMap<Params, u32>,
 }
@@ -162,6 +174,8 @@ pub(crate) fn lower<'a>(
         beside: false,
         first: Vec::new(),
         halves: BTreeMap::new(),
+        integers: BTreeMap::new(),
+        count: None,
         turns: BTreeMap::new(),
     };
     for (i, item) in items.iter().enumerate() {
@@ -276,6 +290,7 @@ impl Lowering<'_, '_> {
         self.launches.push(Launch {
             kind: self.kind.or(self.prompts_only.then_some(RowKind::Prompt)),
             singles: self.singles,
+            count: self.count.clone(),
             split: self.split,
             beside: self.beside,
             kernel,

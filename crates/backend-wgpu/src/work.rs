@@ -230,6 +230,13 @@ pub(crate) struct Step {
     chained: bool,
 }
 
+/// Rows, sequences and logit rows of parts.
+fn counts(parts: &[SeqRows]) -> [usize; 3] {
+    let rows = parts.iter().map(SeqRows::len).sum();
+    let logits = parts.iter().map(|p| p.logits.len()).sum();
+    [rows, parts.len(), logits]
+}
+
 impl Step {
     pub(crate) fn first(work: &Work) -> Self {
         Step {
@@ -290,9 +297,13 @@ impl Step {
 
     /// Rows, sequences and logit rows.
     pub(crate) fn counts(&self) -> [usize; 3] {
-        let rows = self.parts.iter().map(SeqRows::len).sum();
-        let logits = self.parts.iter().map(|p| p.logits.len()).sum();
-        [rows, self.parts.len(), logits]
+        counts(&self.parts)
+    }
+
+    /// The same up to the last part of an answer.
+    pub(crate) fn replies(&self) -> [usize; 3] {
+        let parts = self.parts.iter().rposition(|p| !p.prompt);
+        counts(&self.parts[..parts.map_or(0, |last| last + 1)])
     }
 
     /// Reads a record: results, whether any sequence ran, and whether any goes on.

@@ -92,29 +92,40 @@ impl Run {
         Ok(drawn)
     }
 
+    /// What makes a sequence one that begins.
+    fn begun(&self, slot: SeqSlot) -> Vec<(SeqSlot, Delta)> {
+        let mut deltas = vec![(slot, Delta::Clear)];
+        for (g, group) in self.program.caches.iter().enumerate() {
+            let len = group.table_len(&self.program.limits);
+            let own = &self.blocks[g][slot.index() * len..][..len];
+            let table = Delta::Table {
+                group: GroupId(g as u32),
+                first: 0,
+                blocks: own.to_vec(),
+            };
+            deltas.push((slot, table));
+        }
+        deltas
+    }
+
+    /// Rows of a prompt from a position on.
+    fn rows(&self, slot: SeqSlot, at: usize, n: usize) -> SeqRows {
+        let most = self.program.n_vocab.min(30_000) as usize;
+        let tokens: Vec<u32> = (at..at + n).map(|i| (i * 7919 % most) as u32).collect();
+        SeqRows::tokens(slot, &tokens)
+    }
+
     /// Feeds every sequence a prompt from its beginning.
     ///
     /// # Errors
     /// The device's.
     pub fn prompt(&mut self, depth: usize) -> Result<(), Any> {
         for slot in self.slots() {
-            let mut deltas = vec![(slot, Delta::Clear)];
-            for (g, group) in self.program.caches.iter().enumerate() {
-                let len = group.table_len(&self.program.limits);
-                let own = &self.blocks[g][slot.index() * len..][..len];
-                let table = Delta::Table {
-                    group: GroupId(g as u32),
-                    first: 0,
-                    blocks: own.to_vec(),
-                };
-                deltas.push((slot, table));
-            }
+            let mut deltas = self.begun(slot);
             let mut at = 0;
             while at < depth {
                 let n = (depth - at).min(ROWS);
-                let most = self.program.n_vocab.min(30_000) as usize;
-                let tokens: Vec<u32> = (at..at + n).map(|i| (i * 7919 % most) as u32).collect();
-                let mut rows = SeqRows::tokens(slot, &tokens);
+                let mut rows = self.rows(slot, at, n);
                 at += n;
                 if at == depth {
                     rows.logits.push(LogitRow {
@@ -213,6 +224,38 @@ impl Run {
         Ok(format!(
             "decode {made} x{}: {rate:.1} tok/s",
             self.sequences
+        ))
+    }
+
+    /// Steps in which the last sequence has rows of a prompt and each other one goes on, as a line.
+    ///
+    /// # Errors
+    /// The device's, and one where there is but one sequence.
+    pub fn time_beside(&mut self, depth: usize) -> Result<String, Any> {
+        const STEPS: u32 = 4;
+        let answers = self.sequences - 1;
+        if answers == 0 {
+            return Err("a prompt beside no answers".into());
+        }
+        let last = SeqSlot(answers as u32);
+        let n = depth.min(ROWS.saturating_sub(answers)).max(1);
+        let mut start = Instant::now();
+        // The first one warms up.
+        for i in 0..=STEPS {
+            let others = self.slots().take(answers).map(goes_on);
+            let rows = others.chain([self.rows(last, 0, n)]).collect();
+            self.work(Work {
+                deltas: self.begun(last),
+                rows,
+                ..Work::default()
+            })?;
+            if i == 0 {
+                start = Instant::now();
+            }
+        }
+        let each = start.elapsed().as_secs_f64() * 1e3 / f64::from(STEPS);
+        Ok(format!(
+            "a step of {answers} answers and {n} rows of a prompt: {each:.2} ms"
         ))
     }
 }

@@ -20,6 +20,10 @@ const DIM: u32 = 64;
 /// Rows of the prompt: more than a tile, and than a unit of keys.
 const PROMPT: u32 = 100;
 
+/// Columns of rows that are wider than workgroups share of several at once, and replies that are made of them together.
+const WIDE: u32 = 2304;
+const REPLIES: u32 = 3;
+
 /// Makes weights so small that the factors of their blocks are.
 const SMALL: f32 = 1.0 / 256.0;
 
@@ -143,15 +147,16 @@ impl Build {
             vector: true,
             ..Uses::default()
         };
-        let weight = Some(self.weight(DType::F32, &[D], uses)?);
+        let width = self.program.plans[0].value(x).shape.width() as u32;
+        let weight = Some(self.weight(DType::F32, &[width], uses)?);
         let norm = Op::Norm {
             kind: NormKind::Rms,
             eps: 1e-5,
-            width: D,
+            width,
             weight,
             bias: None,
         };
-        Ok(self.op(norm, &[x], D))
+        Ok(self.op(norm, &[x], width))
     }
 
     fn product(&mut self, x: ValueId, dtype: DType, width: u32) -> Result<ValueId, BackendError> {
@@ -225,8 +230,8 @@ impl Build {
     }
 }
 
-/// The layer, what it reads and what comes of it.
-fn layer() -> Result<(Program, Weights, [ValueId; 2]), BackendError> {
+/// A program of nothing, with a cache.
+fn build() -> Build {
     let limits = Limits {
         rows: PROMPT,
         seqs: 1,
@@ -248,7 +253,7 @@ fn layer() -> Result<(Program, Weights, [ValueId; 2]), BackendError> {
         values: Vec::new(),
         nodes: Vec::new(),
     };
-    let mut b = Build {
+    Build {
         program: Program {
             plans: vec![plan],
             weights: Vec::new(),
@@ -265,7 +270,26 @@ fn layer() -> Result<(Program, Weights, [ValueId; 2]), BackendError> {
         },
         weights: Weights::default(),
         factor: 1.0,
+    }
+}
+
+/// A program, what it reads and what comes of it.
+type Tried = (Program, Weights, [ValueId; 2]);
+
+fn of(mut b: Build, input: ValueId, output: ValueId) -> Tried {
+    let port = |name: &str, value| Port {
+        name: name.to_owned(),
+        value,
     };
+    let plan = &mut b.program.plans[0];
+    plan.inputs.push(port("in", input));
+    plan.outputs.push(port("out", output));
+    (b.program, b.weights, [input, output])
+}
+
+/// The layer.
+fn layer() -> Result<Tried, BackendError> {
+    let mut b = build();
     let x = b.value(D);
     let normed = b.norm(x)?;
     let mixed = b.attention(normed)?;
@@ -281,20 +305,41 @@ fn layer() -> Result<(Program, Weights, [ValueId; 2]), BackendError> {
     let gated = b.op(silu, &[gate, up], D);
     let down = b.product(gated, DType::Q4_0, D)?;
     let last = b.sum(between, down);
-    let port = |name: &str, value| Port {
-        name: name.to_owned(),
-        value,
-    };
-    let plan = &mut b.program.plans[0];
-    plan.inputs.push(port("in", x));
-    plan.outputs.push(port("out", last));
-    Ok((b.program, b.weights, [x, last]))
+    Ok(of(b, x, last))
 }
 
-/// What a device makes of a prompt and of the row behind it.
-pub(crate) fn outputs(device: &dyn Device) -> Result<Vec<f32>, BackendError> {
-    let (program, weights, [input, output]) = layer()?;
+/// Products of wide rows.
+fn wide() -> Result<Tried, BackendError> {
+    let mut b = build();
+    let x = b.value(WIDE);
+    let normed = b.norm(x)?;
+    let gate = b.product(normed, DType::Q4_K, D)?;
+    let up = b.product(normed, DType::Q4_K, D)?;
+    let silu = Op::Gate {
+        act: Act::Silu,
+        clamp: GateClamp::None,
+    };
+    let gated = b.op(silu, &[gate, up], D);
+    let out = b.product(x, DType::Q6_K, D)?;
+    let last = b.sum(gated, out);
+    Ok(of(b, x, last))
+}
+
+/// What a device makes of the layer, for a prompt and the row behind it, and of wide rows.
+pub(crate) fn outputs(device: &dyn Device) -> Result<Vec<Vec<f32>>, BackendError> {
+    let layer = steps(device, layer()?, &[(PROMPT, true), (1, false)])?;
+    let wide = steps(device, wide()?, &[(REPLIES, false)])?;
+    Ok(vec![layer, wide])
+}
+
+/// What comes of steps of so many rows each, of a prompt or not.
+fn steps(
+    device: &dyn Device,
+    (program, weights, [input, output]): Tried,
+    steps: &[(u32, bool)],
+) -> Result<Vec<f32>, BackendError> {
     let program = Arc::new(program);
+    let width = program.plans[0].value(input).shape.width() as u32;
     let loaded = device.load(Arc::clone(&program), &weights, &LoadOptions::default())?;
     let blocks = program.caches[0].table_len(&program.limits) as u64;
     let arena = ArenaLayout::for_counts(&loaded.block_bytes(), &[blocks]);
@@ -307,13 +352,14 @@ pub(crate) fn outputs(device: &dyn Device) -> Result<Vec<f32>, BackendError> {
         blocks: names[0].clone(),
     };
     let mut deltas = vec![(slot, Delta::Clear), (slot, table)];
-    let mut all = Vec::new();
-    for (first, rows) in [(0, PROMPT), (PROMPT, 1)] {
-        let data = (first * D..(first + rows) * D).map(|i| noise(1, i));
+    let (mut all, mut first) = (Vec::new(), 0);
+    for &(rows, prompt) in steps {
+        let data = (first * width..(first + rows) * width).map(|i| noise(1, i));
+        first += rows;
         let work = Work {
             deltas: std::mem::take(&mut deltas),
             rows: vec![SeqRows {
-                prompt: rows > 1,
+                prompt,
                 ..SeqRows::tokens(slot, &vec![0; rows as usize])
             }],
             feeds: vec![(input, Source::Host(data.collect()))],

@@ -150,7 +150,7 @@ impl WgpuExecutor {
             seqs: seqs as u32,
             logits: logits as u32,
             prompts: step.parts.iter().any(|p| p.prompt),
-            replies: step.parts.iter().any(|p| !p.prompt),
+            replies: step.replies().map(|n| n as u32),
             singles: rows == seqs && step.parts.iter().all(|p| !p.prompt),
             positions,
             told: self.resident.gpu.told(),

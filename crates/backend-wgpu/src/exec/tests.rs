@@ -1,6 +1,8 @@
 //! Attention behind many positions: however keys are divided among workgroups and whatever is computed beside it, a row has the
 //! same bits, and they are near the reference.
 
+mod products;
+
 use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::fixture::{Feed, Fixture, Rows, Run, noises};
 use tokkata_core::DType;

@@ -47,8 +47,10 @@ fn asks_for_little(module: &Module, parsed: &naga::Module, info: &ModuleInfo) {
             entry.stage == Compute && buffers <= 7 && threads <= 256,
             "{name}"
         );
-        let four = module.name.starts_with("products") && module.variant.contains("ROWS=4");
-        let most = match (module.cooperative, four) {
+        let is =
+            |file: &str, rows: &str| module.name.starts_with(file) && module.variant.contains(rows);
+        let more = is("products", "ROWS=4") || is("several", "ROWS=8");
+        let most = match (module.cooperative, more) {
             (true, _) => 49_152,
             (false, true) => 32_768,
             (false, false) => 16_384,

@@ -8,8 +8,9 @@ use crate::formats;
 use crate::gpu::Matrices;
 use crate::layout;
 use crate::lower::attention::{own_of_prompts, own_of_replies};
-use crate::lower::fused::runs;
+use crate::lower::fused::{made, runs};
 use crate::lower::linear::{halved_tile, how_halved};
+use crate::lower::several;
 use crate::params::NONE;
 use crate::preprocess::Constants;
 
@@ -119,6 +120,16 @@ pub(crate) fn variants() -> Vec<Variant> {
     }
     all.push(("heads.wgsl", vec![("THREADS", 64)]));
     all.push(("halve.wgsl", vec![("THREADS", 256)]));
+    for normed in [0, 1] {
+        let own = [
+            ("THREADS", 256),
+            ("WORK_VEC4", 1),
+            ("VECS_VEC4", 1),
+            ("DOTS", 1),
+            ("NORMED", normed),
+        ];
+        all.push(("integers.wgsl", own.into()));
+    }
     for aligned in [0, 1] {
         let own = [
             ("THREADS", 128),
@@ -155,20 +166,20 @@ fn of_format(format: u32, all: &mut Vec<Variant>) {
     let dtype = DType::from_ggml(format);
     let wide = dtype.is_some_and(formats::is_wide);
     let vectors = wide || matches!(dtype, Some(DType::F16 | DType::BF16));
-    let several = Choices::default().several;
+    let groups = Choices::default().several;
     let ways = [(1_u32, 2048, 0, 0), (2, 1024, 1, 0), (4, 1024, 1, 0)].into_iter();
     let dots = [(1, 4096, 0, 1), (2, 2048, 1, 1), (4, 2048, 1, 1)].into_iter();
     for (rows, chunk, halves, dots) in ways.chain(dots.filter(|_| wide)) {
         let kinds = [
-            (0, 0, 0),
+            (0, 0, 2),
             (0, 0, 1),
-            (0, 1, 0),
+            (0, 1, 2),
             (0, 1, 1),
-            (1, 0, 0),
-            (1, 1, 0),
+            (1, 0, 2),
+            (1, 1, 2),
         ];
         let kinds = kinds.into_iter().flat_map(|kind| [(kind, 0), (kind, 1)]);
-        for ((gated, normed, single), chunked) in kinds {
+        for ((gated, normed, each), chunked) in kinds {
             let own = [
                 ("THREADS", 256),
                 ("WORK_VEC4", 1),
@@ -179,8 +190,8 @@ fn of_format(format: u32, all: &mut Vec<Variant>) {
                 ("HALVES", halves),
                 ("CHUNK", chunk),
                 ("CHUNKED", chunked),
-                ("SINGLE", single),
-                ("EACH", 2 - single),
+                ("EACH", each),
+                ("MADE", made(each, gated == 1)),
                 ("GATED", gated),
                 ("NORMED", normed),
                 ("ROWS", rows),
@@ -190,12 +201,29 @@ fn of_format(format: u32, all: &mut Vec<Variant>) {
                     if rows == 1 || chunked == 1 {
                         NONE
                     } else {
-                        several
+                        groups
                     },
                 ),
             ];
             all.push(("products.wgsl", of(&own)));
         }
+    }
+    let kinds = (1..=several::MOST).flat_map(|by| [(by, 0, 0), (by, 1, 0), (by, 0, 1), (by, 1, 1)]);
+    for (by, gated, halves) in kinds.filter(|_| wide) {
+        let own = [
+            ("THREADS", 256),
+            ("WORK_VEC4", 1),
+            ("VECS_VEC4", 1),
+            ("WEIGHTS_VEC4", 1),
+            ("DOTS", 1),
+            ("HALVES", halves),
+            ("EACH", several::EACH),
+            ("MADE", made(several::EACH, gated == 1)),
+            ("GATED", gated),
+            ("ROWS", 1 << by),
+            ("FETCHES", several::fetches(by)),
+        ];
+        all.push(("several.wgsl", of(&own)));
     }
     for aligned in [0, 1] {
         let tiles = [("WORK_VEC4", 1), ("ALIGNED", aligned), ("KIND", 1)];

@@ -1,9 +1,9 @@
 //! Products of one value together with what comes before and after them, and heads on their way to attention.
 
 use tokkata_core::DType;
-use tokkata_ir::{BackendError, Lead, Op, Pairing, WeightId};
+use tokkata_ir::{BackendError, Lead, Op, Pairing, ValueId, WeightId};
 
-use super::{Lowering, unsupported};
+use super::{Ground, Lowering, unsupported};
 use crate::formats::is_wide;
 use crate::launch::{Extent, Kernel, RowKind};
 use crate::layout::lead_code;
@@ -13,7 +13,7 @@ use crate::select::{Heads, Products};
 use crate::weights::Segment;
 
 /// Threads of a workgroup, of which 32 make an output or two.
-const THREADS: u32 = 256;
+pub(super) const THREADS: u32 = 256;
 const TEAMS: u32 = THREADS / 32;
 
 /// Columns that are shared at least, and as floats at most with as much memory as every adapter has.
@@ -28,6 +28,21 @@ const CHUNKS_OF_SIXTEEN: [u32; 3] = [2048, 2048, 1024];
 /// Runs of a row of weights that a thread asks for at once: a single row of sixteen bits leaves room for more of them.
 pub(crate) const fn runs(by: u32, sixteen: bool) -> u32 {
     if sixteen && by == 0 { 4 } else { 1 }
+}
+
+/// Outputs of 32 threads with so many rows of weights.
+pub(crate) const fn made(each: u32, gated: bool) -> u32 {
+    if gated { each / 2 } else { each }
+}
+
+/// What products of one value have in common: the first one's weights, their rows, and the norm's weight before them with its epsilon.
+pub(super) struct Common {
+    pub(super) segment: Segment,
+    pub(super) x: ValueId,
+    pub(super) x_at: u32,
+    pub(super) columns: u32,
+    pub(super) lead: Lead,
+    pub(super) norm: (u32, f32),
 }
 
 impl Lowering<'_, '_> {
@@ -52,60 +67,20 @@ impl Lowering<'_, '_> {
 
     fn replies(&mut self, found: &Products) -> Result<(), BackendError> {
         let nodes = &self.plan.nodes;
-        let (mut parts, mut end) = (Vec::new(), 0);
         let pairs = found.nodes.iter().map(|&n| {
             let out = nodes[n].outs[0];
             self.width(out).div_ceil(2 * TEAMS)
         });
-        let single = found.gate.is_none() && pairs.sum::<u32>() < self.ground.choices.pairs;
-        let outputs = match single || found.gate.is_some() {
-            true => TEAMS,
-            false => 2 * TEAMS,
-        };
-        let results = found.results(self.plan);
-        let mut first: Option<Segment> = None;
-        for (i, &n) in found.nodes.iter().enumerate() {
-            let Op::Matmul {
-                weight,
-                scale,
-                bias,
-            } = nodes[n].op
-            else {
-                return Err(unsupported(nodes[n].op.name()));
-            };
-            let segment = self.alone(weight)?;
-            if found.gate.is_none() || i == 0 {
-                end += segment.rows.div_ceil(outputs);
-            }
-            let y = self.at(results[i.min(results.len() - 1)]);
-            parts.extend([segment.at as u32, y, end, segment.rows]);
-            let scale_len = scale.map_or(1, |s| self.weight_len(s));
-            parts.extend([self.maybe(scale), scale_len, self.maybe(bias), 0]);
-            first.get_or_insert(segment);
-        }
-        let segment = first.ok_or_else(|| unsupported("no products"))?;
-        let x = found.norm.unwrap_or(found.nodes[0]);
-        let lead = self.lead(nodes[found.nodes[0]].outs[0]);
-        let (norm, eps) = match found.norm.map(|n| &nodes[n].op) {
-            Some(Op::Norm {
-                weight: Some(w),
-                eps,
-                ..
-            }) => (self.floats(*w), *eps),
-            _ => (NONE, 0.0),
-        };
-        let x = nodes[x].ins[0];
-        let params = Params::new().u32s(&[segment.row_words, self.at(x), lead_code(lead)]);
-        let params = params.u32s(&[self.width(x), norm]).f32(eps);
-        let params = params.u32(found.add.map_or(NONE, |a| self.at(a.1)));
-        let params = params.u32(found.nodes.len() as u32);
-        let params = match found.gate.map(|n| &nodes[n].op) {
-            Some(Op::Gate { act, clamp }) => gate_params(params, *act, *clamp),
-            _ => params.u32s(&[0; 7]),
-        };
-        let params = params.u32(0).u32s(&parts);
-        let abilities = self.ground.abilities;
-        let columns = self.width(x);
+        let gated = found.gate.is_some();
+        let single = !gated && pairs.sum::<u32>() < self.ground.choices.pairs;
+        let each = if single { 1 } else { 2 };
+        let common = self.common(found)?;
+        let (params, end) = self.parts(found, &common, (common.x_at, made(each, gated)))?;
+        let Ground {
+            abilities, choices, ..
+        } = *self.ground;
+        let Common { segment, lead, .. } = &common;
+        let columns = common.columns;
         let wide = is_wide(segment.dtype);
         let sixteen = matches!(segment.dtype, DType::F16 | DType::BF16);
         let (dots, more) = (wide && abilities.dots, abilities.shares_more);
@@ -117,11 +92,11 @@ impl Lowering<'_, '_> {
                 (_, true) if more => CHUNKS_OF_SIXTEEN[by as usize],
                 _ => (MOST_CHUNK << u32::from(more)) >> by,
             };
-            all.min(most).min(self.ground.choices.columns)
+            all.min(most).min(choices.columns)
         };
         // Columns that are shared in turn are made ready anew for each group.
         let most_groups = |by: u32| match by > 0 && columns <= chunk(by) {
-            true => self.ground.choices.several,
+            true => choices.several,
             false => NONE,
         };
         let pipeline = |by: u32| {
@@ -136,9 +111,9 @@ impl Lowering<'_, '_> {
                 ("HALVES", abilities.halves.into()),
                 ("CHUNK", chunk(by)),
                 ("CHUNKED", (columns > chunk(by)).into()),
-                ("SINGLE", single.into()),
-                ("EACH", if single { 1 } else { 2 }),
-                ("GATED", found.gate.is_some().into()),
+                ("EACH", each),
+                ("MADE", made(each, gated)),
+                ("GATED", gated.into()),
                 ("NORMED", found.norm.is_some().into()),
                 ("ROWS", 1 << by),
                 ("RUNS", runs(by, sixteen)),
@@ -146,19 +121,92 @@ impl Lowering<'_, '_> {
             ];
             self.pipeline(("products.wgsl", "products"), &own)
         };
-        let most = 1 + u32::from(abilities.shares_more);
-        let pipelines = (0..=most).map(pipeline).collect();
-        let kernel = Kernel::ByRows(lead, 1, pipelines);
+        let rows_at_once = 1 + u32::from(abilities.shares_more);
+        let pipelines = (0..=rows_at_once).map(pipeline).collect();
+        let kernel = Kernel::ByRows(*lead, 1, pipelines);
         // As many turns for each of them. Where columns are shared in turn, weights of sixteen bits alone gain from fewer.
         let most = if columns > chunk(0) && !sixteen {
             end
         } else {
-            self.ground.choices.groups
+            choices.groups
         };
         let groups = end.div_ceil(end.div_ceil(most));
         let grid = [Extent::fixed(groups), Extent::ONE, Extent::ONE];
+        let integers = dots && abilities.integers && columns > chunk(rows_at_once);
+        let before = integers && self.pays(found, &common);
+        self.count = before.then_some((*lead, 0..choices.integers));
         self.push(kernel, grid, segment.arena, &params);
+        if before {
+            self.count = Some((*lead, choices.integers..u32::MAX));
+            self.several(found, &common)?;
+        }
+        self.count = None;
         Ok(())
+    }
+
+    /// What products have in common.
+    fn common(&self, found: &Products) -> Result<Common, BackendError> {
+        let nodes = &self.plan.nodes;
+        let first = found.nodes[0];
+        let Op::Matmul { weight, .. } = nodes[first].op else {
+            return Err(unsupported(nodes[first].op.name()));
+        };
+        let norm = match found.norm.map(|n| &nodes[n].op) {
+            Some(Op::Norm {
+                weight: Some(w),
+                eps,
+                ..
+            }) => (self.floats(*w), *eps),
+            _ => (NONE, 0.0),
+        };
+        let x = nodes[found.norm.unwrap_or(first)].ins[0];
+        Ok(Common {
+            segment: self.alone(weight)?,
+            x,
+            x_at: self.at(x),
+            columns: self.width(x),
+            lead: self.lead(nodes[first].outs[0]),
+            norm,
+        })
+    }
+
+    /// Parameters of products whose rows lie somewhere, and workgroups in which 32 threads make so many outputs.
+    pub(super) fn parts(
+        &self,
+        found: &Products,
+        of: &Common,
+        (x, each): (u32, u32),
+    ) -> Result<(Params, u32), BackendError> {
+        let nodes = &self.plan.nodes;
+        let (mut parts, mut end) = (Vec::new(), 0);
+        let results = found.results(self.plan);
+        for (i, &n) in found.nodes.iter().enumerate() {
+            let Op::Matmul {
+                weight,
+                scale,
+                bias,
+            } = nodes[n].op
+            else {
+                return Err(unsupported(nodes[n].op.name()));
+            };
+            let segment = self.alone(weight)?;
+            if found.gate.is_none() || i == 0 {
+                end += segment.rows.div_ceil(TEAMS * each);
+            }
+            let y = self.at(results[i.min(results.len() - 1)]);
+            parts.extend([segment.at as u32, y, end, segment.rows]);
+            let scale_len = scale.map_or(1, |s| self.weight_len(s));
+            parts.extend([self.maybe(scale), scale_len, self.maybe(bias), 0]);
+        }
+        let params = Params::new().u32s(&[of.segment.row_words, x, lead_code(of.lead)]);
+        let params = params.u32s(&[of.columns, of.norm.0]).f32(of.norm.1);
+        let params = params.u32(found.add.map_or(NONE, |a| self.at(a.1)));
+        let params = params.u32(found.nodes.len() as u32);
+        let params = match found.gate.map(|n| &nodes[n].op) {
+            Some(Op::Gate { act, clamp }) => gate_params(params, *act, *clamp),
+            _ => params.u32s(&[0; 7]),
+        };
+        Ok((params.u32(0).u32s(&parts), end))
     }
 
     /// The rows of a weight that lies in one piece.

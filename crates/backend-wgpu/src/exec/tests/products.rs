@@ -17,7 +17,7 @@ const MOST: usize = 11;
 fn fixture(dtype: DType) -> (Fixture, [ValueId; 2], [ValueId; 2]) {
     let mut f = Fixture::new(Limits {
         rows: 2 * MOST as u32,
-        seqs: 2,
+        seqs: MOST as u32,
         logit_rows: 1,
         ctx: 64,
         ..Limits::default()
@@ -60,20 +60,34 @@ fn fixture(dtype: DType) -> (Fixture, [ValueId; 2], [ValueId; 2]) {
     (f, [x, z], [gated, sum])
 }
 
-/// What a device makes of rows that follow each other, in steps of so many: by rows, both results one after the other. Behind those of
-/// each step stand rows of another sequence, where it is told how many, which are of a prompt.
-fn results(
-    device: &dyn Device,
-    dtype: DType,
-    (steps, prompts): (&[usize], usize),
-) -> Vec<Vec<f32>> {
+/// Whose rows those of a step are.
+#[derive(Clone, Copy, Debug)]
+enum Whose {
+    /// One sequence's.
+    One,
+    /// Each of another one: such steps may be recorded once.
+    Each,
+    /// One sequence's, and behind them so many of another one's prompt.
+    Beside(usize),
+}
+
+/// What a device makes of rows that follow each other, in steps of so many: by rows, both results one after the other.
+fn results(device: &dyn Device, dtype: DType, (steps, whose): (&[usize], Whose)) -> Vec<Vec<f32>> {
     let (fixture, ins, outs) = fixture(dtype);
     let mut run = fixture
         .load(device, &LoadOptions::default())
         .expect("a load");
-    run.kinds = Kinds::Mixed;
+    let prompts = match whose {
+        Whose::Beside(rows) => rows,
+        Whose::One | Whose::Each => 0,
+    };
+    run.kinds = if prompts > 0 {
+        Kinds::Mixed
+    } else {
+        Kinds::Replies
+    };
     let (mut all, mut at) = (Vec::new(), 0);
-    for &n in steps {
+    for (step, &n) in steps.iter().enumerate() {
         let values = ins.map(|value| {
             let width = run.program.plans[0].value(value).shape.width();
             let row = |i: usize| noises(&format!("{}.{i}", value.0), width);
@@ -83,10 +97,14 @@ fn results(
             values: values.into(),
             ..Feed::default()
         };
-        let others = Rows::of(1, at..at + prompts);
-        let rows = [Rows::of(0, at..at + n), others];
-        let rows = &rows[..1 + usize::from(prompts > 0)];
-        run.step(rows, &feed).expect("a step");
+        let rows: Vec<Rows> = match whose {
+            Whose::One => vec![Rows::of(0, at..at + n)],
+            Whose::Each => (0..n).map(|seq| Rows::of(seq, step..step + 1)).collect(),
+            Whose::Beside(others) => {
+                vec![Rows::of(0, at..at + n), Rows::of(1, at..at + others)]
+            }
+        };
+        run.step(&rows, &feed).expect("a step");
         let found = outs.map(|out| run.floats(out));
         let row = |i: usize| {
             let own = i * OUTPUTS as usize..(i + 1) * OUTPUTS as usize;
@@ -126,8 +144,8 @@ fn rows_beside_others_have_the_bits_of_rows_alone() {
         (DType::Q6_K, true),
     ] {
         let device = open(most).expect("an adapter");
-        let want = results(&RefBackend::default(), dtype, (&[MOST], 0));
-        let alone = results(&device, dtype, (&[1; MOST], 0));
+        let want = results(&RefBackend::default(), dtype, (&[MOST], Whose::One));
+        let alone = results(&device, dtype, (&[1; MOST], Whose::One));
         let squares = |rows: &[Vec<f32>], other: &[Vec<f32>]| -> f64 {
             let pairs = rows.iter().flatten().zip(other.iter().flatten());
             pairs.map(|(a, b)| f64::from(a - b).powi(2)).sum()
@@ -137,18 +155,20 @@ fn rows_beside_others_have_the_bits_of_rows_alone() {
         assert!(error < 1e-8, "{dtype}: {error}");
         let alone = bits(alone);
         for steps in [&[2, 9][..], &[4, 7], &[MOST]] {
-            let found = bits(results(&device, dtype, (steps, 0)));
+            let found = bits(results(&device, dtype, (steps, Whose::One)));
             assert!(alone == found, "{dtype}, steps of {steps:?} rows");
         }
-        let beside = bits(results(&device, dtype, (&[3, 8], 5)));
+        let apart = bits(results(&device, dtype, (&[2, 9], Whose::Each)));
+        assert!(alone == apart, "{dtype}, of several sequences");
+        let beside = bits(results(&device, dtype, (&[3, 8], Whose::Beside(5))));
         assert!(alone == beside, "{dtype}, beside rows of a prompt");
         // Another kernel makes them than one of rows alone.
         let device = open(most).expect("an adapter");
         device.break_kernels("let g = begin + lane;", "let g = lane;");
-        let found = bits(results(&device, dtype, (&[1; MOST], 0)));
+        let found = bits(results(&device, dtype, (&[1; MOST], Whose::One)));
         assert!(alone == found, "{dtype}");
         for steps in [&[2, 2, 2, 2, 3][..], &[4, 3, 4], &[MOST]] {
-            let found = bits(results(&device, dtype, (steps, 0)));
+            let found = bits(results(&device, dtype, (steps, Whose::One)));
             let same = found.iter().zip(&alone).position(|(a, b)| a == b);
             assert_eq!(same, None, "{dtype}, steps of {steps:?} rows");
         }

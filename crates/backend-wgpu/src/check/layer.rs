@@ -174,6 +174,14 @@ impl Build {
         Ok(self.op(product, &[x], width))
     }
 
+    fn gated(&mut self, gate: ValueId, up: ValueId) -> ValueId {
+        let silu = Op::Gate {
+            act: Act::Silu,
+            clamp: GateClamp::None,
+        };
+        self.op(silu, &[gate, up], D)
+    }
+
     fn sum(&mut self, a: ValueId, b: ValueId) -> ValueId {
         let sum = Op::Binary {
             kind: BinaryKind::Add,
@@ -298,11 +306,7 @@ fn layer() -> Result<Tried, BackendError> {
     let normed = b.norm(between)?;
     let gate = b.product(normed, DType::Q8_0, D)?;
     let up = b.product(normed, DType::Q8_0, D)?;
-    let silu = Op::Gate {
-        act: Act::Silu,
-        clamp: GateClamp::None,
-    };
-    let gated = b.op(silu, &[gate, up], D);
+    let gated = b.gated(gate, up);
     let down = b.product(gated, DType::Q4_0, D)?;
     let last = b.sum(between, down);
     Ok(of(b, x, last))
@@ -315,11 +319,7 @@ fn wide() -> Result<Tried, BackendError> {
     let normed = b.norm(x)?;
     let gate = b.product(normed, DType::Q4_K, D)?;
     let up = b.product(normed, DType::Q4_K, D)?;
-    let silu = Op::Gate {
-        act: Act::Silu,
-        clamp: GateClamp::None,
-    };
-    let gated = b.op(silu, &[gate, up], D);
+    let gated = b.gated(gate, up);
     let out = b.product(x, DType::Q6_K, D)?;
     let last = b.sum(gated, out);
     Ok(of(b, x, last))

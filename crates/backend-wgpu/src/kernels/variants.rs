@@ -120,14 +120,8 @@ pub(crate) fn variants() -> Vec<Variant> {
     }
     all.push(("heads.wgsl", vec![("THREADS", 64)]));
     all.push(("halve.wgsl", vec![("THREADS", 256)]));
-    for normed in [0, 1] {
-        let own = [
-            ("THREADS", 256),
-            ("WORK_VEC4", 1),
-            ("VECS_VEC4", 1),
-            ("DOTS", 1),
-            ("NORMED", normed),
-        ];
+    for normed in [false, true] {
+        let own = several::own_of_integers(normed);
         all.push(("integers.wgsl", own.into()));
     }
     for aligned in [0, 1] {
@@ -208,22 +202,11 @@ fn of_format(format: u32, all: &mut Vec<Variant>) {
             all.push(("products.wgsl", of(&own)));
         }
     }
-    let kinds = (1..=several::MOST).flat_map(|by| [(by, 0, 0), (by, 1, 0), (by, 0, 1), (by, 1, 1)]);
-    for (by, gated, halves) in kinds.filter(|_| wide) {
-        let own = [
-            ("THREADS", 256),
-            ("WORK_VEC4", 1),
-            ("VECS_VEC4", 1),
-            ("WEIGHTS_VEC4", 1),
-            ("DOTS", 1),
-            ("HALVES", halves),
-            ("EACH", several::EACH),
-            ("MADE", made(several::EACH, gated == 1)),
-            ("GATED", gated),
-            ("ROWS", 1 << by),
-            ("FETCHES", several::fetches(by)),
-        ];
-        all.push(("several.wgsl", of(&own)));
+    for by in (1..=several::MOST).filter(|_| wide) {
+        for (gated, halves) in [(false, false), (true, false), (false, true), (true, true)] {
+            let own = several::own_of_several(by, gated, halves);
+            all.push(("several.wgsl", of(&own)));
+        }
     }
     for aligned in [0, 1] {
         let tiles = [("WORK_VEC4", 1), ("ALIGNED", aligned), ("KIND", 1)];

@@ -10,7 +10,7 @@ use crate::params::Params;
 use crate::select::Products;
 
 /// Rows of weights that 32 threads have.
-pub(crate) const EACH: u32 = 2;
+const EACH: u32 = 2;
 
 /// Rows at a time, as powers of two: where workgroups share more than they may everywhere, eight with 20 KiB.
 pub(crate) const MOST: u32 = 3;
@@ -19,9 +19,33 @@ pub(crate) const MOST: u32 = 3;
 const SPAN: u32 = 1024;
 const SPAN_VECS: u32 = 32 * 5;
 
-/// Vectors that each thread fetches of so many rows' span, whose number is a power of two.
-pub(crate) const fn fetches(by: u32) -> u32 {
-    (SPAN_VECS << by).div_ceil(THREADS)
+/// Constants of `integers.wgsl`: whether a norm comes before.
+pub(crate) fn own_of_integers(normed: bool) -> [(&'static str, u32); 5] {
+    [
+        ("THREADS", THREADS),
+        ("WORK_VEC4", 1),
+        ("VECS_VEC4", 1),
+        ("DOTS", 1),
+        ("NORMED", normed.into()),
+    ]
+}
+
+/// Constants of `several.wgsl` but for the format: of so many rows as a power of two, whether a gate follows, and whose halves it reads.
+pub(crate) fn own_of_several(by: u32, gated: bool, halves: bool) -> [(&'static str, u32); 11] {
+    [
+        ("THREADS", THREADS),
+        ("WORK_VEC4", 1),
+        ("VECS_VEC4", 1),
+        ("WEIGHTS_VEC4", 1),
+        ("DOTS", 1),
+        ("HALVES", halves.into()),
+        ("EACH", EACH),
+        ("MADE", made(EACH, gated)),
+        ("GATED", gated.into()),
+        ("ROWS", 1 << by),
+        // Vectors that each thread fetches of the rows' span.
+        ("FETCHES", (SPAN_VECS << by).div_ceil(THREADS)),
+    ]
 }
 
 impl Lowering<'_, '_> {
@@ -42,37 +66,19 @@ impl Lowering<'_, '_> {
         if self.integers.insert(to, known) != Some(known) {
             let params = Params::new().u32s(&[to, of.x_at, lead_code(of.lead)]);
             let params = params.u32s(&[of.columns, of.norm.0]).f32(of.norm.1);
-            let own = [
-                ("THREADS", THREADS),
-                ("WORK_VEC4", 1),
-                ("VECS_VEC4", 1),
-                ("DOTS", 1),
-                ("NORMED", found.norm.is_some().into()),
-            ];
+            let own = own_of_integers(found.norm.is_some());
             let pipeline = self.pipeline(("integers.wgsl", "integers"), &own);
             let grid = [Extent::rows(of.lead), Extent::ONE, Extent::ONE];
             self.push(Kernel::One(pipeline), grid, 0, &params);
             self.beside = false;
         }
-        let made = made(EACH, found.gate.is_some());
-        let (params, end) = self.parts(found, of, (to, made))?;
+        let gated = found.gate.is_some();
+        let (params, end) = self.parts(found, of, (to, made(EACH, gated)))?;
         let abilities = self.ground.abilities;
+        let format = ("FORMAT", of.segment.dtype.ggml());
         let pipeline = |by: u32| {
-            let own = [
-                ("FORMAT", of.segment.dtype.ggml()),
-                ("THREADS", THREADS),
-                ("WORK_VEC4", 1),
-                ("VECS_VEC4", 1),
-                ("WEIGHTS_VEC4", 1),
-                ("DOTS", 1),
-                ("HALVES", abilities.halves.into()),
-                ("EACH", EACH),
-                ("MADE", made),
-                ("GATED", found.gate.is_some().into()),
-                ("ROWS", 1 << by),
-                ("FETCHES", fetches(by)),
-            ];
-            self.pipeline(("several.wgsl", "several"), &own)
+            let own = own_of_several(by, gated, abilities.halves);
+            self.pipeline(("several.wgsl", "several"), &[&own[..], &[format]].concat())
         };
         let most = MOST - u32::from(!abilities.shares_more);
         // One row alone goes another way.

@@ -223,8 +223,6 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// Steps of so many answers, with drafts where they are allowed, and what a token takes either way: how many had drafts.

@@ -1,7 +1,7 @@
 // Products of many rows by cooperative matrices: halves, whose products are summed in single floats, SIDE columns at a time.
 //
-// A row of x is two halves for each column (`halve.wgsl`), whose products come one after the other, the smaller one first; weights of
-// blocks are halves times 16, others halves as they are. A workgroup has OUTPUTS outputs of TILE_ROWS rows, a subgroup of LANES threads 2 · SIDE rows of as many outputs.
+// A row of x is a half for each column (`halve.wgsl`); weights of blocks are halves times 16, others halves as they are. A workgroup has
+// OUTPUTS outputs of TILE_ROWS rows, a subgroup of LANES threads 2 · SIDE rows of ACROSS · SIDE outputs.
 enable f16;
 enable wgpu_cooperative_matrix;
 #include "common.wgsl"
@@ -13,9 +13,8 @@ enable wgpu_cooperative_matrix;
 #endif
 #include "tile_rows.wgsl"
 
-// Outputs and rows of a tile, and vectors of halves from a row of one to the next, whose places lie in different banks.
+// Outputs of a tile, and vectors of halves from a row of one to the next, whose places lie in different banks.
 const OUTPUTS: u32 = 128u;
-const TILE_ROWS: u32 = 64u;
 const PITCH: u32 = STEP / 4u + 2u;
 // Words before a row's halves: what they are multiplied by to be x.
 const HEAD: u32 = 4u;
@@ -38,39 +37,26 @@ alias Right = coop_mat16x16<f16, B>;
 alias Sum = coop_mat16x16<f32, C>;
 #endif
 
-fn half_words(k: u32) -> u32 { return HEAD + k; }
+fn half_words(k: u32) -> u32 { return HEAD + k / 2u; }
 
 var<workgroup> wanted_word: u32;
 var<workgroup> half_w: array<vec4<f16>, OUTPUTS * PITCH>;
 var<workgroup> half_x: array<vec4<f16>, TILE_ROWS * PITCH>;
-var<workgroup> rest_x: array<vec4<f16>, TILE_ROWS * PITCH>;
 var<workgroup> stage: array<f32, SUBGROUPS_OF_TILE * SIDE * SIDE>;
 // What sums of a row are multiplied by; negative: nobody wants it.
 var<workgroup> row_factor: array<f32, TILE_ROWS>;
 
 fn halves4(a: u32, b: u32) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(a), unpack2x16float(b))); }
 
-// Eight columns of a row of x.
-struct Columns {
-    high: vec4<u32>,
-    rest: vec4<u32>,
-}
-
+// Threads have eight columns of X_ROWS rows of x each, which lie so far apart.
 const ROWS_APART: u32 = 256u / (STEP / 8u);
-const X_EACH: u32 = TILE_ROWS / ROWS_APART;
 
 // Words before those of a row of the tile, or of the last one.
 fn x_at(row: u32, first: u32, count: u32, k: u32) -> u32 { return min(first + row, count - 1u) * half_words(k); }
 
-fn columns_at(at: u32, k: u32) -> Columns {
-    return Columns(wu4(at), wu4(at + k / 2u));
-}
-
-fn put_x(at: u32, v: Columns) {
-    half_x[at] = halves4(v.high.x, v.high.y);
-    half_x[at + 1u] = halves4(v.high.z, v.high.w);
-    rest_x[at] = halves4(v.rest.x, v.rest.y);
-    rest_x[at + 1u] = halves4(v.rest.z, v.rest.w);
+fn put_x(at: u32, v: vec4<u32>) {
+    half_x[at] = halves4(v.x, v.y);
+    half_x[at + 1u] = halves4(v.z, v.w);
 }
 
 // Half of a row's STEP weights on their way to shared memory: from column `c` on.
@@ -173,47 +159,40 @@ fn tiles_coop(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
     let sub = lid / LANES;
     let lane = lid % LANES;
     let row = sub % SUBGROUPS_DOWN * (2u * SIDE);
-    let o = sub / SUBGROUPS_DOWN * (2u * SIDE);
-    var c00: Sum;
-    var c01: Sum;
-    var c10: Sum;
-    var c11: Sum;
+    let o = sub / SUBGROUPS_DOWN * (ACROSS * SIDE);
+#for t ACROSS
+    var upper$t: Sum;
+    var lower$t: Sum;
+#end
     // Weights of the next columns are on their way while these are multiplied; to have x's on their way too takes longer.
     var next = fetched(w, column);
     for (var c = 0u; c < k; c += STEP) {
-        var columns: array<Columns, X_EACH>;
-        for (var i = 0u; i < X_EACH; i++) { columns[i] = columns_at(x + x_at(x_row + i * ROWS_APART, first, count, k) + c / 2u, k); }
+#for i X_ROWS
+        let x$i = wu4(x + x_at(x_row + $iu * ROWS_APART, first, count, k) + c / 2u);
+#end
         workgroupBarrier();
         put_weights(w_place, next, c + column);
-        for (var i = 0u; i < X_EACH; i++) { put_x(x_place + i * ROWS_APART * PITCH, columns[i]); }
+#for i X_ROWS
+        put_x(x_place + $iu * ROWS_APART * PITCH, x$i);
+#end
         workgroupBarrier();
         next = fetched(w, min(c + STEP, k - STEP) + column);
         for (var i = 0u; i < STEP / 4u; i += SIDE / 4u) {
-            let at = row * PITCH + i;
-            let b0 = coopLoad<Right>(&half_w[o * PITCH + i], PITCH);
-            let b1 = coopLoad<Right>(&half_w[(o + SIDE) * PITCH + i], PITCH);
-            let r0 = coopLoadT<Left>(&rest_x[at], PITCH);
-            c00 = coopMultiplyAdd(r0, b0, c00);
-            c01 = coopMultiplyAdd(r0, b1, c01);
-            let a0 = coopLoadT<Left>(&half_x[at], PITCH);
-            c00 = coopMultiplyAdd(a0, b0, c00);
-            c01 = coopMultiplyAdd(a0, b1, c01);
-            let r1 = coopLoadT<Left>(&rest_x[at + SIDE * PITCH], PITCH);
-            c10 = coopMultiplyAdd(r1, b0, c10);
-            c11 = coopMultiplyAdd(r1, b1, c11);
-            let a1 = coopLoadT<Left>(&half_x[at + SIDE * PITCH], PITCH);
-            c10 = coopMultiplyAdd(a1, b0, c10);
-            c11 = coopMultiplyAdd(a1, b1, c11);
+            let upper = coopLoadT<Left>(&half_x[row * PITCH + i], PITCH);
+            let lower = coopLoadT<Left>(&half_x[(row + SIDE) * PITCH + i], PITCH);
+#for t ACROSS
+            let weight$t = coopLoad<Right>(&half_w[(o + $tu * SIDE) * PITCH + i], PITCH);
+            upper$t = coopMultiplyAdd(upper, weight$t, upper$t);
+            lower$t = coopMultiplyAdd(lower, weight$t, lower$t);
+#end
         }
     }
     let out = wg.x * OUTPUTS + o;
     let staged = sub * SIDE * SIDE;
-    coopStoreT(c00, &stage[staged], SIDE);
-    store_stage(sub, lane, first, row, out);
-    coopStoreT(c01, &stage[staged], SIDE);
-    store_stage(sub, lane, first, row, out + SIDE);
-    coopStoreT(c10, &stage[staged], SIDE);
-    store_stage(sub, lane, first, row + SIDE, out);
-    coopStoreT(c11, &stage[staged], SIDE);
-    store_stage(sub, lane, first, row + SIDE, out + SIDE);
+#for t ACROSS
+    coopStoreT(upper$t, &stage[staged], SIDE);
+    store_stage(sub, lane, first, row, out + $tu * SIDE);
+    coopStoreT(lower$t, &stage[staged], SIDE);
+    store_stage(sub, lane, first, row + SIDE, out + $tu * SIDE);
+#end
 }

@@ -15,6 +15,8 @@ pub(crate) struct Choices {
     pub(crate) weights: u32,
     /// Columns that a workgroup of products shares at most.
     pub(crate) columns: u32,
+    /// Tiles of cooperative matrices from which these have twice the rows.
+    pub(crate) tiles: u32,
     /// Workgroups of attention from which keys are not divided among more.
     pub(crate) keys: u32,
 }
@@ -28,6 +30,7 @@ impl Default for Choices {
             integers: 2,
             weights: 4,
             columns: 4096,
+            tiles: 64,
             keys: 256,
         }
     }
@@ -40,7 +43,7 @@ struct Number {
     tried: &'static [u32],
 }
 
-const NUMBERS: [Number; 7] = [
+const NUMBERS: [Number; 8] = [
     Number {
         name: "pairs",
         of: |c| &mut c.pairs,
@@ -70,6 +73,11 @@ const NUMBERS: [Number; 7] = [
         name: "columns",
         of: |c| &mut c.columns,
         tried: &[1024, 2048, 4096],
+    },
+    Number {
+        name: "tiles",
+        of: |c| &mut c.tiles,
+        tried: &[32, 64, 96, 132],
     },
     Number {
         name: "keys",
@@ -124,7 +132,7 @@ mod tests {
     fn what_is_said_is_taken_again() {
         let mut choices = Choices::default();
         assert!(choices.said().is_empty());
-        assert_eq!(choices.others().len(), 24);
+        assert_eq!(choices.others().len(), 27);
         for other in choices.others() {
             assert!(choices.take(&other), "{other}");
         }
@@ -138,6 +146,7 @@ mod tests {
                 "integers=9",
                 "weights=16",
                 "columns=2048",
+                "tiles=132",
                 "keys=512"
             ]
         );

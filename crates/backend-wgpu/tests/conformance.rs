@@ -24,12 +24,12 @@ fn bytes(dtype: DType) -> Rounding {
     }
 }
 
-/// Cooperative matrices have weights of blocks as halves, which costs what rounding activations to ten bits does at most. Those in F16 meet
-/// 22 bits of an activation, but sums are cut off rather than rounded.
+/// Cooperative matrices have rows as halves, of eleven bits, and weights of blocks too, which costs what rounding activations to ten bits does
+/// at most.
 fn halves(dtype: DType) -> Rounding {
     match dtype {
         DType::F32 | DType::BF16 => Rounding::None,
-        DType::F16 => Rounding::Bits(18),
+        DType::F16 => Rounding::Bits(11),
         _ => Rounding::Bits(10),
     }
 }

@@ -136,13 +136,28 @@ pub fn measure(subject: &Subject, family: Family) -> Vec<(String, Result<Verdict
     measured.collect()
 }
 
+/// Of each eight cases the third with `TOKKATA_SHARD=3/8` in the environment, so that several processes share a test; else all.
+fn ours(cases: impl IntoIterator<Item = Case>) -> impl Iterator<Item = Case> {
+    let (nth, of) = match std::env::var("TOKKATA_SHARD") {
+        Ok(text) => shard(&text).expect("TOKKATA_SHARD is like 3/8"),
+        Err(_) => (1, 1),
+    };
+    cases.into_iter().skip(nth - 1).step_by(of)
+}
+
+fn shard(text: &str) -> Option<(usize, usize)> {
+    let (nth, of) = text.split_once('/')?;
+    let (nth, of) = (nth.parse().ok()?, of.parse().ok()?);
+    (1..=of).contains(&nth).then_some((nth, of))
+}
+
 /// Runs a family and panics with every case that fails, or that is unsupported without being declared so.
 ///
 /// # Panics
 /// When a case fails.
 pub fn check(subject: &Subject, family: Family) {
     let mut faults = Vec::new();
-    for case in family.cases() {
+    for case in ours(family.cases()) {
         if let Err(fault) = judge(subject, &case) {
             faults.push(format!("{}: {fault}", case.name));
         }
@@ -257,4 +272,17 @@ macro_rules! suite {
             $crate::ops::on($subject, |s| $crate::ops::check(s, $crate::ops::Family::$family));
         })*
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_have_each_case_once() {
+        assert_eq!(shard("3/8"), Some((3, 8)));
+        for wrong in ["", "3", "0/8", "9/8", "a/8", "3/8/2"] {
+            assert_eq!(shard(wrong), None, "{wrong}");
+        }
+    }
 }

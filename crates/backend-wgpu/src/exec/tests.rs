@@ -2,6 +2,7 @@
 //! same bits, and they are near the reference.
 
 mod products;
+mod tiles;
 
 use tokkata_backend_ref::RefBackend;
 use tokkata_conformance::fixture::{Feed, Fixture, Rows, Run, noises};

@@ -9,7 +9,7 @@ use crate::gpu::Matrices;
 use crate::layout;
 use crate::lower::attention::{own_of_prompts, own_of_replies};
 use crate::lower::fused::{made, runs};
-use crate::lower::linear::{halved_tile, how_halved};
+use crate::lower::linear::{halved_tiles, how_halved};
 use crate::lower::several;
 use crate::params::NONE;
 use crate::preprocess::Constants;
@@ -224,8 +224,8 @@ fn of_format(format: u32, all: &mut Vec<Variant>) {
         }
     }
     let how = DType::from_ggml(format).and_then(how_halved);
-    for matrices in Matrices::KNOWN {
-        let own = how.map(|how| of(&[&halved_tile(matrices)[..], &how].concat()));
+    for tile in Matrices::KNOWN.into_iter().flat_map(halved_tiles) {
+        let own = how.map(|how| of(&[&tile[..], &how].concat()));
         all.extend(own.map(|own| ("tiles_coop.wgsl", own)));
     }
 }

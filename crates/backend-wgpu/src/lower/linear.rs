@@ -14,9 +14,10 @@ use crate::weights::Segment;
 /// Outputs of a workgroup: 32 threads each.
 const OUTPUTS: u32 = 8;
 
-/// Outputs and rows of a tile.
+/// Outputs and rows of a tile, and rows of one of cooperative matrices where there are many.
 const TILE_OUTPUTS: u32 = 128;
 const TILE_ROWS: u32 = 64;
+const TALL_ROWS: u32 = 128;
 
 /// Words before a row's halves.
 const HEAD: u32 = 4;
@@ -34,14 +35,30 @@ pub(crate) fn how_halved(dtype: DType) -> Option<[(&'static str, u32); 4]> {
     ])
 }
 
-/// Constants of tiles of such matrices.
-pub(crate) fn halved_tile(m: Matrices) -> [(&'static str, u32); 4] {
-    [
-        ("WORK_VEC4", 1),
-        ("SIDE", m.side),
-        ("LANES", m.lanes),
-        ("STEP", m.step),
-    ]
+/// Constants of the tiles of such matrices, of few rows and of many.
+pub(crate) fn halved_tiles(m: Matrices) -> [[(&'static str, u32); 7]; 2] {
+    [TILE_ROWS, TALL_ROWS].map(|rows| {
+        [
+            ("WORK_VEC4", 1),
+            ("SIDE", m.side),
+            ("LANES", m.lanes),
+            ("STEP", m.step),
+            ("TILE_ROWS", rows),
+            // Matrices of a subgroup side by side: 32 rows' make up its share.
+            ("ACROSS", rows / 32),
+            // Rows of which a thread fetches eight columns.
+            ("X_ROWS", rows * m.step / 8 / 256),
+        ]
+    })
+}
+
+/// Rows from which tall tiles of so many outputs are as many as asked for.
+fn tall_from(outputs: u32, tiles: u32) -> u32 {
+    let down = tiles.div_ceil(outputs.div_ceil(TILE_OUTPUTS)).max(1);
+    (down - 1)
+        .saturating_mul(TALL_ROWS)
+        .saturating_add(1)
+        .max(TILE_ROWS + 1)
 }
 
 /// What a product holds besides the weight's rows.
@@ -250,15 +267,23 @@ impl Lowering<'_, '_> {
         params: Params,
     ) -> Result<(), BackendError> {
         let across = Extent::fixed(outputs.div_ceil(TILE_OUTPUTS));
-        let down = Extent::elements(op.lead, 1, TILE_ROWS);
+        let down = |rows| Extent::elements(op.lead, 1, rows);
         let format = ("FORMAT", segment.dtype.ggml());
         let fits = |m: &Matrices| op.parts == 1 && op.k.is_multiple_of(m.step);
         let matrices_of = self.ground.matrices.filter(fits);
         if let (Some(m), Some(how)) = (matrices_of, how_halved(segment.dtype)) {
             let params = params.u32(self.halved(op)?).f32(segment.scale_of_halves());
-            let own = [&halved_tile(m)[..], &how, &[format]].concat();
-            let tiles = Kernel::One(self.pipeline(("tiles_coop.wgsl", "tiles_coop"), &own));
-            self.push(tiles, [across, down, Extent::ONE], segment.arena, &params);
+            let [few, many] = halved_tiles(m);
+            let from = tall_from(outputs, self.ground.choices.tiles);
+            let tiles = [(few, TILE_ROWS, 0..from), (many, TALL_ROWS, from..u32::MAX)];
+            for (tile, rows, count) in tiles {
+                let own = [&tile[..], &how, &[format]].concat();
+                let tiles = Kernel::One(self.pipeline(("tiles_coop.wgsl", "tiles_coop"), &own));
+                let grid = [across, down(rows), Extent::ONE];
+                self.count = Some((op.lead, count));
+                self.push(tiles, grid, segment.arena, &params);
+            }
+            self.count = None;
             return Ok(());
         }
         let aligned = (op.k | op.x_stride | op.x_part).is_multiple_of(8);
@@ -269,14 +294,14 @@ impl Lowering<'_, '_> {
             ("KIND", 1),
         ];
         let tiles = Kernel::One(self.pipeline(("tiles.wgsl", "tiles"), &own));
-        let grid = [across, down, Extent::fixed(matrices)];
+        let grid = [across, down(TILE_ROWS), Extent::fixed(matrices)];
         self.push(tiles, grid, segment.arena, &params);
         Ok(())
     }
 
     /// Where the rows of a product's value lie as halves.
     fn halved(&mut self, op: &Product) -> Result<u32, BackendError> {
-        let row = op.k + HEAD;
+        let row = op.k / 2 + HEAD;
         let words = u64::from(self.most(op.lead)) * u64::from(row);
         let to = self.grown.halves(words)?;
         if self.halves.insert(to, op.value) != Some(op.value) {

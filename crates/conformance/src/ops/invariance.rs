@@ -5,7 +5,7 @@ use tokkata_ir::{BackendError, Lead, ValType, ValueId};
 
 use super::Subject;
 use super::case::Case;
-use super::{adapters, attention, experts, fused, linear, recurrent, selection};
+use super::{adapters, attention, experts, fused, linear, ours, recurrent, selection};
 use crate::fixture::{Feed, Rows};
 
 /// Formats whose kernels differ most; a batch of five sequences of several rows each.
@@ -35,14 +35,15 @@ pub(crate) fn check(subject: &Subject) {
     cases.extend(adapters::cases());
     cases.extend(fused::cases());
     let mut faults = Vec::new();
-    for case in cases.iter().filter(|c| named(c) && only_rows_of_floats(c)) {
-        match differs(subject, case) {
+    cases.retain(|c| named(c) && only_rows_of_floats(c));
+    for case in ours(cases) {
+        match differs(subject, &case) {
             Ok(false) | Err(BackendError::Unsupported { .. }) => {}
             Ok(true) => faults.push(case.name.clone()),
             Err(error) => faults.push(format!("{}: {error}", case.name)),
         }
     }
-    for case in linear::formats().flat_map(linear::crowds) {
+    for case in ours(linear::formats().flat_map(linear::crowds)) {
         match switches(subject, &case) {
             Ok(None) | Err(BackendError::Unsupported { .. }) => {}
             Ok(Some(rows)) => faults.push(format!("{}: {rows} rows", case.name)),

@@ -4,7 +4,7 @@ use tokkata_backend_ref::RefBackend;
 use tokkata_ir::{BackendError, ValType, ValueId};
 
 use super::case::Case;
-use super::{Subject, attention, selection};
+use super::{Subject, attention, ours, selection};
 use crate::fixture::{Feed, Rows};
 
 /// A fault in a row of an input.
@@ -19,7 +19,7 @@ enum Fault {
 pub(crate) fn check(subject: &Subject) {
     let reference = Subject::new(Box::new(RefBackend::default()));
     let mut faults = Vec::new();
-    for case in attention::cases().into_iter().chain(selection::cases()) {
+    for case in ours(attention::cases().into_iter().chain(selection::cases())) {
         let inputs = case.fixture.program().plans[0].inputs.len();
         let each = (0..inputs).map(Fault::NotANumber).chain([Fault::Overflow]);
         for (fault, row) in each.flat_map(|fault| [(fault, 0), (fault, 2)]) {

@@ -1,6 +1,6 @@
 // Products of many rows by cooperative matrices: halves, whose products are summed in single floats, SIDE columns at a time.
 //
-// A row of x is a half for each column (`halve.wgsl`); weights of blocks are halves times 16, others halves as they are. A workgroup has
+// A row of x is a half for each column (`halve.wgsl`); weights of blocks are halves times a power of two, others halves as they are. A workgroup has
 // OUTPUTS outputs of TILE_ROWS rows, a subgroup of LANES threads 2 · SIDE rows of ACROSS · SIDE outputs.
 enable f16;
 enable wgpu_cooperative_matrix;

@@ -223,7 +223,7 @@ impl WgpuDevice {
     /// Whether rows of prompts meet weights as halves, by cooperative matrices.
     #[must_use]
     pub fn halves_prompts(&self) -> bool {
-        self.abilities.matrices
+        self.abilities.matrices && self.abilities.tiles
     }
 
     /// Whether rows of replies meet codes of weights as integers of 16 bits, by dots of bytes.

@@ -78,6 +78,24 @@ fn tiles() -> Option<Subject> {
     has_matrices.then(|| without("cooperative matrices", Kinds::Prompts))?
 }
 
+/// Rows of prompts in tiles of cooperative matrices that are tall wherever rows are many enough.
+fn tall() -> Option<Subject> {
+    let mut device = adapter()?;
+    if !device.halves_prompts() {
+        return None;
+    }
+    assert!(device.choose("tiles=1"));
+    let profile = Profile {
+        matmul: halves,
+        ..Profile::default()
+    };
+    Some(Subject {
+        kinds: Kinds::Prompts,
+        profile,
+        ..Subject::new(Box::new(device))
+    })
+}
+
 mod own {
     tokkata_conformance::suite!(super::of(super::Kinds::Replies));
 }
@@ -101,4 +119,8 @@ mod mixed {
 
 mod plain {
     tokkata_conformance::suite!(super::plain());
+}
+
+mod tall {
+    tokkata_conformance::suite!(super::tall() => matmul: Matmul);
 }

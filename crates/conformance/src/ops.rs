@@ -138,11 +138,16 @@ pub fn measure(subject: &Subject, family: Family) -> Vec<(String, Result<Verdict
 
 /// Of each eight cases the third with `TOKKATA_SHARD=3/8` in the environment, so that several processes share a test; else all.
 fn ours(cases: impl IntoIterator<Item = Case>) -> impl Iterator<Item = Case> {
-    let (nth, of) = match std::env::var("TOKKATA_SHARD") {
-        Ok(text) => shard(&text).expect("TOKKATA_SHARD is like 3/8"),
-        Err(_) => (1, 1),
-    };
-    cases.into_iter().skip(nth - 1).step_by(of)
+    let asked = std::env::var("TOKKATA_SHARD");
+    let asked = asked.map(|text| shard(&text).expect("TOKKATA_SHARD is like 3/8"));
+    of_shard(cases, asked.unwrap_or((1, 1)))
+}
+
+fn of_shard<T>(
+    all: impl IntoIterator<Item = T>,
+    (nth, of): (usize, usize),
+) -> impl Iterator<Item = T> {
+    all.into_iter().skip(nth - 1).step_by(of)
 }
 
 fn shard(text: &str) -> Option<(usize, usize)> {
@@ -281,6 +286,11 @@ mod tests {
     #[test]
     fn shards_have_each_case_once() {
         assert_eq!(shard("3/8"), Some((3, 8)));
+        let of = |nth| of_shard(0..10, (nth, 3)).collect::<Vec<_>>();
+        assert_eq!(
+            [of(1), of(2), of(3)],
+            [vec![0, 3, 6, 9], vec![1, 4, 7], vec![2, 5, 8]]
+        );
         for wrong in ["", "3", "0/8", "9/8", "a/8", "3/8/2"] {
             assert_eq!(shard(wrong), None, "{wrong}");
         }

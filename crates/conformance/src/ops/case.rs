@@ -21,6 +21,8 @@ pub enum Rounds {
     Attention(DType),
     /// What goes into every product, as activations of products with this format.
     Within(DType),
+    /// The same, of 2,048 columns or more.
+    WithinLarge(DType),
 }
 
 /// One program of the suite.

@@ -147,12 +147,16 @@ fn normed_products(dtype: DType, kind: NormKind, (width, weighted): (u32, bool))
     let x = net.0.input(&[width]);
     let h = net.norm(kind, x, weighted);
     let outputs = [5, 17, 32].map(|n| net.product(dtype, h, n));
+    let rounds = match width >= 2048 {
+        true => Rounds::WithinLarge(dtype),
+        false => Rounds::Within(dtype),
+    };
     net.case(
         &format!("norm/{dtype}/{kind:?}/{width}/{weighted}"),
         &outputs,
     )
     .ulps(6.0 + 2.0 * sum_ulps(width))
-    .rounds(Rounds::Within(dtype))
+    .rounds(rounds)
     .all_rows(2.0)
 }
 

@@ -182,7 +182,9 @@ fn rounding(profile: &Profile, rounds: Rounds) -> Rounding {
     match rounds {
         Rounds::Nothing => Rounding::None,
         Rounds::Matmul(dtype) | Rounds::Within(dtype) => (profile.matmul)(dtype),
-        Rounds::Large(dtype) => profile.large.unwrap_or(profile.matmul)(dtype),
+        Rounds::Large(dtype) | Rounds::WithinLarge(dtype) => {
+            profile.large.unwrap_or(profile.matmul)(dtype)
+        }
         Rounds::Attention(dtype) => (profile.attention)(dtype),
     }
 }
@@ -215,7 +217,8 @@ fn oracle(case: &Case, rounding: Rounding) -> Result<Outputs, BackendError> {
     if case.ulps.is_none() {
         return outputs((&device, Kinds::Replies), &LoadOptions::default(), case);
     }
-    if let (Rounds::Within(_), true) = (case.rounds, rounding != Rounding::None) {
+    let within = matches!(case.rounds, Rounds::Within(_) | Rounds::WithinLarge(_));
+    if within && rounding != Rounding::None {
         return within::outputs(case, rounding);
     }
     let mut run = case.fixture.mount(|p, w, a| device.open(p, w, a))?;

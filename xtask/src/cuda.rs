@@ -1,35 +1,34 @@
-//! `cargo xtask cuda LIBNVRTC [-v]`: compiles `crates/backend-cuda/kernels` into `images.bin`, which is committed.
+//! `cargo xtask cuda LIBNVRTC [-v] [--disturbed OUT]`: compiles `crates/backend-cuda/kernels` into `images.bin`, which is committed.
 //!
 //! NVRTC is the compiler as a library; the package `nvidia-cuda-nvrtc-cu12` has it (12.8 made the committed file), and it needs
-//! no GPU. `-v` prints the registers and the spills of every kernel.
+//! no GPU. `-v` prints the registers and the spills of every kernel. `--disturbed` makes a file of kernels for 9.0 whose warps sleep now and
+//! then, which suite, goldens and `jitter` take from `TOKKATA_CUDA_IMAGES`.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Result, bail};
 
 use crate::shell::{root, run as run_command};
 
-pub(crate) fn run_compiler(library: &str, verbose: bool) -> Result<()> {
+pub(crate) fn run(args: &[String]) -> Result<()> {
     let crates = root().join("crates");
     let kernels = crates.join("backend-cuda/kernels");
-    let mut compile = Command::new("python3");
-    compile
-        .arg(kernels.join("compile.py"))
-        .arg(library)
-        .arg(&kernels);
-    compile
-        .arg(crates.join("quant/src"))
-        .arg(kernels.join("images.bin"));
-    if verbose {
-        compile.arg("-v");
-    }
-    run_command(&mut compile)
-}
-
-pub(crate) fn run(args: &[String]) -> Result<()> {
-    match args {
-        [library] => run_compiler(library, false),
-        [library, flag] if flag == "-v" => run_compiler(library, true),
-        _ => bail!("usage: cargo xtask cuda LIBNVRTC [-v]"),
-    }
+    let images = kernels.join("images.bin");
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let (library, out, flags) = match args[..] {
+        [library] => (library, images, None),
+        [library, "-v"] => (library, images, Some("-v")),
+        [library, "--disturbed", out] => (library, PathBuf::from(out), Some("--disturbed")),
+        _ => bail!("usage: cargo xtask cuda LIBNVRTC [-v] [--disturbed OUT]"),
+    };
+    run_command(
+        Command::new("python3")
+            .arg(kernels.join("compile.py"))
+            .arg(library)
+            .arg(&kernels)
+            .arg(crates.join("quant/src"))
+            .arg(out)
+            .args(flags),
+    )
 }

@@ -75,6 +75,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   peers FOLDER [NAME]…              builds those engines, for this machine, for AVX2 and for AVX-512
   kernels [PROGRAM]                 whether the inner loops of an optimised build keep their sums in registers
   cuda LIBNVRTC [-v]                compiles the kernels for NVIDIA GPUs into the file that programs carry
+  cuda LIBNVRTC --disturbed OUT     the same with warps that sleep now and then, into another file
   wgpu [--write] [--webgpu FOLDER] [--rust-src DIRECTORY]
                                     MSL, HLSL and SPIR-V of the kernels for GPUs of any maker, held against hashes; Tint reads them
                                     where FOLDER has the npm package webgpu; types for macOS and Windows are checked

@@ -3,6 +3,16 @@
 #pragma once
 #include "row.cuh"
 
+// Now and then a warp of images that are made to be disturbed sleeps up to four microseconds, in front of what others see of it and
+// behind what it waited for: no bit may follow from who is late.
+static __device__ __forceinline__ void disturb() {
+#ifdef DISTURBED
+    u32 x = (u32)clock64() * 2654435761u ^ (blockIdx.x << 5 | threadIdx.x >> 5) * 0x9e3779b1u;
+    x ^= x >> 15, x *= 0x2c1b3c6du, x ^= x >> 13;
+    if ((x & 31) == 0) asm volatile("nanosleep.u32 %0;" ::"r"(x >> 20) : "memory");
+#endif
+}
+
 // Threads of some warps wait for each other; each number serves one set of warps at a time.
 static __device__ __forceinline__ void meet_threads(u32 number, u32 threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
@@ -20,16 +30,20 @@ static __device__ __forceinline__ void bars_made() {
 }
 // An arrival, and bytes that are on their way.
 static __device__ __forceinline__ void bar_expect(u32 bar, u32 bytes) {
+    disturb();
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 static __device__ __forceinline__ void bar_arrive(u32 bar) {
+    disturb();
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 static __device__ __forceinline__ void bar_arrive_twice(u32 bar) {
+    disturb();
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], 2;" ::"r"(bar) : "memory");
 }
 // The same at a barrier of a block of the cluster.
 static __device__ __forceinline__ void bar_arrive_at(u32 bar, u32 block) {
+    disturb();
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
                  "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(bar), "r"(block) : "memory");
 }
@@ -39,6 +53,7 @@ static __device__ __forceinline__ void bar_wait(u32 bar, u32 parity) {
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
                      : "=r"(done) : "r"(bar), "r"(parity) : "memory");
     } while (!done);
+    disturb();
 }
 // An arrival when the thread's copies so far have ended.
 static __device__ __forceinline__ void copies_arrive(u32 bar) {
@@ -46,11 +61,13 @@ static __device__ __forceinline__ void copies_arrive(u32 bar) {
 }
 // Addresses and bytes are multiples of 16.
 static __device__ __forceinline__ void bulk_copy(u32 to, const void *from, u32 bytes, u32 bar) {
+    disturb();
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 }
 // Into the shared memory of several blocks of the cluster, each of which has a barrier there.
 static __device__ __forceinline__ void bulk_copy_to(u32 to, const void *from, u32 bytes, u32 bar, u16 blocks) {
+    disturb();
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;"
                  ::"r"(to), "l"(from), "r"(bytes), "r"(bar), "h"(blocks) : "memory");
 }
@@ -79,9 +96,11 @@ static __device__ __forceinline__ uint4 four_words_at(const u32 *p) {
     return w;
 }
 static __device__ __forceinline__ void put_word(u32 *p, u32 w) {
+    disturb();
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(w) : "memory");
 }
 static __device__ __forceinline__ void put_word(u64 *p, u64 w) {
+    disturb();
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(w) : "memory");
 }
 // Registers of a warp go over to the warps that compute.

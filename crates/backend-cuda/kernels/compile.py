@@ -1,10 +1,10 @@
 """Compiles the kernels with NVRTC; run by `cargo xtask cuda`.
 
-usage: compile.py LIBNVRTC KERNELS TABLES OUT [-v]
+usage: compile.py LIBNVRTC KERNELS TABLES OUT [-v] [--disturbed]
 
 LIBNVRTC is the library of CUDA 12 (the package nvidia-cuda-nvrtc-cu12 has it), TABLES the folder with the quant crate's
 tables. OUT is the file of images: a magic word, the digest of the sources, and a compressed stream of names, lengths
-and images. No header of the toolkit is needed.
+and images. No header of the toolkit is needed. Disturbed images are for 9.0 alone; their warps sleep now and then.
 """
 
 import ctypes
@@ -60,6 +60,8 @@ class Nvrtc:
         texts = (ctypes.c_char_p * len(headers))(*[t.encode() for t in headers.values()])
         self.check(self.lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), len(headers), texts, names))
         options = [f"--gpu-architecture={arch}", "--std=c++17", "--extra-device-vectorization"]
+        if "--disturbed" in sys.argv:
+            options.append("--define-macro=DISTURBED")
         if verbose:
             options.append("--ptxas-options=-v")
         options = [o.encode() for o in options]
@@ -87,7 +89,7 @@ def digest(kernels):
 
 
 def arguments():
-    return [pathlib.Path(a) for a in sys.argv[1:] if a != "-v"]
+    return [pathlib.Path(a) for a in sys.argv[1:] if not a.startswith("-")]
 
 
 def image(job):
@@ -102,7 +104,8 @@ def image(job):
 
 def main():
     _, kernels, _, out = arguments()
-    jobs = [(name, arch) for arch in ARCHITECTURES for name in KERNELS]
+    architectures = ARCHITECTURES[:1] if "--disturbed" in sys.argv else ARCHITECTURES
+    jobs = [(name, arch) for arch in architectures for name in KERNELS]
     # The library compiles one program at a time in a process.
     with ProcessPoolExecutor() as pool:
         images = list(pool.map(image, jobs))

@@ -18,6 +18,8 @@ struct Peer {
     more: &'static [&'static str],
     /// Files that the package lacks.
     lacks: &'static [(&'static str, &'static str)],
+    /// What stands before a file of it.
+    before: &'static [(&'static str, &'static str)],
 }
 
 const PEERS: [Peer; 2] = [
@@ -28,6 +30,7 @@ const PEERS: [Peer; 2] = [
         vendor: "vendor/llama.cpp",
         more: &["llama-batched-bench"],
         lacks: &[],
+        before: &[("ggml/src/ggml-cpu/amx/mmq.cpp", KEEP_STORES)],
     },
     Peer {
         name: "ik_llama.cpp",
@@ -36,6 +39,7 @@ const PEERS: [Peer; 2] = [
         vendor: "vendor/ik_llama.cpp",
         more: &[],
         lacks: &[("common/cmake/build-info-gen-cpp.cmake", BUILD_INFO)],
+        before: &[],
     },
 ];
 
@@ -46,6 +50,9 @@ set(BUILD_COMPILER "${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}")
 set(BUILD_TARGET "unknown")
 configure_file("${CMAKE_CURRENT_LIST_DIR}/../build-info.cpp.in" "${CMAKE_CURRENT_LIST_DIR}/../build-info.cpp" @ONLY)
 "#;
+
+/// GCC 12 takes the configuration of tiles that `ldtilecfg` reads for eight bytes, and leaves out the stores to others.
+const KEEP_STORES: &str = "#pragma GCC optimize(\"no-tree-dse\", \"no-dse\")\n";
 
 /// A build: its name and which instructions it may use.
 const BUILDS: [(&str, &[&str]); 3] = [
@@ -126,6 +133,7 @@ impl Peer {
             )?;
             let sources = folder.join(&stem).join(self.vendor);
             complete(&sources, self.lacks)?;
+            begin(&sources, self.before)?;
             std::fs::rename(&sources, &source)
                 .with_context(|| format!("{} is not in {}", self.vendor, archive.display()))?;
             std::fs::remove_dir_all(folder.join(stem))?;
@@ -173,6 +181,17 @@ fn complete(sources: &Path, lacks: &[(&str, &str)]) -> Result<()> {
             std::fs::create_dir_all(folder)?;
             std::fs::write(file, text)?;
         }
+    }
+    Ok(())
+}
+
+/// Puts lines before what files hold.
+fn begin(sources: &Path, before: &[(&str, &str)]) -> Result<()> {
+    for (name, lines) in before {
+        let file = sources.join(name);
+        let text =
+            std::fs::read_to_string(&file).with_context(|| format!("the package has no {name}"))?;
+        std::fs::write(&file, format!("{lines}{text}"))?;
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ pub(crate) fn halved_tiles(m: Matrices) -> [[(&'static str, u32); 7]; 2] {
             ("LANES", m.lanes),
             ("STEP", m.step),
             ("TILE_ROWS", rows),
-            // Matrices of a subgroup side by side: of eight subgroups (or 32 with small matrices) all together have the tile.
+            // Matrices of a subgroup side by side; eight subgroups (32 where matrices are small) make up the tile.
             ("ACROSS", rows / 32),
             // Rows of which a thread fetches eight columns.
             ("X_ROWS", rows * m.step / 8 / 256),

@@ -1,4 +1,4 @@
-//! `cargo xtask cuda LIBNVRTC [-v] [--disturbed OUT]`: compiles `crates/backend-cuda/kernels` into `images.bin`, which is committed.
+//! `cargo xtask cuda LIBNVRTC [-v | --disturbed OUT]`: compiles `crates/backend-cuda/kernels` into `images.bin`, which is committed.
 //!
 //! NVRTC is the compiler as a library; the package `nvidia-cuda-nvrtc-cu12` has it (12.8 made the committed file), and it needs
 //! no GPU. `-v` prints the registers and the spills of every kernel. `--disturbed` makes a file of kernels for 9.0 whose warps sleep now and
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         [library] => (library, images, None),
         [library, "-v"] => (library, images, Some("-v")),
         [library, "--disturbed", out] => (library, PathBuf::from(out), Some("--disturbed")),
-        _ => bail!("usage: cargo xtask cuda LIBNVRTC [-v] [--disturbed OUT]"),
+        _ => bail!("usage: cargo xtask cuda LIBNVRTC [-v | --disturbed OUT]"),
     };
     run_command(
         Command::new("python3")

@@ -242,10 +242,7 @@ mod tests {
         // Two tiles of the layer are tall.
         let mut tall = WgpuDevice::open(0).expect("an adapter");
         if tall.halves_prompts() {
-            tall.break_kernels(
-                "let out = wg.x * OUTPUTS + o;",
-                "let out = wg.x * OUTPUTS + o * (ACROSS / 2u);",
-            );
+            tall.break_tall_tiles();
             assert_eq!(tall.check(), Ok(vec!["cooperative matrices".to_owned()]));
         }
         let mut other = WgpuDevice::open(0).expect("an adapter");

@@ -296,6 +296,15 @@ impl WgpuDevice {
         self.gpu.break_kernels(text, other);
     }
 
+    /// Makes tall tiles of cooperative matrices wrong, and no others.
+    #[cfg(test)]
+    pub(crate) fn break_tall_tiles(&self) {
+        self.break_kernels(
+            "let out = wg.x * OUTPUTS + o;",
+            "let out = wg.x * OUTPUTS + o * (ACROSS / 2u);",
+        );
+    }
+
     /// A device that takes everything and computes nothing, to count what it is asked.
     #[cfg(test)]
     pub(crate) fn noop() -> Self {

@@ -47,7 +47,10 @@ fn plain() -> Option<Subject> {
 
 /// Rows of prompts as cooperative matrices round them, those of replies as dots of bytes do, where the adapter has these.
 fn of(kinds: Kinds) -> Option<Subject> {
-    let device = adapter()?;
+    Some(on(adapter()?, kinds))
+}
+
+fn on(device: WgpuDevice, kinds: Kinds) -> Subject {
     let matmul = match (kinds, device.halves_prompts(), device.has_dots()) {
         (Kinds::Prompts | Kinds::Mixed, true, _) => halves,
         (Kinds::Replies | Kinds::Mixed, _, true) => bytes,
@@ -57,11 +60,11 @@ fn of(kinds: Kinds) -> Option<Subject> {
         matmul,
         ..Profile::default()
     };
-    Some(Subject {
+    Subject {
         kinds,
         profile,
         ..Subject::new(Box::new(device))
-    })
+    }
 }
 
 /// Rows of a kind without a class of kernels.
@@ -85,15 +88,7 @@ fn tall() -> Option<Subject> {
         return None;
     }
     assert!(device.choose("tiles=1"));
-    let profile = Profile {
-        matmul: halves,
-        ..Profile::default()
-    };
-    Some(Subject {
-        kinds: Kinds::Prompts,
-        profile,
-        ..Subject::new(Box::new(device))
-    })
+    Some(on(device, Kinds::Prompts))
 }
 
 mod own {

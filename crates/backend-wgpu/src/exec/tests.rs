@@ -225,6 +225,19 @@ impl Far {
     }
 }
 
+/// Squared error of what was found, of all squares.
+fn error<'a>(
+    want: impl IntoIterator<Item = &'a f32>,
+    found: impl IntoIterator<Item = &'a f32>,
+) -> f64 {
+    let (mut error, mut all) = (0.0, 0.0);
+    for (&want, &found) in want.into_iter().zip(found) {
+        error += f64::from(want - found).powi(2);
+        all += f64::from(want).powi(2);
+    }
+    error / all
+}
+
 fn bits(rows: &[f32]) -> Vec<u32> {
     rows.iter().map(|x| x.to_bits()).collect()
 }

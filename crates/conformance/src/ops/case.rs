@@ -8,6 +8,9 @@ use crate::fixture::{Feed, Fixture, Rows, noises};
 /// Row counts of steps: one, few, and more than any unrolling.
 pub(crate) const ROWS: [usize; 4] = [1, 2, 5, 17];
 
+/// Columns from which a product is a large one.
+pub(crate) const LARGE: u32 = 2048;
+
 /// What a backend may round beyond f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounds {

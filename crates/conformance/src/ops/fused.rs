@@ -9,7 +9,7 @@ use tokkata_ir::{
     ValueId,
 };
 
-use super::case::{Case, Rounds};
+use super::case::{Case, LARGE, Rounds};
 use super::linear::{matrix, sum_ulps};
 use crate::fixture::{Fixture, Rows, noises, small_limits};
 
@@ -147,7 +147,7 @@ fn normed_products(dtype: DType, kind: NormKind, (width, weighted): (u32, bool))
     let x = net.0.input(&[width]);
     let h = net.norm(kind, x, weighted);
     let outputs = [5, 17, 32].map(|n| net.product(dtype, h, n));
-    let rounds = match width >= 2048 {
+    let rounds = match width >= LARGE {
         true => Rounds::WithinLarge(dtype),
         false => Rounds::Within(dtype),
     };

@@ -4,7 +4,7 @@ use tokkata_core::DType;
 use tokkata_ir::{ConstData, Limits, NormKind, Op, Pairing, RopeOp};
 use tokkata_quant::can_quantize;
 
-use super::case::{Case, Rounds, one_op};
+use super::case::{Case, LARGE, Rounds, one_op};
 use crate::fixture::{Fixture, Rows, noises, small_limits};
 
 /// Formats that weights come in.
@@ -92,7 +92,7 @@ fn of_many_rows(name: &str, dtype: DType, [n, k]: [u32; 2], scale: f32) -> Case 
     };
     let out = f.op(op, &[x], &[n]);
     let case = Case::new(format!("matmul/{name}/{dtype}"), f, vec![out]);
-    let rounds = match k >= 2048 {
+    let rounds = match k >= LARGE {
         true => Rounds::Large(dtype),
         false => Rounds::Matmul(dtype),
     };

@@ -146,12 +146,7 @@ fn rows_beside_others_have_the_bits_of_rows_alone() {
         let device = open(most).expect("an adapter");
         let want = results(&RefBackend::default(), dtype, (&[MOST], Whose::One));
         let alone = results(&device, dtype, (&[1; MOST], Whose::One));
-        let squares = |rows: &[Vec<f32>], other: &[Vec<f32>]| -> f64 {
-            let pairs = rows.iter().flatten().zip(other.iter().flatten());
-            pairs.map(|(a, b)| f64::from(a - b).powi(2)).sum()
-        };
-        let nothing = vec![vec![0.0; 2 * OUTPUTS as usize]; MOST];
-        let error = squares(&want, &alone) / squares(&want, &nothing);
+        let error = error(want.iter().flatten(), alone.iter().flatten());
         assert!(error < 1e-8, "{dtype}: {error}");
         let alone = bits(alone);
         for steps in [&[2, 9][..], &[4, 7], &[MOST]] {

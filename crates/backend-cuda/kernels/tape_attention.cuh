@@ -300,7 +300,6 @@ template <int D, int G> static __device__ __forceinline__ void attend_near(const
     u32 mark = base_mark + phase + 1;
     u32 low = a.window && high > a.window ? high - a.window : 0;
     u32 first = low / SPLIT, last = pos / SPLIT, count = last - first + 1;
-    if (blockIdx.x >= blocks * count) return;
     if (t.spaces == 1) meet_threads(ALL_MEET, THREADS);
     Mind<D, G> &m = *(Mind<D, G> *)space_of(t, side);
     u32 split = first + blockIdx.x / blocks, head = blockIdx.x % blocks * G, kv = head / per_kv, base = split * SPLIT + tile * 32;

@@ -89,16 +89,6 @@ template <int D> static __device__ __forceinline__ Lines lines_of(const Cache &c
     return of;
 }
 
-// A tile's keys and values, half of them by a warp, come nearer.
-template <int D> static __device__ __forceinline__ void prefetch_tile(const Cache &cache, const Place &at, u32 kv) {
-    u32 lane = threadIdx.x & 31, half = threadIdx.x >> 5 & 1;
-    if (!at.block) return;
-    const u8 *k = at.block + cache.k.offset + ((u64)(at.entry + lane) * cache.k.width + kv * D) * 2;
-    const u8 *v = at.block + cache.v.offset + ((u64)(at.entry + lane) * cache.v.width + kv * D) * 2;
-    if (D > 64) prefetch(k + half * 128), prefetch(v + half * 128);
-    else prefetch(half ? v : k);
-}
-
 template <int D> static __device__ __forceinline__ void load_deep_keys(const Lines &of, u32 base, u32 low, u32 high, uint4 (&k)[2][D / 32]) {
     u32 key = base + (threadIdx.x >> 5 & 1) * 16 + (threadIdx.x & 31) / 4;
     if (of.whole) {
@@ -176,7 +166,6 @@ template <int D, int G> static __device__ __forceinline__ void attend_deep(const
         for (; split <= last; split += 2 * shares) {
             u32 next = base + 2 * shares * SPLIT;
             Place behind = tile_at(a.cache, slot, next, low, pos);
-            prefetch_tile<D>(a.cache, behind, kv);
             bool new_row = placed && split == last;
             if (new_row) {
                 #pragma unroll
@@ -307,8 +296,12 @@ template <int D, int G, bool DEEP> static __device__ __forceinline__ void attend
     Front &f = front();
     const Attention &a = *(const Attention *)f.instrs[turned.phase % AHEAD].body;
     u32 high = f.state.pos + 1, low = a.window && high > a.window ? high - a.window : 0;
-    if (!DEEP) attend_near<D, NEAR>(t, turned.phase, turned.side, base_mark);
-    else if (a.heads / NEAR * (f.state.pos / SPLIT - low / SPLIT + 1) <= t.near) attend_near_apart<D, NEAR>(turned.phase, turned.side, base_mark);
-    else attend_deep<D, G>(t, turned.phase, turned.side, base_mark);
+    u32 blocks = a.heads / NEAR * (f.state.pos / SPLIT - low / SPLIT + 1);
+    bool deep = DEEP && blocks > t.near;
+    // Warps of a block without a split do not meet: the space that their last row lies in is not yet free.
+    if (!deep && blockIdx.x >= blocks) return;
+    if (deep) attend_deep<D, G>(t, turned.phase, turned.side, base_mark);
+    else if (DEEP) attend_near_apart<D, NEAR>(turned.phase, turned.side, base_mark);
+    else attend_near<D, NEAR>(t, turned.phase, turned.side, base_mark);
     if (t.spaces == 2) turned.side ^= 1;
 }

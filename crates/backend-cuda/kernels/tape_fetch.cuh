@@ -21,7 +21,8 @@ static __device__ __forceinline__ void fetch_rows(const Piece &p, u32 o, u32 uni
     if (scales) bulk_copy(to + bytes, p.scales + (u64)o * p.scale_bytes - front, scales, bar);
 }
 
-// Asks for instructions as far ahead as they are wanted, and waits for one.
+// Asks for instructions as far ahead as they are wanted, and waits for one. Lanes stay together: one that fell behind would wait for a
+// barrier that has moved on twice, or read an instruction that is no longer there.
 static __device__ __forceinline__ const Instr &bring_instr(const Tape &t, u32 phase, u32 &asked) {
     Front &f = front();
     for (; asked < min(t.count, phase + LOOK); asked++) {
@@ -31,8 +32,10 @@ static __device__ __forceinline__ const Instr &bring_instr(const Tape &t, u32 ph
             bar_expect(bar, sizeof(Instr));
             bulk_copy(shared_address(f.instrs + at), t.instrs + asked, sizeof(Instr), bar);
         }
+        __syncwarp();
     }
     bar_wait(shared_address(f.here + phase % AHEAD), phase / AHEAD & 1);
+    __syncwarp();
     return f.instrs[phase % AHEAD];
 }
 
@@ -118,6 +121,7 @@ static __device__ __forceinline__ void fetch_all(const Tape &t) {
                 fetch_rows(piece, o, units, to, bytes_a, front_a, scales_a, full);
                 if (p.gated) fetch_rows(gate, o, units, to + second, bytes_b, front_b, scales_b, full);
             }
+            __syncwarp();
             turn += (units + r - 1) >> (r >> 1);
             at += units;
             if (++ring == t.slots) ring = 0, round++;
